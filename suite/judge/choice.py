@@ -140,8 +140,8 @@ def _dominates(one: Member, other: Member) -> bool:
 
 
 def shortlist(goal: Goal, members: Sequence[Member], most: int) -> list[Member]:
-    """At most ``most`` members, of which each may be the best of a stack: by turns the next by the goal and the next in
-    bytes, two of a category."""
+    """The members that are worth a count, ``most`` at most: by turns the next by the goal, in bytes and in time, two of
+    a category."""
     orders = [
         sorted(members, key=lambda each: (score(of, each.time or SAME, each.quality, each.costs[1]), each.id))
         for of in dict.fromkeys((goal, "memory", "time"))
@@ -221,7 +221,7 @@ def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -
 # counted ------------------------------------------------------------------------------------------------------------
 
 
-class Cost(Stored):
+class StepCost(Stored):
     """One step of a stack at the user's size, counted; ``step_s`` is modelled, None where no GPU was named or nothing
     is modelled. ``why_not``: why there are no counts: it does not attach, or reads values."""
 
@@ -234,7 +234,7 @@ class Cost(Stored):
     why_not: str = ""
 
 
-def counted(member: Member, own: Cost, plain: Cost) -> Member:
+def counted(member: Member, own: StepCost, plain: StepCost) -> Member:
     """The member, with what was counted of it alone at the user's size in place of what records say of another."""
     return replace(
         member,
@@ -244,7 +244,7 @@ def counted(member: Member, own: Cost, plain: Cost) -> Member:
     )
 
 
-def _modelled(own: Cost, plain: Cost, progress: float) -> Estimate | None:
+def _modelled(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
     if own.step_s is None or plain.step_s is None:
         return None
     error = math.log1p(own.step_band) / NORMAL
@@ -257,16 +257,16 @@ class Candidate:
     :data:`SAME`; ``quality`` is None where nothing is known."""
 
     stack: str
-    cost: Cost
+    cost: StepCost
     time: Estimate = SAME
     quality: Estimate | None = SAME
     notes: tuple[str, ...] = ()
 
-    def score(self, goal: Goal, plain: Cost) -> tuple[bool, float, float]:
+    def score(self, goal: Goal, plain: StepCost) -> tuple[bool, float, float]:
         return score(goal, self.time, self.quality, math.log(self.cost.peak_bytes / plain.peak_bytes))
 
 
-def candidate(members: Sequence[Member], cost: Cost, plain: Cost) -> Candidate:
+def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Candidate:
     """What is known of a counted stack: its own modelled time, else what its members' records make expected."""
     time = _modelled(cost, plain, sum(each.progress for each in members))
     return Candidate(
@@ -290,7 +290,7 @@ class Ranking:
 
     fitting: tuple[Candidate, ...]
     too_large: tuple[Candidate, ...]
-    uncounted: tuple[Cost, ...]
+    uncounted: tuple[StepCost, ...]
 
     @property
     def least_bytes(self) -> int:
@@ -298,7 +298,7 @@ class Ranking:
         return min((each.cost.peak_bytes for each in (*self.fitting, *self.too_large)), default=0)
 
 
-def ranked(goal: Goal, candidates: Iterable[Candidate], plain: Cost, memory_bytes: float) -> Ranking:
+def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_bytes: float) -> Ranking:
     """The candidates by what the goal orders by; what cannot fit is never run."""
     known = list(candidates)
     counts = [each for each in known if not each.cost.why_not]
@@ -339,8 +339,8 @@ class Trial:
     failure: str = ""
 
     def score(self, goal: Goal) -> Score:
-        """As :func:`score`; without a scaling curve a loss that is higher gives up quality, and a time is one at as
-        many steps."""
+        """The key of :func:`score`; without a scaling curve a loss that is higher gives up quality, and a time is one
+        at as many steps."""
         if self.quality is not None or self.loss is None:
             return score(goal, self.time, self.quality, self.peak_log)
         lost, pessimistic = self.loss.log > QUALITY_TOLERANCE, self.loss.log + NORMAL * _finite(self.loss.error)

@@ -13,10 +13,10 @@ from suite.judge.choice import (
     KEEPS,
     MOST_MEMBERS,
     Candidate,
-    Cost,
     Estimate,
     Goal,
     Member,
+    StepCost,
     Trial,
     by_promise,
     candidate,
@@ -35,7 +35,7 @@ from suite.judge.choice import (
 )
 from suite.record.job import BASELINE
 
-PLAIN = Cost(stack=BASELINE, peak_bytes=1000, flops=10, parameter_bytes=100)
+PLAIN = StepCost(stack=BASELINE, peak_bytes=1000, flops=10, parameter_bytes=100)
 
 
 def member(
@@ -109,7 +109,7 @@ def test_a_shortlist_has_the_best_of_each_kind_and_few_of_a_category() -> None:
 
 
 def of(name: str, peak: int, time: float = 1.0, quality: float = 1.0, error: float = 0.0) -> Candidate:
-    cost = Cost(stack=name, peak_bytes=peak)
+    cost = StepCost(stack=name, peak_bytes=peak)
     return Candidate(name, cost, Estimate(math.log(time)), Estimate(math.log(quality), error))
 
 
@@ -125,7 +125,7 @@ def test_each_goal_has_its_order_and_what_cannot_fit_is_apart(goal: Goal, order:
     known = [
         Candidate(BASELINE, PLAIN), of("quick", 900, time=0.5, quality=1.05), of("tiny", 100, 0.6, 1.01 / KEEPS),
         of("careful", 800, 0.8, 0.85), of("huge", 1001, 0.1, 0.1), of("vast", 3000),
-        Candidate("odd", Cost(stack="odd", why_not="it does not attach")),
+        Candidate("odd", StepCost(stack="odd", why_not="it does not attach")),
     ]  # fmt: skip
     ranking = ranked(goal, known, PLAIN, 1000)
     assert [each.stack for each in ranking.fitting] == order
@@ -140,18 +140,18 @@ def test_a_quality_of_which_little_is_known_is_taken_at_its_worse_end() -> None:
 
 def test_counts_at_the_users_size_take_the_place_of_records() -> None:
     before = member("x", time=0.9, peak=0.2)
-    own = Cost(stack="x", peak_bytes=500, step_s=0.6, step_band=0.2)
+    own = StepCost(stack="x", peak_bytes=500, step_s=0.6, step_band=0.2)
     after = counted(before, own, PLAIN.model_copy(update={"step_s": 1.2}))
     assert after.peak and after.time and (math.exp(after.peak.log), after.peak.error) == (0.5, 0.0)
     assert (math.exp(after.time.log), after.time.source) == (0.5, "modelled")
     assert counted(before, own, PLAIN).time == before.time  # no GPU was named
-    assert counted(before, Cost(stack="x", why_not="no"), PLAIN).why_not == "no"
+    assert counted(before, StepCost(stack="x", why_not="no"), PLAIN).why_not == "no"
 
 
 def test_a_modelled_step_counts_by_progress() -> None:
     """Half as many steps at the same time each are half of the training."""
     half = Member("x", "x", time=Estimate(0.0), quality=Estimate(0.0), progress=math.log(0.5))
-    own = Cost(stack="x", peak_bytes=500, step_s=1.2)
+    own = StepCost(stack="x", peak_bytes=500, step_s=1.2)
     assert math.exp(candidate((half,), own, PLAIN.model_copy(update={"step_s": 1.2})).time.log) == pytest.approx(0.5)
 
 

@@ -19,10 +19,10 @@ from suite.entries.catalogue import catalogue, lookup
 from suite.entries.spelling import build
 from suite.judge.choice import (
     Candidate,
-    Cost,
     Goal,
     Member,
     Ranking,
+    StepCost,
     by_promise,
     candidate,
     counted,
@@ -59,7 +59,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CountedChoice:
     """What fits, in order, and what was not tried.
 
     Attributes:
@@ -70,7 +70,7 @@ class Choice:
     """
 
     question: Question
-    plain: Cost
+    plain: StepCost
     ranking: Ranking
     left_out: Mapping[str, str]
     uncounted: int
@@ -85,7 +85,7 @@ def check(question: Question) -> None:
                 raise StackError(f"{name} does not apply to a loop of your own: {reason}")
 
 
-def choose(question: Question, folder: Path, progress: Progress = silent) -> Choice:
+def choose(question: Question, folder: Path, progress: Progress = silent) -> CountedChoice:
     """Counts what is promising, and ranks it; records are those of ``folder``.
 
     Raises ValueError where the weights alone do not fit, or the scale does not fit the model, and what :func:`check`
@@ -118,15 +118,15 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cho
     ]
     own = _own(question.stacks, everyone, counting, plain, portion(progress, 0.9, 1.0))
     found = {each.stack: each for each in (Candidate(BASELINE, plain), *alone, *together, *own)}
-    return Choice(
+    return CountedChoice(
         question, plain, ranked(question.goal, found.values(), plain, question.memory_bytes), left_out,
         len(combinations) - len(promising),
     )  # fmt: skip
 
 
 def _alone(
-    few: Sequence[Member], counting: Counting, plain: Cost, progress: Progress
-) -> tuple[list[Candidate], list[Member], list[Cost]]:
+    few: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
+) -> tuple[list[Candidate], list[Member], list[StepCost]]:
     """Each member alone as a candidate, those that attach with what was counted of them, and all counts."""
     costs = list(counting.costs([each.id for each in few], progress))
     known = [counted(each, cost, plain) for each, cost in zip(few, costs)]
@@ -135,7 +135,7 @@ def _alone(
 
 
 def _own(
-    asked: Sequence[str], everyone: Sequence[Member], counting: Counting, plain: Cost, progress: Progress
+    asked: Sequence[str], everyone: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
 ) -> list[Candidate]:
     """The user's own stacks."""
     by_id = {each.id: each for each in everyone}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 from suite.entries.sources import code_of
-from suite.judge.choice import Cost
+from suite.judge.choice import StepCost
 from suite.judge.roofline import DEFAULT, Software, modelled
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
@@ -53,18 +53,18 @@ class Counting:
     scale: Scale
     gpu: Gpu | None = None
 
-    def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[Cost]:
+    def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[StepCost]:
         """The cost of each stack, as it is known."""
         wanted = list(stacks)
         for done, stack in enumerate(wanted):
             progress(done / len(wanted), f"count {stack}")
             yield self.cost(stack)
 
-    def cost(self, stack: str) -> Cost:
+    def cost(self, stack: str) -> StepCost:
         """What a step of the stack costs; why that is not known, where the stack does not attach or reads values."""
         path = cache_folder() / FOLDER / f"{self._key(stack)}.json"
         try:
-            return Cost.model_validate_json(read_plain(path))
+            return StepCost.model_validate_json(read_plain(path))
         except (OSError, ValueError):  # counted anew, whatever is there
             with heap_set_aside():
                 own = self._counted(stack)
@@ -84,7 +84,7 @@ class Counting:
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
-    def _counted(self, stack: str) -> Cost:
+    def _counted(self, stack: str) -> StepCost:
         trace = OperatorTrace()
 
         def traced(run: Run) -> None:
@@ -98,11 +98,11 @@ class Counting:
             if stack == BASELINE:  # the model's or the scale's own fault
                 raise
             what = str(refusal) if isinstance(refusal, ValueError | NotAttached) else repr(refusal)
-            return Cost(stack=stack, why_not=what)
+            return StepCost(stack=stack, why_not=what)
         if count.counters is None:
-            return Cost(stack=stack, why_not=count.unavailable)
+            return StepCost(stack=stack, why_not=count.unavailable)
         step_s, band = self._modelled(steps)
-        return Cost(
+        return StepCost(
             stack=stack, peak_bytes=count.counters.peak_tensor_bytes, flops=count.counters.flops,
             parameter_bytes=count.parameter_bytes, step_s=step_s, step_band=band,
         )  # fmt: skip

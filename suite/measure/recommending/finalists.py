@@ -75,7 +75,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredChoice:
     """The rungs, the best stack of the last, and how long that took; ``busy``: cores that others used meanwhile."""
 
     reference: str
@@ -101,7 +101,7 @@ class Halving:
     lines: list[Line] = field(default_factory=list)
     start_s: float = field(default_factory=time.monotonic)
 
-    def measure(self, finalists: Sequence[str], without: Callable[[str], Collection[str]]) -> Measured:
+    def measure(self, finalists: Sequence[str], without: Callable[[str], Collection[str]]) -> MeasuredChoice:
         """Halves the finalists, and compares the best of them with what is left of it without each member.
 
         ``without``: what may be run of a stack without each of its members. Raises Unmeasurable.
@@ -122,7 +122,7 @@ class Halving:
         best = halved(self.goal, among, 1)
         if not best:
             raise Unmeasurable("; ".join(f"{each.stack}: {each.failure}" for each in done[-1].trials.values()))
-        return Measured(self.reference, tuple(done), best[0], time.monotonic() - self.start_s, busy)
+        return MeasuredChoice(self.reference, tuple(done), best[0], time.monotonic() - self.start_s, busy)
 
     def _same(self) -> Trial:
         """The reference beside itself."""

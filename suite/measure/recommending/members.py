@@ -60,12 +60,12 @@ def _rows_by_stack(setting: Setting, folder: Path) -> Mapping[str, Sequence[Row]
 
 
 def _preference(row: Row) -> tuple[bool, int, int]:
-    """Of the baseline as it is now before one of before, of larger sizes before smaller, of more seeds."""
+    """The key of the order: the baseline as it is now before one of before, larger sizes before smaller, more seeds."""
     return row.newer_version is None, SIZES.index(row.conditions.size), len(row.seeds)
 
 
 def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estimate]]:
-    """By stack and quantity, what was counted at the papers' sizes over the baseline's."""
+    """What was counted at the papers' sizes over the baseline's, by stack and quantity."""
     found: dict[str, dict[str, Estimate]] = {}
     for place, pairs in paper_scale.read(folder).beside().items():
         if (place.baseline, place.recipe) != (setting.baseline, setting.recipe):

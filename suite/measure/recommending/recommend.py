@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from suite.entries.setting import check_device
-from suite.judge.choice import Candidate, Cost, Estimate, without_each
+from suite.judge.choice import Candidate, Estimate, StepCost, without_each
 from suite.loop.technique import Unavailable
 from suite.measure.evidence import Progress, portion, silent
-from suite.measure.recommending.choose import Choice, Question, choose
+from suite.measure.recommending.choose import CountedChoice, Question, choose
 from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import LEAST_STEPS, MOST, Halving, Measured, Unmeasurable
+from suite.measure.recommending.finalists import LEAST_STEPS, MOST, Halving, MeasuredChoice, Unmeasurable
 from suite.record.job import BASELINE
 
 FASTEST_CORE = 2e11  # FLOPs a second that no core of a CPU exceeds in float32
@@ -35,7 +35,7 @@ class Contribution:
 
     member: str
     without: str
-    cost: Cost
+    cost: StepCost
     fits: bool
     peak: float | None
     time: Estimate | None = None
@@ -46,9 +46,9 @@ class Contribution:
 class Recommendation:
     """``best`` is None where nothing fits. ``why_unmeasured``: why the answer is by counts and records alone."""
 
-    choice: Choice
+    choice: CountedChoice
     best: Candidate | None
-    measured: Measured | None = None
+    measured: MeasuredChoice | None = None
     why_unmeasured: str = ""
     contributions: tuple[Contribution, ...] = ()
 
@@ -73,7 +73,7 @@ def recommend(
         return answer.counted(str(why_not))
 
 
-def _unmeasurable(choice: Choice, minutes: float) -> str:
+def _unmeasurable(choice: CountedChoice, minutes: float) -> str:
     """Why nothing can be measured here; empty where that is to be tried."""
     scale, plain = choice.question.scale, choice.plain
     setting = scale.setting
@@ -111,16 +111,16 @@ def _free_bytes() -> float:
 class _Answer:
     """What is made of a choice; costs of stacks that it has not are counted when they are asked for."""
 
-    choice: Choice
+    choice: CountedChoice
     counting: Counting
-    costs: dict[str, Cost] = field(default_factory=dict)
+    costs: dict[str, StepCost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ranking = self.choice.ranking
         self.candidates = {each.stack: each for each in (*ranking.fitting, *ranking.too_large)}
         self.costs = {BASELINE: self.choice.plain} | {name: each.cost for name, each in self.candidates.items()}
 
-    def cost(self, stack: str) -> Cost:
+    def cost(self, stack: str) -> StepCost:
         if stack not in self.costs:
             self.costs[stack] = self.counting.cost(stack)
         return self.costs[stack]
@@ -156,12 +156,12 @@ class _Answer:
         best = self.choice.ranking.fitting[0]
         return Recommendation(self.choice, best, None, why, self.contributions(best.stack, None))
 
-    def measured(self, done: Measured) -> Recommendation:
+    def measured(self, done: MeasuredChoice) -> Recommendation:
         """The answer of the last rung."""
         best = self.candidates.get(done.best) or Candidate(done.best, self.cost(done.best))
         return Recommendation(self.choice, best, done, "", self.contributions(done.best, done))
 
-    def contributions(self, best: str, done: Measured | None) -> tuple[Contribution, ...]:
+    def contributions(self, best: str, done: MeasuredChoice | None) -> tuple[Contribution, ...]:
         own = self.cost(best)
         found = []
         for member, rest in without_each(best).items():
@@ -172,7 +172,7 @@ class _Answer:
         return tuple(found)
 
     @staticmethod
-    def _measured_over(done: Measured, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:
+    def _measured_over(done: MeasuredChoice, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:
         last = done.rungs[-1]
         known: Mapping[str, Estimate | None] = {
             metric: last.contribution(best, rest, metric)
@@ -182,7 +182,7 @@ class _Answer:
         return known.get("whole_time"), known.get("equivalent_budget")
 
 
-def _modelled(own: Cost, rest: Cost) -> Estimate | None:
+def _modelled(own: StepCost, rest: StepCost) -> Estimate | None:
     """The modelled step over that of what is left."""
     if own.step_s is None or rest.step_s is None:
         return None
