@@ -136,7 +136,7 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
 
 def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
     """A finalist a line, over the reference."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in rung.trials.values():
         peak = memory(peaks[each.stack]) if each.stack in peaks else ""
         if each.failure:

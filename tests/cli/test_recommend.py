@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.cli.shared import Exit
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.recommending.costs import Counting
 from suite.record.job import Setting
 from tests.model.transformer_models import SIZES, TEXT
 
@@ -49,16 +50,15 @@ def test_what_cannot_be_answered_is_one_sentence(options: list[str], words: str,
 
 
 def test_counts_decide_what_fits_and_a_dry_run_measures_nothing(tmp_path: Path) -> None:
-    plain, small = (
-        counted(stack, Scale(Setting(baseline="gpt", size="pico"))).counters for stack in ("baseline", CHECKPOINTED)
-    )
-    assert plain and small and small.peak_tensor_bytes < plain.peak_tensor_bytes
-    between = f"{(plain.peak_tensor_bytes + small.peak_tensor_bytes) / 2 / 1e6}MB"
+    counting = Counting(Scale(Setting(baseline="gpt", size="pico")))
+    plain, small = (counting.cost(stack).peak_bytes for stack in ("baseline", CHECKPOINTED))
+    assert 0 < small < plain
+    between = f"{(plain + small) / 2 / 1e6}MB"
     done = asked(tmp_path, "--memory", between, "-t", CHECKPOINTED, "--dry-run", "--json")
     answer = json.loads(done.stdout)
     assert done.exit_code == 0 and answer["best"] == CHECKPOINTED and answer["rungs"] == []
-    assert [each["peak_bytes"] for each in answer["fitting"]] == [small.peak_tensor_bytes]
-    assert [each["peak_bytes"] for each in answer["too_large"]] == [plain.peak_tensor_bytes]
+    assert [each["peak_bytes"] for each in answer["fitting"]] == [small]
+    assert [each["peak_bytes"] for each in answer["too_large"]] == [plain]
     (own,) = answer["contributions"]
     assert own["without"] == "baseline" and not own["without_fits"]
     assert answer["why_unmeasured"] and "no record of its quality here" in answer["left_out"].values()

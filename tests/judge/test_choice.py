@@ -43,8 +43,10 @@ def member(
     changes: tuple[str, ...] = (), plans: bool = False, why_not: str = "",
 ) -> Member:  # fmt: skip
     """One of these cost ratios."""
-    logs = [None if each is None else Estimate(math.log(each)) for each in (time, quality, peak)]
-    return Member(id, category or id, frozenset(changes), plans, *logs, why_not=why_not)
+    return Member(
+        id, category or id, frozenset(changes), plans, Estimate(math.log(time)),
+        None if quality is None else Estimate(math.log(quality)), Estimate(math.log(peak)), why_not=why_not,
+    )  # fmt: skip
 
 
 def test_what_gains_nothing_is_unknown_or_beaten_in_its_category_is_left_out_with_the_reason() -> None:

@@ -20,11 +20,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
 
 
-@pytest.mark.parametrize("stack", ["baseline", "actnn+lion", "lawa", "saf_mesa"])
-def test_a_heap_set_aside_changes_no_count(stack: str) -> None:
-    """Of stacks that hold tensors of their own between steps, too."""
+def test_a_heap_set_aside_changes_no_count() -> None:
+    """Of a stack that holds tensors of its own between steps."""
     Counting(SCALE).cost("baseline")  # what is imported and kept for the process is there from now on
-    alone, cost = counted(stack, SCALE), Counting(SCALE).cost(stack)
+    alone, cost = counted("lawa", SCALE), Counting(SCALE).cost("lawa")
     assert alone.counters and (cost.peak_bytes, cost.flops) == (alone.counters.peak_tensor_bytes, alone.counters.flops)
     assert cost.parameter_bytes == alone.parameter_bytes
 

@@ -103,7 +103,7 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
             "more memory, or take a smaller model; what streams weights from the host, leantrain list offloading"
         )
     progress(0.02, "read the records")
-    everyone = members_for(question.scale.setting, folder, question.gpu and question.gpu.name)
+    everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None)
     kept, left_out = useful(everyone)
     few = shortlist(question.goal, kept, max(1, question.counts // ALONE))
     left_out |= {each.id: "others promise more for this goal" for each in kept if each not in few}
