@@ -13,7 +13,7 @@ import os
 import sys
 
 # isort: off
-from suite.cli import look, measure, count, apply, report, share, guard, models  # noqa: F401  each adds its commands
+from suite.cli import look, measure, count, apply, recommend, report, share, guard, models  # noqa: F401  each adds its commands
 
 # isort: on
 from suite.cli.apart import supervised

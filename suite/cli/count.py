@@ -65,13 +65,13 @@ Operators = Annotated[
 ]
 
 
-def _gpu_names(incomplete: str) -> list[str]:
+def gpu_names(incomplete: str) -> list[str]:
     from suite.record.devices import devices
 
     return [name for name in devices() if name.lower().startswith(incomplete.lower())]
 
 
-def _check_gpu(name: str) -> None:
+def check_gpu(name: str) -> None:
     from suite.entries.catalogue import lookup
     from suite.record.devices import by_any_name
 
@@ -106,8 +106,8 @@ def count(
         typer.Option(
             "--gpu",
             help="Model the step's time and energy on this GPU, too: A100-80, H100, L4, ... None need be here.",
-            autocompletion=_gpu_names,
-            callback=refusing(_check_gpu),
+            autocompletion=gpu_names,
+            callback=refusing(check_gpu),
         ),
     ] = None,
     keep: Annotated[

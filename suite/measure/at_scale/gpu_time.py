@@ -46,12 +46,17 @@ def traced(stack: str, scale: Scale) -> TracedStep:
     """
     trace = OperatorTrace()
     with compiled_graphs_marked(trace), trained_at(stack, scale) as run:
-        batch = run.next_batch()
-        asked = _Asked(trace)
-        with trace, _transfers(trace), _host_threads(trace), asked.noted():
-            run.train_step(*batch)
+        return trace_step(run, trace)
+
+
+def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
+    """The operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads some."""
+    batch = run.next_batch()
+    asked = _Asked(trace)
+    with trace, _transfers(trace), _host_threads(trace), asked.noted():
+        run.train_step(*batch)
     step = trace.step()
-    return _with_own_update(step, stack, run) if asked.optimizers else step
+    return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
 
 
 @contextmanager

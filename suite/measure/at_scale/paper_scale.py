@@ -172,8 +172,9 @@ class StepCount:
         }
 
 
-def counted(stack: str, scale: Scale) -> StepCount:
-    """One step of the stack at that scale. What cannot be counted is a StepCount with the reason.
+def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: None) -> StepCount:
+    """One step of the stack at that scale; ``then`` gets the run as that step leaves it. What cannot be counted is a
+    StepCount with the reason.
 
     Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise for a
     stack or a model that cannot be built.
@@ -181,7 +182,8 @@ def counted(stack: str, scale: Scale) -> StepCount:
     try:
         with trained_at(stack, scale) as run:
             shapes = shapes_of(run)
-            with Traffic() as traffic, noted_state(run) as states:
+            traffic = Traffic()  # a mode of its own at each operator, for which one process has no use
+            with traffic if run.world_size > 1 else nullcontext(), noted_state(run) as states:
                 counters = run.count_step()
             if counters.communication_bytes is not None:
                 sent = traffic.wire_bytes(run.world_size)
@@ -193,11 +195,13 @@ def counted(stack: str, scale: Scale) -> StepCount:
                     run.train_step(*run.next_batch())
                 compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
                 counters = counters.model_copy(update=compiled)
-            return StepCount(
+            count = StepCount(
                 stack, counters, parameter_bytes(run.model), gradient_bytes(run.model),
                 max(states, default=0) or model_states(run),  # of a stage that computes no loss, as the step leaves it
                 by_kind(traffic.bytes_by_collective), shapes, run.data.name,
             )  # fmt: skip
+            then(run)
+            return count
     except Unavailable as error:
         return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some

@@ -1,0 +1,378 @@
+"""Which stacks are worth a user's time: a choice among them by counts and records, as pure functions.
+
+Of every entry the records say what it costs in time, in bytes and in quality, each as the logarithm of a cost ratio to
+the baseline: below 0 is better. A stack is expected to cost the sum, as if gains multiplied; what they do together is
+then counted, and measured. Two members of one category do the same job, and two that fill one slot of a technique's
+contract exclude each other; both are left out. Whatever is left out has a reason.
+
+    entries ── useful ── stacks ── by_promise ── counted ── ranked ── measured ── halved
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal, get_args
+
+from suite.judge.statistics import QUALITY_TOLERANCE, Interval, replicate_interval
+from suite.loop.technique import SLOTS
+from suite.record.files import Stored
+from suite.record.job import BASELINE, join, split
+
+Goal = Literal["time", "memory", "quality"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+MOST_MEMBERS = 3
+A_CATEGORY = 2  # members that are counted: most of one are nearly as good as each other
+WORTH = math.log(1.02)  # a gain below 2 % is none that these records can tell
+KEEPS = 0.8  # of the reference's budget: a stack that is worth less is no saving of memory, but another training
+FINALISTS = 2  # of the last rung
+NORMAL = 1.96  # half-width of a 95 % interval, in standard errors
+EXPECTED = "expected of its members"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """ln of a cost ratio to the baseline, and its standard error (0: exact); ``source``: in words, where it is from.
+    One that is no more than a bound is infinite to the side that is open."""
+
+    log: float
+    error: float = 0.0
+    source: str = ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The 95 % interval of the cost ratio; of one replicate unbounded."""
+        if not math.isfinite(self.error):
+            return 0.0, math.inf
+        return math.exp(self.log - NORMAL * self.error), math.exp(self.log + NORMAL * self.error)
+
+    @classmethod
+    def of(cls, log: Interval, source: str) -> Estimate:
+        return cls(log.estimate, log.half_width / NORMAL, source)
+
+
+SAME = Estimate(0.0)
+UNKNOWN = Estimate(0.0, source="unknown")
+"""Of which nothing is known: it orders as if it changed nothing."""
+
+
+def together(estimates: Iterable[Estimate]) -> Estimate:
+    """What a stack is expected to cost: ratios multiply, variances of their logarithms add."""
+    logs = list(estimates)
+    if len(logs) == 1:
+        return logs[0]
+    return Estimate(sum(each.log for each in logs), math.hypot(*(each.error for each in logs)), EXPECTED)
+
+
+@dataclass(frozen=True)
+class Member:
+    """An entry, as a choice sees it.
+
+    Attributes:
+        changes: the methods of the contract that it changes.
+        plans: whether it schedules the passes of the model's blocks.
+        time: of training, by reference step; None where nothing is known, as for the next two.
+        quality: the inverse of its equivalent budget.
+        peak: most bytes at once.
+        progress: ln of its steps over the reference's.
+        why_not: why no stack may have it; empty where one may.
+        note: what a reader should know of its evidence.
+    """
+
+    id: str
+    category: str
+    changes: frozenset[str] = frozenset()
+    plans: bool = False
+    time: Estimate | None = None
+    quality: Estimate | None = None
+    peak: Estimate | None = None
+    progress: float = 0.0
+    why_not: str = ""
+    note: str = ""
+
+    @property
+    def slots(self) -> frozenset[str]:
+        return self.changes.intersection(SLOTS)
+
+    @property
+    def to_quality(self) -> float:
+        """ln of the time to the same quality; what is not known of it changes nothing."""
+        return sum(each.log for each in (self.time, self.quality) if each)
+
+    @property
+    def costs(self) -> tuple[float, float, float]:
+        """ln of what it costs in time to the same quality, in bytes, in quality."""
+        return self.to_quality, self.peak.log if self.peak else 0.0, self.quality.log if self.quality else 0.0
+
+
+def useful(members: Iterable[Member]) -> tuple[list[Member], dict[str, str]]:
+    """The members that stacks are made of, and why each other is not among them: no stack may have it, nothing is known
+    of its quality, it gains nothing, or one of its category is as good in every respect."""
+    left_out: dict[str, str] = {}
+    gaining: list[Member] = []
+    for each in members:
+        if each.why_not:
+            left_out[each.id] = each.why_not
+        elif each.quality is None:
+            left_out[each.id] = "no record of its quality here"
+        elif min(each.costs) > -WORTH:
+            left_out[each.id] = "by the records it saves neither time to the same quality, nor bytes, nor ends better"
+        else:
+            gaining.append(each)
+    kept = []
+    for each in gaining:
+        if better := next((other for other in gaining if _dominates(other, each)), None):
+            left_out[each.id] = f"{better.id}, of its category, is as good in time, bytes and quality, by the records"
+        else:
+            kept.append(each)
+    return kept, left_out
+
+
+def _dominates(one: Member, other: Member) -> bool:
+    """Whether one of a category is nowhere worse, and better somewhere; of equals the first by name."""
+    if one.category != other.category or one.id == other.id:
+        return False
+    ours, theirs = one.costs, other.costs
+    return all(a <= b for a, b in zip(ours, theirs)) and (ours != theirs or one.id < other.id)
+
+
+def shortlist(goal: Goal, members: Sequence[Member], most: int) -> list[Member]:
+    """The members that are worth a count, ``most`` at most: by turns the next by the goal, in bytes and in time, two of
+    a category."""
+    orders = [
+        sorted(members, key=lambda each: (score(of, each.time or SAME, each.quality, each.costs[1]), each.id))
+        for of in dict.fromkeys((goal, "memory", "time"))
+    ]
+    chosen: dict[str, Member] = {}
+    for each in (each for turn in zip(*orders) for each in turn):
+        of_category = sum(other.category == each.category for other in chosen.values())
+        if len(chosen) < most and (each.id in chosen or of_category < A_CATEGORY):
+            chosen[each.id] = each
+    return list(chosen.values())
+
+
+Combination = tuple[Member, ...]
+
+
+def conflict(members: Sequence[Member]) -> str:
+    """Why these cannot be, or need not be tried as, one stack; empty where they can."""
+    for one, other in combinations(members, 2):
+        if shared := one.slots & other.slots:
+            return f"{one.id} and {other.id} each replace the {' and the '.join(sorted(shared)).replace('_', ' ')}"
+        if one.plans and other.plans:
+            return f"{one.id} and {other.id} each schedule the passes of the same blocks"
+        if one.category == other.category:
+            return f"{one.id} and {other.id} are both {one.category.replace('_', ' ')}"
+    return ""
+
+
+def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combination]:
+    """Every stack of up to ``most`` members without a conflict. What changes the model comes first, for the others to
+    find it as it will be."""
+    ordered = sorted(members, key=lambda each: ("model" not in each.changes, each.id))
+    return [
+        chosen
+        for count in range(1, most + 1)
+        for chosen in combinations(ordered, count)
+        if not conflict(chosen)
+    ]  # fmt: skip
+
+
+def spelled(members: Sequence[Member]) -> str:
+    return join([(each.id, {}) for each in members]) or BASELINE
+
+
+def _finite(error: float) -> float:
+    """A standard error; 0 of one replicate, which has none: it is compared by what it says."""
+    return error if math.isfinite(error) else 0.0
+
+
+def score(goal: Goal, time: Estimate, quality: Estimate | None, peak_log: float) -> tuple[bool, float, float]:
+    """What a goal orders by, the least first: whether it gives up too much quality; the goal; and what decides between
+    equals. The time is the time to the same quality; quality is that at the worse end of its interval."""
+    quality = quality or SAME
+    to_quality, lost = time.log + quality.log, quality.log > -math.log(KEEPS)
+    if goal == "time":
+        return False, to_quality, peak_log
+    if goal == "memory":
+        return lost, peak_log, to_quality
+    return False, quality.log + NORMAL * _finite(quality.error), to_quality
+
+
+def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -> list[Combination]:
+    """The order in which to count: those first that are expected to fit, by the goal, then by how little they lack.
+
+    ``log_room``: ln of the memory over the baseline's peak.
+    """
+
+    def key(chosen: Combination) -> tuple[object, ...]:
+        peak = sum(each.peak.log for each in chosen if each.peak)
+        time = together(each.time or SAME for each in chosen)
+        quality = together(each.quality or SAME for each in chosen)
+        lacking = max(0.0, peak - log_room)
+        return (lacking > 0, lacking, *score(goal, time, quality, peak), len(chosen))
+
+    return sorted(candidates, key=key)
+
+
+# counted ------------------------------------------------------------------------------------------------------------
+
+
+class StepCost(Stored):
+    """One step of a stack at the user's size, counted; ``step_s`` is modelled, None where no GPU was named or nothing
+    is modelled. ``why_not``: why there are no counts: it does not attach, or reads values."""
+
+    stack: str
+    peak_bytes: int = 0
+    flops: int = 0
+    parameter_bytes: int = 0
+    step_s: float | None = None
+    step_band: float = 0.0
+    why_not: str = ""
+
+
+def counted(member: Member, own: StepCost, plain: StepCost) -> Member:
+    """The member, with what was counted of it alone at the user's size in place of what records say of another."""
+    return replace(
+        member,
+        why_not=own.why_not,
+        peak=None if own.why_not else Estimate(math.log(own.peak_bytes / plain.peak_bytes), 0.0, "counted"),
+        time=_modelled(own, plain, member.progress) or member.time,
+    )
+
+
+def _modelled(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
+    if own.step_s is None or plain.step_s is None:
+        return None
+    error = math.log1p(own.step_band) / NORMAL
+    return Estimate(math.log(own.step_s / plain.step_s) + progress, error, "modelled")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stack that was counted: what it costs, and what is expected of it: of the baseline itself that it is the
+    :data:`SAME`; ``quality`` is None where nothing is known."""
+
+    stack: str
+    cost: StepCost
+    time: Estimate = SAME
+    quality: Estimate | None = SAME
+    notes: tuple[str, ...] = ()
+
+    def score(self, goal: Goal, plain: StepCost) -> tuple[bool, float, float]:
+        return score(goal, self.time, self.quality, math.log(self.cost.peak_bytes / plain.peak_bytes))
+
+
+def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Candidate:
+    """What is known of a counted stack: its own modelled time, else what its members' records make expected."""
+    time = _modelled(cost, plain, sum(each.progress for each in members))
+    return Candidate(
+        cost.stack,
+        cost,
+        time or _of_all(each.time for each in members) or UNKNOWN,
+        _of_all(each.quality for each in members),
+        tuple(each.note for each in members if each.note),
+    )
+
+
+def _of_all(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """What is expected of members together; None where nothing is known of one."""
+    known = list(estimates)
+    return together(each for each in known if each) if all(known) else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The counted stacks: those that fit, the best first, those that do not, the smallest first, those not counted."""
+
+    fitting: tuple[Candidate, ...]
+    too_large: tuple[Candidate, ...]
+    uncounted: tuple[StepCost, ...]
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest peak of all; 0 where nothing was counted."""
+        return min((each.cost.peak_bytes for each in (*self.fitting, *self.too_large)), default=0)
+
+
+def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_bytes: float) -> Ranking:
+    """The candidates by what the goal orders by; what cannot fit is never run."""
+    known = list(candidates)
+    counts = [each for each in known if not each.cost.why_not]
+    return Ranking(
+        tuple(sorted(
+            (each for each in counts if each.cost.peak_bytes <= memory_bytes),
+            key=lambda each: (*each.score(goal, plain), each.stack.count("+"), each.stack),
+        )),
+        tuple(sorted(
+            (each for each in counts if each.cost.peak_bytes > memory_bytes), key=lambda each: each.cost.peak_bytes
+        )),
+        tuple(each.cost for each in known if each.cost.why_not),
+    )  # fmt: skip
+
+
+# measured -----------------------------------------------------------------------------------------------------------
+
+Score = tuple[bool, float, float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a finalist did beside the reference: ln of cost ratios, as in :class:`Estimate`.
+
+    Attributes:
+        time: the whole training, set-up included.
+        quality: the inverse of the equivalent budget; None where no scaling curve of the reference is known.
+        loss: final loss.
+        peak_log: ln of its counted peak over the baseline's.
+        failure: how it ended, where it did.
+    """
+
+    stack: str
+    time: Estimate = SAME
+    quality: Estimate | None = None
+    loss: Estimate | None = None
+    peak_log: float = 0.0
+    failure: str = ""
+
+    def score(self, goal: Goal) -> Score:
+        """The key of :func:`score`; without a scaling curve a loss that is higher gives up quality, and a time is one
+        at as many steps."""
+        if self.quality is not None or self.loss is None:
+            return score(goal, self.time, self.quality, self.peak_log)
+        lost, pessimistic = self.loss.log > QUALITY_TOLERANCE, self.loss.log + NORMAL * _finite(self.loss.error)
+        by_goal = {"time": self.time.log, "memory": self.peak_log, "quality": pessimistic}[goal]
+        return lost and goal != "quality", by_goal, self.time.log
+
+
+def halved(goal: Goal, trials: Iterable[Trial], keep: int) -> list[str]:
+    """The ``keep`` best of those that ended well, the best first: a rung of successive halving (Jamieson & Talwalkar
+    2016)."""
+    well = [each for each in trials if not each.failure]
+    return [each.stack for each in sorted(well, key=lambda each: (each.score(goal), each.stack))][:keep]
+
+
+def rungs(finalists: int) -> list[int]:
+    """How many are left after each rung before the last, in which two are: ``6 -> [3, 2]``."""
+    left = []
+    while finalists > FINALISTS:
+        finalists = max(FINALISTS, math.ceil(finalists / 2))
+        left.append(finalists)
+    return left
+
+
+def without_each(stack: str) -> dict[str, str]:
+    """What is left of a stack without each of its members, by the member; the baseline of one that has no other."""
+    parts = split(stack) if stack != BASELINE else []
+    return {name: join([part for part in parts if part[0] != name]) or BASELINE for name, _ in parts}
+
+
+def paired(best: Mapping[int, float], other: Mapping[int, float], source: str) -> Estimate | None:
+    """ln of what the best costs over what another costs, by replicates that both have; None where they share none."""
+    shared = sorted(best.keys() & other.keys())
+    if not shared:
+        return None
+    return Estimate.of(replicate_interval([best[each] - other[each] for each in shared]), source)

@@ -1,0 +1,147 @@
+"""The stacks that fit a memory, in the order of a goal: chosen by records, decided by counts, and nothing is run.
+
+::
+
+    the baseline ── a shortlist of members, each alone ── stacks of these, the most promising first
+
+All of it counts at the user's own size (:mod:`suite.measure.recommending.costs`). What is promising is what members'
+records and their own counts make expected; what fits is counted of each stack as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.entries.catalogue import catalogue, lookup
+from suite.entries.spelling import build
+from suite.judge.choice import (
+    Candidate,
+    Goal,
+    Member,
+    Ranking,
+    StepCost,
+    by_promise,
+    candidate,
+    counted,
+    ranked,
+    shortlist,
+    spelled,
+    stacks,
+    useful,
+)
+from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.evidence import Progress, portion, silent
+from suite.measure.recommending.costs import Counting
+from suite.measure.recommending.members import members_for
+from suite.record.devices import Gpu
+from suite.record.job import BASELINE, StackError, canonical, techniques_of
+
+ALONE = 3  # one of so many counts is of a member alone
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: how to train a model at a scale within a memory, for a goal.
+
+    ``gpu``: whose step times are modelled; None for those that records have. ``counts``: stacks that are counted at
+    most. ``stacks``: the user's own, which are counted and ranked besides.
+    """
+
+    scale: Scale
+    memory_bytes: float
+    goal: Goal = "time"
+    gpu: Gpu | None = None
+    counts: int = 30
+    stacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CountedChoice:
+    """What fits, in order, and what was not tried.
+
+    Attributes:
+        plain: the baseline's cost.
+        ranking: of the counted stacks; the baseline is one of them.
+        left_out: why no stack has an entry, by its id.
+        uncounted: how many stacks of the entries that are left were not counted.
+    """
+
+    question: Question
+    plain: StepCost
+    ranking: Ranking
+    left_out: Mapping[str, str]
+    uncounted: int
+
+
+def check(question: Question) -> None:
+    """Raises UnknownId, and StackError for a stack of the user's that excludes itself or does not apply to a loop."""
+    for stack in question.stacks:
+        build(stack)
+        for name in techniques_of(stack):
+            if reason := lookup("technique", name, catalogue()).card.own_loop:
+                raise StackError(f"{name} does not apply to a loop of your own: {reason}")
+
+
+def choose(question: Question, folder: Path, progress: Progress = silent) -> CountedChoice:
+    """Counts what is promising, and ranks it; records are those of ``folder``.
+
+    Raises ValueError where the weights alone do not fit, or the scale does not fit the model, and what :func:`check`
+    does.
+    """
+    check(question)
+    counting = Counting(question.scale, question.gpu)
+    progress(0.0, "count the model as it is")
+    plain = counting.cost(BASELINE)
+    if plain.why_not:
+        raise ValueError(f"the model cannot be counted, so nothing says what fits: {plain.why_not}")
+    if question.memory_bytes < plain.parameter_bytes:
+        raise ValueError(
+            f"the weights alone take {plain.parameter_bytes / 1e9:.4g} GB, of {question.memory_bytes / 1e9:.4g}: give "
+            "more memory, or take a smaller model; what streams weights from the host, leantrain list offloading"
+        )
+    progress(0.02, "read the records")
+    everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None)
+    kept, left_out = useful(everyone)
+    few = shortlist(question.goal, kept, max(1, question.counts // ALONE))
+    left_out |= {each.id: "others promise more for this goal" for each in kept if each not in few}
+    alone, few, costs = _alone(few, counting, plain, portion(progress, 0.1, 0.1 + 0.9 / ALONE))
+    room = math.log(question.memory_bytes / plain.peak_bytes)
+    combinations = [each for each in stacks(few) if len(each) > 1]
+    promising = by_promise(question.goal, combinations, room)[: max(0, question.counts - len(costs))]
+    step = portion(progress, 0.1 + 0.9 / ALONE, 0.9)
+    together = [
+        candidate(members, cost, plain)
+        for members, cost in zip(promising, counting.costs([spelled(each) for each in promising], step))
+    ]
+    own = _own(question.stacks, everyone, counting, plain, portion(progress, 0.9, 1.0))
+    found = {each.stack: each for each in (Candidate(BASELINE, plain), *alone, *together, *own)}
+    return CountedChoice(
+        question, plain, ranked(question.goal, found.values(), plain, question.memory_bytes), left_out,
+        len(combinations) - len(promising),
+    )  # fmt: skip
+
+
+def _alone(
+    few: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
+) -> tuple[list[Candidate], list[Member], list[StepCost]]:
+    """Each member alone as a candidate, those that attach with what was counted of them, and all counts."""
+    costs = list(counting.costs([each.id for each in few], progress))
+    known = [counted(each, cost, plain) for each, cost in zip(few, costs)]
+    alone = [candidate((each,), cost, plain) for each, cost in zip(known, costs)]
+    return alone, [each for each in known if not each.why_not], costs
+
+
+def _own(
+    asked: Sequence[str], everyone: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
+) -> list[Candidate]:
+    """The user's own stacks."""
+    by_id = {each.id: each for each in everyone}
+    spelled_so = [canonical(each) for each in asked]
+    members = [tuple(by_id[name] for name in techniques_of(each)) for each in spelled_so]
+    return [
+        candidate(each, cost, plain)
+        for each, cost in zip(members, counting.costs(spelled_so, progress))
+    ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""What a stack's step costs at the user's size: counted once for each code, model and batch, and kept in the cache.
+
+A count is made of a whole step on tensors without values, so it is exact, and takes seconds at a billion parameters.
+Where a GPU is named, the step after it is traced in the same run, and its time there is modelled.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from suite.entries.sources import code_of
+from suite.judge.choice import StepCost
+from suite.judge.roofline import DEFAULT, Software, modelled
+from suite.loop.run import Run
+from suite.loop.sites import NotAttached
+from suite.measure.at_scale.gpu_time import trace_step
+from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.evidence import Progress, silent
+from suite.meters.operators import OperatorTrace
+from suite.record.devices import Gpu
+from suite.record.files import cache_folder, read_plain, write_json
+from suite.record.job import BASELINE
+from suite.record.libraries import versions
+from suite.record.modelled import Change, believed
+
+FOLDER = "step_costs"
+
+
+@contextmanager
+def heap_set_aside() -> Iterator[None]:
+    """Meanwhile the collector looks at no object that is there already. A count takes stock of the heap before its run
+    and at its end (:mod:`suite.meters.holders`), and what both find is none of the run's: libraries have a million such
+    objects, and walking over them was half of the time of a small model's count."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What is counted: steps of one model at one batch, on ``gpu`` where their time is to be modelled."""
+
+    scale: Scale
+    gpu: Gpu | None = None
+
+    def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[StepCost]:
+        """The cost of each stack, as it is known."""
+        wanted = list(stacks)
+        for done, stack in enumerate(wanted):
+            progress(done / len(wanted), f"count {stack}")
+            yield self.cost(stack)
+
+    def cost(self, stack: str) -> StepCost:
+        """What a step of the stack costs; why that is not known, where the stack does not attach or reads values."""
+        path = cache_folder() / FOLDER / f"{self._key(stack)}.json"
+        try:
+            return StepCost.model_validate_json(read_plain(path))
+        except (OSError, ValueError):  # counted anew, whatever is there
+            with heap_set_aside():
+                own = self._counted(stack)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(own, path)
+            return own
+
+    def _key(self, stack: str) -> str:
+        """A hash of all that a count depends on."""
+        at = self.scale.setting
+        config = Path(at.model).expanduser() / "config.json" if at.model else None
+        own = read_plain(config).decode("utf-8", "replace") if config and config.is_file() else ""
+        gpu = repr((self.gpu, believed().model_dump_json())) if self.gpu else ""
+        facts = [
+            stack, code_of(at, stack).counts, at.model_dump(mode="json"), self.scale.batch_size,
+            self.scale.sequence_length, own, versions(), gpu,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+    def _counted(self, stack: str) -> StepCost:
+        trace = OperatorTrace()
+
+        def traced(run: Run) -> None:
+            if self.gpu:
+                steps.append(trace_step(run, trace))
+
+        steps: list[object] = []
+        try:
+            count = counted(stack, self.scale, traced)
+        except Exception as refusal:  # whatever its techniques do together: it is a row, and the others are counted
+            if stack == BASELINE:  # the model's or the scale's own fault
+                raise
+            what = str(refusal) if isinstance(refusal, ValueError | NotAttached) else repr(refusal)
+            return StepCost(stack=stack, why_not=what)
+        if count.counters is None:
+            return StepCost(stack=stack, why_not=count.unavailable)
+        step_s, band = self._modelled(steps)
+        return StepCost(
+            stack=stack, peak_bytes=count.counters.peak_tensor_bytes, flops=count.counters.flops,
+            parameter_bytes=count.parameter_bytes, step_s=step_s, step_band=band,
+        )  # fmt: skip
+
+    def _modelled(self, steps: Iterable[object]) -> tuple[float | None, float]:
+        """The step's time on the GPU with the band of the gravest change; None where something has no declared cost."""
+        known = believed()
+        for step in steps:
+            assert self.gpu is not None
+            device = known.calibrated(self.gpu)
+            try:
+                software = Software(attention_share=known.attention(DEFAULT.attention, device))
+                time = modelled(step, device, software)  # type: ignore[arg-type]
+            except ValueError:
+                return None, 0.0
+            return time.step_s, max(known.band(change).half_width for change in get_args(Change))
+        return None, 0.0

@@ -1,0 +1,220 @@
+"""What to train a model with, as people read it: the best stack and why, its runners-up, and what was not tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.entries.catalogue import catalogue
+from suite.judge.choice import KEEPS, Candidate, Estimate, Goal, Trial
+from suite.judge.rows import finite
+from suite.measure.recommending.finalists import Rung
+from suite.measure.recommending.recommend import Contribution, Recommendation
+from suite.record.job import BASELINE
+from suite.show.memory_plan import seconds
+
+GOALS: Mapping[Goal, str] = {
+    "time": "the least time to the same quality",
+    "memory": f"the least memory at no less than {KEEPS:g} of the reference's budget",
+    "quality": "the best quality at as many steps, at the worse end of its interval",
+}
+RANKED = ("stack", "peak", "of plain", "time to quality", "training time", "equivalent budget", "step")
+MEASURED = ("stack", "peak", "time to quality", "training time", "equivalent budget", "final loss")
+CONTRIBUTED = ("without", "peak", "training time", "equivalent budget")
+UNKNOWN = "unknown"
+NO_LOOP = "no meaning in a loop of yours; leantrain apply says of each why"
+SHOWN = 8  # of a list
+
+
+def title(answer: Recommendation) -> list[str]:
+    """What was asked, and how many stacks there were to choose from."""
+    question, ranking = answer.choice.question, answer.choice.ranking
+    at, plain = question.scale.setting, answer.choice.plain
+    model = Path(at.model).name if at.model else at.size
+    times = f"modelled on {question.gpu.title}" if question.gpu else "as the records have them"
+    found = len(ranking.fitting) + len(ranking.too_large)
+    return [
+        f"{at.baseline} · {model} · {at.recipe} · {at.task} · {memory(question.memory_bytes)} of memory · "
+        f"{GOALS[question.goal]}",
+        f"as it is: {memory(plain.peak_bytes)}, {plain.flops / 1e12:.3g} TFLOP a step"
+        + (f", {seconds(plain.step_s)} modelled" if plain.step_s else ""),
+        f"{found} stacks were counted at this size, exactly: {len(ranking.fitting)} fit, {len(ranking.too_large)} do "
+        f"not and were not run; {len(ranking.uncounted)} do not go on this model. Times are {times}. A GPU's allocator "
+        "and context take more than tensors do",
+    ]
+
+
+def answer_in_words(answer: Recommendation) -> str:
+    """The best stack with its interval, and what that rests on."""
+    best = answer.best
+    if best is None:
+        least = min(answer.choice.ranking.too_large, key=lambda each: each.cost.peak_bytes)
+        return (
+            f"Nothing that was counted fits: the least is {memory(least.cost.peak_bytes)}, {least.stack}. Give as "
+            "much memory, or take a smaller model or batch"
+        )
+    name = "the model as it is, without any technique" if best.stack == BASELINE else best.stack
+    if answer.measured is None:
+        return (
+            f"Best by counts and records, not measured here: {name}. {_expected(best)}. "
+            f"Not measured: {answer.why_unmeasured}"
+        )
+    last = answer.measured.rungs[-1]
+    trial = last.trials.get(best.stack)
+    over = "the model as it is" if answer.measured.reference == BASELINE else answer.measured.reference
+    if trial is None:
+        return f"Best here: {name}, to which all others were compared; none did better"
+    busy = f"; {answer.measured.busy:.1f} cores were busy with other work" if answer.measured.busy > 0.5 else ""
+    return (
+        f"Best here: {name}. To {over}, measured over {last.steps} steps with {last.replicates} seeds and sets of "
+        f"processes: time to the same quality {to_quality(trial)}, peak {memory(best.cost.peak_bytes)} (counted)"
+        f"{busy}"
+    )
+
+
+def _expected(best: Candidate) -> str:
+    both = _joined(best.time, best.quality)
+    return f"Peak {memory(best.cost.peak_bytes)}, counted; time to the same quality {ratio(both)}, expected"
+
+
+def memory(nbytes: float) -> str:
+    """Three digits, in units of 1000 bytes, as devices are sold."""
+    power = min(4, max(0, int(math.log10(max(nbytes, 1)) // 3)))
+    return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def ratio(estimate: Estimate | None) -> str:
+    """``×0.91 [0.88, 0.95]``: a cost, below 1 is better; ``=`` before an exact one."""
+    if estimate is None or estimate.source == UNKNOWN:
+        return UNKNOWN
+    number = f"{math.exp(estimate.log):.3g}"
+    low, high = estimate.ends
+    if estimate.source.startswith("at "):
+        return f"{estimate.source.split(',')[0]} ×{number}"
+    if not math.isfinite(estimate.error):
+        return f"×{number} (one replicate)"
+    return f"×{number} [{low:.3g}, {high:.3g}]" if estimate.error else f"=×{number}"
+
+
+def budget(quality: Estimate | None) -> str:
+    """The equivalent budget of a quality, in the reference's own: above 1 is better."""
+    if quality is None:
+        return UNKNOWN
+    turned = {"at most": "at least", "at least": "at most"}
+    word = quality.source.split(",")[0]
+    return ratio(Estimate(-quality.log, quality.error, turned.get(word, quality.source)))
+
+
+def to_quality(trial: Trial) -> str:
+    """The time to the same quality of a measured stack."""
+    if trial.quality is None:
+        return f"{UNKNOWN}, as no scaling curve of the reference is known; training time {ratio(trial.time)}"
+    return ratio(_joined(trial.time, trial.quality))
+
+
+def _joined(time: Estimate, quality: Estimate | None) -> Estimate | None:
+    """The time to the same quality; None where either is not known."""
+    if quality is None or time.source == UNKNOWN:
+        return None
+    word = quality.source if quality.source.startswith("at ") else ""
+    return Estimate(time.log + quality.log, math.hypot(time.error, quality.error), word)
+
+
+def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str, ...]]:
+    """A counted stack a line: what is exact, and what its members' records make expected."""
+    return [
+        (
+            each.stack, memory(each.cost.peak_bytes), f"=×{each.cost.peak_bytes / plain_bytes:.3g}",
+            ratio(_joined(each.time, each.quality)), ratio(each.time), budget(each.quality),
+            seconds(each.cost.step_s) if each.cost.step_s else "",
+        )
+        for each in candidates
+    ]  # fmt: skip
+
+
+def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """A finalist a line, over the reference."""
+    rows: list[tuple[str, ...]] = []
+    for each in rung.trials.values():
+        peak = memory(peaks[each.stack]) if each.stack in peaks else ""
+        if each.failure:
+            rows.append((each.stack, peak, each.failure, "", "", ""))
+        else:
+            both = ratio(_joined(each.time, each.quality))
+            rows.append((each.stack, peak, both, ratio(each.time), budget(each.quality), ratio(each.loss)))
+    return rows
+
+
+def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
+    """A member a line: the whole stack over what is left without it."""
+    return [
+        (
+            f"{each.member} (leaves {each.without})",
+            (ratio(Estimate(each.peak)) if each.peak is not None else each.cost.why_not)
+            + ("" if each.fits or each.peak is None else f": without it {memory(each.cost.peak_bytes)}, which does "
+               "not fit and was not run"),
+            ratio(each.time), budget(each.quality),
+        )
+        for each in parts
+    ]  # fmt: skip
+
+
+def untried(answer: Recommendation) -> list[str]:
+    """What was not tried, and why, the most frequent reason first."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in answer.choice.left_out.items():
+        shared = NO_LOOP if reason == catalogue()[name].card.own_loop else reason
+        reasons.setdefault(shared, []).append(name)
+    lines = [
+        f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"
+        for reason, names in sorted(reasons.items(), key=lambda each: -len(each[1]))
+    ]
+    lines += [f"{each.stack}: {each.why_not}" for each in answer.choice.ranking.uncounted]
+    if answer.choice.uncounted:
+        lines.append(f"{answer.choice.uncounted} stacks of the same members promise less, and were not counted")
+    return lines
+
+
+def as_dict(answer: Recommendation) -> dict[str, Any]:
+    """JSON values; every estimate is a cost ratio to the baseline with its interval, None where nothing is known."""
+    choice, done = answer.choice, answer.measured
+    return {
+        "scale": choice.question.scale.setting.model_dump(), "memory_bytes": choice.question.memory_bytes,
+        "goal": choice.question.goal, "gpu": choice.question.gpu and choice.question.gpu.name,
+        "plain": choice.plain.model_dump(),
+        "best": answer.best and answer.best.stack, "sentence": answer_in_words(answer),
+        "provenance": "measured" if done else "counted, with what records make expected",
+        "why_unmeasured": answer.why_unmeasured or None,
+        "fitting": [_candidate(each) for each in choice.ranking.fitting],
+        "too_large": [_candidate(each) for each in choice.ranking.too_large],
+        "uncounted": [each.model_dump() for each in choice.ranking.uncounted], "uncounted_stacks": choice.uncounted,
+        "left_out": dict(choice.left_out),
+        "rungs": [
+            {"steps": each.steps, "replicates": each.replicates, "reference": done.reference,
+             "trials": [_trial(trial) for trial in each.trials.values()]} for each in done.rungs
+        ] if done else [],
+        "contributions": [
+            {"member": each.member, "without": each.without, "without_fits": each.fits,
+             "without_peak_bytes": each.cost.peak_bytes or None,
+             "time": _estimate(each.time), "quality": _estimate(each.quality)} for each in answer.contributions
+        ],
+    }  # fmt: skip
+
+
+def _candidate(each: Candidate) -> dict[str, Any]:
+    known = {"time": _estimate(each.time), "quality": _estimate(each.quality), "notes": list(each.notes)}
+    return each.cost.model_dump() | known
+
+
+def _trial(each: Trial) -> dict[str, Any]:
+    known = {name: _estimate(getattr(each, name)) for name in ("time", "quality", "loss")}
+    return {"stack": each.stack, "failure": each.failure or None} | known
+
+
+def _estimate(each: Estimate | None) -> dict[str, Any] | None:
+    if each is None:
+        return None
+    low, high = each.ends
+    return {"ratio": math.exp(each.log), "low": finite(low), "high": finite(high), "source": each.source}

@@ -1,0 +1,56 @@
+"""Recommending: costs are those of a count made alone and are kept, and records become what members cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.recommending.costs import Counting
+from suite.measure.recommending.finalists import Halving, Pace, Unmeasurable
+from suite.record.job import Setting
+
+SCALE = Scale(Setting(baseline="gpt", size="pico"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
+
+
+def test_a_heap_set_aside_changes_no_count() -> None:
+    """Of a stack that holds tensors of its own between steps."""
+    Counting(SCALE).cost("baseline")  # what is imported and kept for the process is there from now on
+    alone, cost = counted("lawa", SCALE), Counting(SCALE).cost("lawa")
+    assert alone.counters and (cost.peak_bytes, cost.flops) == (alone.counters.peak_tensor_bytes, alone.counters.flops)
+    assert cost.parameter_bytes == alone.parameter_bytes
+
+
+def test_a_cost_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Counting(SCALE).cost("lion")
+    monkeypatch.setattr(Counting, "_counted", lambda self, stack: pytest.fail(f"{stack} was counted again"))
+    assert Counting(SCALE).cost("lion") == first
+    with pytest.raises(pytest.fail.Exception):
+        Counting(Scale(SCALE.setting, batch_size=3)).cost("lion")
+
+
+def test_what_does_not_go_together_is_a_row_with_its_reason() -> None:
+    cost = Counting(SCALE).cost("revolve+vdnn")
+    assert cost.why_not and cost.peak_bytes == 0
+
+
+def steps(stack: str, minutes: float, share: float = 1.0) -> int:
+    """Of a rung in which a step of the reference takes 0.1 s, and a process a second to start."""
+    setting = SCALE.setting.but(steps=1000)
+    expected = {"lion": 0.0, "sam": math.log(2)}
+    halving = Halving(setting, "time", "baseline", dict.fromkeys(expected, 0.0), expected, minutes, Path())
+    return halving._steps([stack], 1, share, Pace(0.1, 1.0, 1.0), 1.0)
+
+
+def test_a_rung_is_as_long_as_its_time_allows_and_no_longer_than_its_share() -> None:
+    assert steps("lion", 1e6) == 1000 and steps("lion", 1e6, 0.35) == 350
+    assert steps("sam", 1.0) < steps("lion", 1.0) < steps("lion", 1.5) < 1000
+    with pytest.raises(Unmeasurable, match="give more --minutes"):
+        steps("lion", 0.1)
