@@ -17,6 +17,7 @@ from suite.cli import look, measure, count, apply, recommend, report, share, gua
 
 # isort: on
 from suite.cli.apart import supervised
+from suite.cli.readers import let_readers_leave
 from suite.cli.shared import Exit, app, end_by_signals
 
 __all__ = ["Exit", "app", "main"]
@@ -24,6 +25,7 @@ __all__ = ["Exit", "app", "main"]
 
 def main() -> None:
     """The console script."""
+    let_readers_leave()
     supervised(sys.argv[1:], _run)
 
 

@@ -29,10 +29,11 @@ from suite.cli.options import (
     setting_of,
     task_of,
 )
-from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_table, understandable
+from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_table, understandable, warn
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
+    from suite.measure.at_scale.aside import Aside
     from suite.measure.at_scale.gpu_time import TimesBeside
     from suite.measure.at_scale.paper_scale import Scale, SideBySide
     from suite.record.job import Task
@@ -124,15 +125,18 @@ def count(
     Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
     would run; of several ranks, what the first holds and sends. With --gpu also its time and energy there, modelled and
     never measured: by class of operator, with the band that 9 of 10 published steps kept within. Exit code 4 if none of
-    the techniques can be counted so; the reason says which value it asked for.
+    the techniques can be counted so; the reason says which value it asked for. Exit code 5 if one crashed or hung: the
+    others are counted all the same.
     """
     with understandable(as_json):
-        from suite.entries.spelling import build
+        from suite.entries.catalogue import catalogue, lookup
         from suite.measure.at_scale import paper_scale
+        from suite.measure.at_scale.aside import aside
+        from suite.record.job import techniques_of
         from suite.show.counts import lines, notes, title
 
-        for stack in stacks or ():
-            build(stack)
+        for name in [name for stack in stacks or () for name in techniques_of(stack)]:
+            lookup("technique", name, catalogue())  # at once, without a process
         training = TrainingOptions(task=task, steps=steps, model=model)
         scale = paper_scale.Scale(
             setting_of(TargetOptions(baselines, size, recipes), training).but(device=device_named(device)),
@@ -148,9 +152,10 @@ def count(
             return _keep(stacks, scale, task_of(training), folder, as_json)
         if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
-        with bar(quiet=as_json) as progress:
-            counts = paper_scale.side_by_side(stacks or ["baseline"], scale, task_of(training), progress)
-            times = _times(counts, gpu) if gpu else []
+        with bar(quiet=as_json) as progress, aside() as apart:
+            apart.check(stacks or ())
+            counts = paper_scale.side_by_side(stacks or ["baseline"], scale, task_of(training), progress, apart.counted)
+            times = _times(counts, gpu, apart) if gpu else []
     if as_json:
         known = [each.as_dict() for each in counts]
         print(json.dumps([a | {"modelled": b.as_dict()} for a, b in zip(known, times)] or known, indent=1))
@@ -165,16 +170,18 @@ def count(
         if times:
             _show_times(times[at], each)
         out.print()
+    if any(side.failed for each in counts for side in (each.stack, each.reference) if side):
+        raise typer.Exit(int(Exit.RUN_FAILED))
     if all(each.stack.counters is None for each in counts):
         raise typer.Exit(int(Exit.UNFIT))
 
 
-def _times(counts: list[SideBySide], gpu: str) -> list[TimesBeside]:
+def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside]:
     """The modelled times of what was counted."""
     from suite.measure.at_scale.gpu_time import times_beside
     from suite.record.devices import by_any_name
 
-    return [times_beside(each, by_any_name()[gpu]) for each in counts]
+    return [times_beside(each, by_any_name()[gpu], trace=apart.traced) for each in counts]
 
 
 def _show_times(times: TimesBeside, counts: SideBySide) -> None:
@@ -205,6 +212,7 @@ def _keep_times(
 ) -> None:
     """Models for the board the steps of these stacks, or of all, on a GPU, and keeps each when it is known."""
     from suite.entries.catalogue import catalogue
+    from suite.measure.at_scale.aside import aside
     from suite.measure.at_scale.paper_scale import side_by_side
     from suite.record import gpu_times
     from suite.record.devices import by_any_name
@@ -214,9 +222,13 @@ def _keep_times(
     at, name = scale.setting, by_any_name()[gpu].name
     wanted = stacks or [id for id, entry in catalogue().items() if at.baseline in entry.card.baselines]
     known = gpu_times.read(folder)
-    with bar(quiet=as_json) as progress:
-        for pair in side_by_side(wanted, scale, task, progress):
-            (times,) = _times([pair], gpu)
+    with bar(quiet=as_json) as progress, aside() as apart:
+        apart.check(wanted)
+        for pair in side_by_side(wanted, scale, task, progress, apart.counted):
+            if failure := next((side for side in (pair.stack, pair.reference) if side and side.failed), None):
+                warn(f"{failure.stack}: {failure.unavailable}")
+                continue
+            (times,) = _times([pair], gpu, apart)
             place = CountPlace(at.baseline, at.size, at.recipe, at.device, pair.scale.setting.task)
             band = times.ratio_band
             known = known.with_newer(
@@ -238,6 +250,7 @@ def _keep_times(
 def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.entries.catalogue import catalogue
+    from suite.measure.at_scale.aside import aside
     from suite.measure.at_scale.paper_scale import survey
     from suite.record import paper_scale
     from suite.record.job import canonical
@@ -246,10 +259,12 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
     at = scale.setting.baseline
     _check_kept(scale)
     wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
-    with bar(quiet=as_json) as progress:
+    with bar(quiet=as_json) as progress, aside() as apart:
+        apart.check(wanted)
         known = survey(
-            wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress
-        )
+            wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress,
+            apart.counted, lambda failure: warn(f"{failure.stack}: {failure.unavailable}"),
+        )  # fmt: skip
     shown = known.only([canonical(each) for each in wanted], [at])
     if as_json:
         print(shown.model_dump_json(indent=1))

@@ -140,7 +140,7 @@ def run(
         from suite.entries.cards import with_cards
         from suite.entries.catalogue import catalogue, lookup
         from suite.entries.installed import baselines
-        from suite.entries.setting import chosen
+        from suite.entries.setting import check_size, chosen
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.world import is_distributed
@@ -187,6 +187,9 @@ def run(
         ]  # fmt: skip
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
+        for each in dict.fromkeys(pair.setting for pair in pairs):
+            with blamed(context, "sizes", each.size):
+                check_size(each)
         for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
                 check_model_apart(each)

@@ -15,7 +15,7 @@ from suite.entries.catalogue import UnknownId, lookup
 from suite.entries.installed import baselines
 from suite.entries.locations import Outside, check_configuration, check_data
 from suite.loop.technique import Unavailable
-from suite.record.job import RECIPES, SIZES, TASKS, Setting
+from suite.record.job import RECIPES, SIZES, TASKS, Setting, Size
 from suite.record.numerics import check_environment
 
 DEVICES = ("cpu", "cuda")
@@ -69,7 +69,24 @@ def setting_of(
         threads=threads,
     )
     check_locations(setting)
+    check_size(setting)
     return setting
+
+
+def check_size(setting: Setting) -> None:
+    """Raises ValueError where the baseline has no recipe of the size, with the sizes that it has."""
+    baseline = baselines()[setting.baseline]
+
+    def has(size: Size) -> bool:
+        try:
+            baseline.recipe(size, setting.recipe, setting.task)
+        except KeyError:
+            return False
+        return True
+
+    if not has(setting.size):
+        sizes = ", ".join(each for each in SIZES if has(each))
+        raise ValueError(f"baseline {setting.baseline} has no size {setting.size}; it has: {sizes}")
 
 
 def check_device(device: str) -> None:

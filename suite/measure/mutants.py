@@ -20,15 +20,17 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import sys
+import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
+from queue import Queue
 from types import CodeType, ModuleType
 from typing import Any, cast
 
@@ -37,17 +39,17 @@ import torch
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.verdicts import FAILS
 from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
-from suite.measure.contenders import contender, fork_servers
-from suite.measure.contenders.child import first_line
+from suite.measure.contenders import contender, fork_servers, replies
+from suite.measure.contenders.child import Deputy, first_line
 from suite.measure.contenders.fork_servers import ThisProcess
 from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
 from suite.record.job import Job, Setting, Size
-from suite.record.numerics import off_the_clock
 
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
 LIMIT_S = 900.0  # of one try
+ENTRY_S = 4 * 3600.0  # of all tries of an entry
 FORK = multiprocessing.get_context("fork")
 HARNESS = __name__.partition(".")[0]
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
@@ -125,17 +127,42 @@ def _file(entry: Entry) -> dict[str, Any]:
     return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
+class Deputies:
+    """Deputies in which :func:`noticed` tries mutants. They know a reference once it is counted, and stay whole."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._all = [Deputy(ENTRY_S, may_start=True) for _ in range(number)]
+        self._free: Queue[Deputy] = Queue()
+        for each in self._all:
+            self._free.put(each)
+
+    def notices(self, entry: Entry, on: Sequence[str]) -> list[Notice]:
+        """What notices each mutant of an entry, asked of one that is free. Raises ValueError and ContenderFailed."""
+        deputy = self._free.get()
+        try:
+            said = deputy(_said, entry.id, tuple(on), mendable=(ValueError,))
+        finally:
+            self._free.put(deputy)
+        return [_heard(mutant, each) for mutant, each in zip(mutants_of(entry), said, strict=True)]
+
+    def close(self) -> None:
+        """Ends them."""
+        for each in self._all:
+            each.close()
+
+
 @contextmanager
-def processes(number: int) -> Iterator[Executor]:
-    """Processes in which :func:`noticed` tries mutants. They know a reference once it is counted, and stay whole."""
-    with (
-        fork_servers.shared(off_the_clock()).starting() as context,
-        ProcessPoolExecutor(number, context) as pool,
-    ):
-        yield pool
+def processes(number: int) -> Iterator[Deputies]:
+    """So many deputies, until the block ends."""
+    deputies = Deputies(number)
+    try:
+        yield deputies
+    finally:
+        deputies.close()
 
 
-def noticed(entries: Sequence[Entry], on: Sequence[str], by: Executor, progress: Progress = silent) -> Iterator[Notice]:
+def noticed(entries: Sequence[Entry], on: Sequence[str], by: Deputies, progress: Progress = silent) -> Iterator[Notice]:
     """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
 
     A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim does
@@ -144,22 +171,37 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], by: Executor, progress:
     number = sum(len(mutants_of(entry)) for entry in entries)
     done = 0
     longest_first = sorted(entries, key=_ranks, reverse=True)
-    futures = {by.submit(_notices, entry.id, on): entry.id for entry in longest_first}
-    for future in as_completed(futures):
+    with ThreadPoolExecutor(by.number) as pool:
+        futures = {pool.submit(by.notices, entry, on): entry.id for entry in longest_first}
         try:
-            notices = future.result()
-        except ValueError:
-            for each in futures:  # of these entries alone: the processes may be for others, too
+            for future in as_completed(futures):
+                notices = future.result()
+                done += len(notices)
+                progress(done / number, f"{futures[future]}: {len(notices)} mutants")
+                yield from notices
+        except BaseException:
+            for each in futures:
                 each.cancel()
             raise
-        done += len(notices)
-        progress(done / number, f"{futures[future]}: {len(notices)} mutants")
-        yield from notices
 
 
 def _ranks(entry: Entry) -> int:
     """The processes of an entry: those of several take longest, and begin."""
     return contender.world_size(Job(setting=Setting(baseline=entry.card.baselines[0]), stack=entry.id))
+
+
+def _said(id: str, on: Sequence[str]) -> list[dict[str, Any]]:
+    """What notices each mutant, in plain values."""
+    return [_plain(each) for each in _notices(id, on)]
+
+
+def _plain(notice: Notice) -> dict[str, Any]:
+    return {"claims": list(notice.claims), "error": notice.error, "baseline": notice.baseline}
+
+
+def _heard(mutant: Mutant, said: Mapping[str, Any]) -> Notice:
+    """The inverse of :func:`_plain`."""
+    return Notice(mutant, tuple(map(str, said["claims"])), str(said["error"]), str(said["baseline"]))
 
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
@@ -205,18 +247,26 @@ def _of_the_whole(entry: Entry, settings: str, baseline: str) -> frozenset[str]:
 
 def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
     ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=lambda: theirs.send(_notice(mutant, baseline, of_the_whole)))
+    process = FORK.Process(
+        target=lambda: replies.send(theirs, 0, "done", _plain(_notice(mutant, baseline, of_the_whole)))
+    )
     process.start()
     theirs.close()
+    heard = replies.Replies(ours, process.pid or 0)
+    end_s = time.monotonic() + LIMIT_S
     try:
-        if not ours.poll(LIMIT_S):
-            process.kill()
-            return Notice(mutant, error=f"its process was silent for {LIMIT_S:.0f} s")
-        return cast(Notice, ours.recv())
+        while ours.poll(max(0.0, end_s - time.monotonic())):
+            if reply := heard.next(0):
+                return _heard(mutant, reply[1])
+        return Notice(mutant, error=f"its process was silent for {LIMIT_S:.0f} s")
     except EOFError:
         return Notice(mutant, error="its process died")
+    except (replies.NoReply, LookupError, TypeError) as error:
+        return Notice(mutant, error=f"its process said what is no answer: {first_line(error)}")
     finally:
+        process.kill()
         process.join()
+        ours.close()
 
 
 def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:

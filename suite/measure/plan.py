@@ -39,6 +39,7 @@ WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and litt
 TRANSIENT: tuple[Status, ...] = ("out_of_memory", "timeout", "hung", "crashed")
 TRIES = 3  # then a failure is no accident
 WITNESSED_STEPS = 200  # a shorter run is its own witness
+IMPOSSIBLE = ("failed", "unavailable")  # what a count says of a stack that does not run
 
 
 @dataclass(frozen=True)
@@ -265,23 +266,37 @@ class CampaignPlan:
     # learned --------------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[Job]:
-        """The runs to learn from: all pairs' first seeds first, and budgets of the ruler in between."""
-        jobs: dict[Job, None] = {}
+        """The runs to learn from: all pairs' first seeds first, and budgets of the ruler in between. Of a stack whose
+        count failed one run is tried before anything is learned for its sake, and nothing is where that fails, too."""
+        jobs: dict[Job, None] = {job: None for job in map(self._trial, self.pairs) if job}
+        pairs = [pair for pair in self.pairs if self._has_hope(pair)]
         for seed in range(max(self.wanted.seeds, self.wanted.ruler_seeds)):
             if seed < self.wanted.seeds:
                 jobs |= {
                     Job(setting=setting, stack=stack, seed=seed): None
-                    for pair in self.pairs
+                    for pair in pairs
                     if not self._learned_elsewhere(pair)
                     for stack in pair.sides
                     for setting in self._at_rates(pair, stack, seed)
                     if stack == pair.reference or not self._equals_reference(pair, setting)
                 }
-                jobs |= dict.fromkeys(job for pair in self.pairs for job in self._twins(pair, seed))
+                jobs |= dict.fromkeys(job for pair in pairs for job in self._twins(pair, seed))
             if seed < self.wanted.ruler_seeds:
-                for setting in dict.fromkeys(each for pair in self.pairs for each in self._compared_at(pair)):
+                for setting in dict.fromkeys(each for pair in pairs for each in self._compared_at(pair)):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
         return [job for job in jobs if self.learned(job) is None]
+
+    def _trial(self, pair: Pair) -> Job | None:
+        """The run that tells whether a stack runs at all; None where nothing says that it does not."""
+        counted = self.counted(pair.setting, pair.stack)
+        if counted is None or counted.status not in IMPOSSIBLE or self._learned_elsewhere(pair):
+            return None
+        return Job(setting=pair.setting, stack=pair.stack)
+
+    def _has_hope(self, pair: Pair) -> bool:
+        trial = self._trial(pair)
+        run = self.learned(trial) if trial else None
+        return trial is None or (run is not None and run.status == "ok")
 
     def _at_rates(self, pair: Pair, stack: str, seed: int) -> list[Setting]:
         """The settings in which a side's seed is wanted: its own, and what the search for its rate wants next, or at

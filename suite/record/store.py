@@ -149,7 +149,7 @@ class Store:
         places: dict[str, str] = {}
         texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
-        older: set[Path] = set()
+        older: dict[Path, list[str]] = {}
         unsealed: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*.jsonl")):
             for number, line in _lines_or_why(path, problems):
@@ -162,9 +162,7 @@ class Store:
                     ):
                         raise ValueError(f"it has the id of another one, {printable(parsed.id)}")
                 except OlderSchema as error:
-                    if path not in older:  # as all its lines are, probably
-                        problems.append(f"{path}:{number}: {error}; delete it and measure again with: leantrain run")
-                    older.add(path)
+                    older.setdefault(path, []).append(f"{path}:{number}: {error}")  # as all its lines are, probably
                 except NoChecksum:
                     unsealed[path] = unsealed.get(path, 0) + 1
                 except ValueError as error:
@@ -173,6 +171,9 @@ class Store:
                     if parsed.id not in lines_by_id or not parsed.source:  # rather ours than a copy of it
                         lines_by_id[parsed.id] = parsed
                         places[parsed.id] = f"{path}:{number}"
+        for first, *others in older.values():
+            lines = f", nor can {len(others)} more of its lines; delete them" if others else "; delete the line"
+            problems.append(f"{first}{lines} and measure again with: leantrain run")
         for path, count in unsealed.items():
             problems.append(
                 f"{path}: {count} of its lines have no checksum and are left out; if you trust them, add it with: "

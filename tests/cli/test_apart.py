@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,9 +72,7 @@ def test_a_command_that_is_ended_ends_its_work(tmp_path: Path) -> None:
         os.kill(int(mark.read_text()), 0)
 
 
-@pytest.mark.parametrize(
-    "command", [("list", "dies"), ("count", "-t", "dies", "--size", "pico"), ("claims", "dies", "--exact")]
-)
+@pytest.mark.parametrize("command", [("list", "dies"), ("claims", "dies", "--exact")])
 def test_a_technique_that_dies_as_it_is_loaded_is_a_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
     plugin.write(tmp_path, {"dies": "signal.raise_signal(signal.SIGSEGV)"})
     card = tmp_path / "planted_faults" / "planted" / "dies" / "card.toml"
@@ -81,6 +80,29 @@ def test_a_technique_that_dies_as_it_is_loaded_is_a_sentence(command: tuple[str,
     done = plugin.leantrain(tmp_path, *command, "--json")
     assert done.returncode == 5 and "Traceback" not in done.stderr
     assert "died of SIGSEGV" in json.loads(done.stdout)["error"]
+
+
+def test_a_technique_that_dies_as_it_is_counted_is_a_row_and_the_others_are_counted(tmp_path: Path) -> None:
+    plugin.write(tmp_path, {
+        "dies_loaded": "signal.raise_signal(signal.SIGSEGV)",
+        "dies_counted": "def model(self, model, run):\n    os._exit(3)",
+    })  # fmt: skip
+    stacks = [option for name in ("dies_loaded", "dies_counted", "lion") for option in ("-t", name)]
+    done = plugin.leantrain(tmp_path, "count", *stacks, "-b", "gpt", "--size", "pico", "--json")
+    assert done.returncode == 5 and "Traceback" not in done.stderr
+    rows = {each["stack"]["stack"]: each for each in json.loads(done.stdout)}
+    assert rows["dies_loaded"]["stack"]["reason"] == "crashed: died of SIGSEGV"
+    assert rows["dies_counted"]["stack"]["reason"] == "crashed: the process ended with exit code 3"
+    assert rows["lion"]["ratios"]["optimizer_state_bytes"] == 0.5
+    assert rows["dies_counted"]["reference"] == rows["lion"]["reference"] and rows["lion"]["reference"]["reason"] == ""
+
+
+@pytest.mark.parametrize("command", [("list",), ("list", "lion")])
+def test_a_reader_that_leaves_ends_nothing(command: tuple[str, ...]) -> None:
+    process = subprocess.Popen(plugin.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
 CLAIM = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,15 @@ def test_what_is_known_is_not_asked_for_and_a_failure_is_known() -> None:
         assert known.counts() == []
         assert known.jobs() == [Job(setting=GPT, stack=stack, seed=1) for stack in LION.sides]
         assert [each.replicate for each in known.timings()] == [1]
+
+
+def test_nothing_is_learned_for_the_sake_of_a_stack_that_does_not_run() -> None:
+    ill: dict[str, Any] = {"status": "failed", "reason": "ValueError: no such combination"}
+    counts = counted("baseline"), counted("lion", **ill)
+    trial, *others = plan(*counts, seeds=1).jobs() + plan(*counts, learned("lion", **ill), seeds=1).jobs()
+    assert (trial, others) == (Job(setting=GPT, stack="lion"), [])
+    assert Job(setting=GPT) in plan(*counts, learned("lion"), seeds=1).jobs(), "it was only not counted"
+    assert Job(setting=GPT) in plan(*counts, pairs=(LION, replace(LION, stack="sam")), seeds=1).jobs(), "another's"
 
 
 @pytest.mark.parametrize(

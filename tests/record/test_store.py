@@ -113,8 +113,8 @@ def test_a_file_of_an_older_schema_is_refused_once_and_says_what_to_do(store):
     path.write_text('{"schema_version": 1, "id": "a"}\n' * 3)
     records, problems = store.read()
     assert len(records.learned) == 2
-    assert problems == [f"{path}:1: schema version 1 is older than 2 and cannot be read any more; delete it and "
-                        "measure again with: leantrain run"]  # fmt: skip
+    assert problems == [f"{path}:1: schema version 1 is older than 2 and cannot be read any more, nor can 2 "
+                        "more of its lines; delete them and measure again with: leantrain run"]  # fmt: skip
 
 
 def test_an_unreadable_field_is_named():

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 
 import pytest
 
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
-from suite.measure.mutants import mutants_of, noticed, processes
+from suite.measure.mutants import Deputies, mutants_of, noticed, processes
 from tests.techniques.tried_mutants import is_as_tried, is_in_every_run, kept
 
 WRITTEN = 4
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[Executor]:
+def process() -> Iterator[Deputies]:
     """It counts each reference once for all techniques."""
     with processes(1) as one:
         yield one
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
-def test_every_mutant_is_noticed(name: str, process: Executor, request: pytest.FixtureRequest) -> None:
+def test_every_mutant_is_noticed(name: str, process: Deputies, request: pytest.FixtureRequest) -> None:
     """Tried anew where the technique, its claims or its probes changed since they were noticed (``tried_mutants``)."""
     entry = catalogue()[name]
     assert sum(bool(each.old) for each in mutants_of(entry)) >= WRITTEN, "write mutants.toml beside the card"

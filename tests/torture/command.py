@@ -33,6 +33,10 @@ class Place:
         self.results = folder / "results"
 
     def start(self, *arguments: object, **extra: str) -> subprocess.Popen[bytes]:
+        """The command over the results here."""
+        return self.begin(*arguments, "--results", self.results, **extra)
+
+    def begin(self, *arguments: object, **extra: str) -> subprocess.Popen[bytes]:
         """The command, as the leader of a group of its own that no shell told to ignore signals."""
 
         def fresh() -> None:
@@ -40,7 +44,7 @@ class Place:
                 signal.signal(each, signal.SIG_DFL)
 
         return subprocess.Popen(
-            plugin.command(*arguments, "--results", self.results), cwd=self.folder, env=self.environment | extra,
+            plugin.command(*arguments), cwd=self.folder, env=self.environment | extra,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True, preexec_fn=fresh,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -72,6 +73,7 @@ def shown_beside(lines: Sequence[tuple[str, bytes]]) -> Counter[str]:
         path.write_bytes(b"".join(line + b"\n" for _, line in lines))
         records, problems = store.read()
         named = sum(str(path) in each for each in problems)
+        named += sum(int(count) for each in problems for count in re.findall(r"nor can (\d+) more", each))
         read = sum(each.id.startswith("forged") for each in records.lines)
         if named + read != len(lines):
             return Counter({"a line that is neither shown nor named": len(lines) - named - read})

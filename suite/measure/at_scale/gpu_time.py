@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -36,6 +36,7 @@ from suite.record.operators import IN, OUT, Operator, TracedStep
 
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
 """What a kernel's module sets to True where torch's operators, taken elsewhere, move as many bytes as the kernel."""
+Tracing = Callable[[str, Scale], TracedStep]
 OWN_UPDATE = "update by the optimizer's own kernel"
 
 
@@ -239,10 +240,10 @@ class TimesBeside:
         }
 
 
-def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT) -> StepTime:
+def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> StepTime:
     """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
     try:
-        step = traced(stack, scale)
+        step = trace(stack, scale)
         return StepTime(stack, modelled(step, device, software), step)
     except (Unavailable, ValueError) as refusal:
         return StepTime(stack, unavailable=str(refusal))
@@ -250,7 +251,7 @@ def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAUL
         return StepTime(stack, unavailable=str(error).splitlines()[0])
 
 
-def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT) -> TimesBeside:
+def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> TimesBeside:
     """The modelled times of what was counted side by side."""
     known = believed()
     device = known.calibrated(device)
@@ -259,7 +260,7 @@ def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT) ->
     def of(side: StepCount) -> StepTime:
         if side.counters is None:
             return StepTime(side.stack, unavailable=side.unavailable)
-        return step_time(side.stack, pair.scale, device, software)
+        return step_time(side.stack, pair.scale, device, software, trace)
 
     stack, reference = of(pair.stack), of(pair.reference) if pair.reference else None
     change = band = None

@@ -64,6 +64,8 @@ from suite.record.libraries import versions
 from suite.record.paper_scale import PROVENANCE, CountPlace, PaperScale, SizeCount
 from suite.record.schema import COUNTS, Counters
 
+Counting = Callable[[str, "Scale"], "StepCount"]
+"""How a stack's step is counted at a scale: here (:func:`counted`) or aside."""
 GENERATED_LATER = "what compiled code allocates is decided when it is generated"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
 
@@ -96,6 +98,7 @@ class StepCount:
         collective_bytes: of each kind of collective that a rank asks for, by its whole tensor.
         batch: shapes of the batch, by name.
         data: where the batch's shapes come from.
+        failed: whether it is not counted since something failed, which is no word on the stack.
     """
 
     stack: str
@@ -107,6 +110,7 @@ class StepCount:
     batch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     data: str = ""
     unavailable: str = ""
+    failed: bool = False
 
     def quantities(self) -> dict[str, int]:
         """What was counted, by the name and in the order of reports: bytes, FLOPs, parameters."""
@@ -308,9 +312,14 @@ class SideBySide:
 
 
 def side_by_side(
-    stacks: Iterable[str], scale: Scale, task: Task | None = None, progress: Progress = silent
+    stacks: Iterable[str],
+    scale: Scale,
+    task: Task | None = None,
+    progress: Progress = silent,
+    count: Counting = counted,
 ) -> list[SideBySide]:
-    """Each stack and the reference that its card names, counted; ``task`` in place of the card's own."""
+    """Each stack and the reference that its card names, counted; ``task`` in place of the card's own. What refuses the
+    scale has the reason where others are counted beside it, and raises ValueError where none is."""
     wanted: list[tuple[str, str | None, Scale]] = []
     for stack in map(canonical, stacks):
         reference, own = reference_of(stack) if stack != BASELINE else (None, scale.setting.task)
@@ -323,7 +332,12 @@ def side_by_side(
     for done, (each, at) in enumerate(sides):
         progress(done / len(sides), each)
         if (each, at) not in known:
-            known[each, at] = counted(each, at)
+            try:
+                known[each, at] = count(each, at)
+            except ValueError as refusal:
+                if len(wanted) == 1 or each == BASELINE:
+                    raise
+                known[each, at] = StepCount(each, unavailable=str(refusal))
     return [
         SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
         for stack, reference, at in wanted
@@ -337,10 +351,13 @@ def survey(
     keep: Callable[[PaperScale], object],
     task: Task | None = None,
     progress: Progress = silent,
+    count: Counting = counted,
+    failed: Callable[[StepCount], object] = lambda count: None,
 ) -> PaperScale:
     """Counts the stacks and their references at that scale, and adds them to what is known; what has the same code as
     then is not counted again. A stack that spells its ranks is counted as :func:`of_its_ranks` says. ``keep`` gets all
-    that is known after each count. What refuses the model, or cannot be counted, is known with its reason."""
+    that is known after each count. What refuses the model, or cannot be counted, is known with its reason; ``failed``
+    gets what failed, which is not kept."""
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
     wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
     for stack in map(canonical, stacks):
@@ -355,12 +372,15 @@ def survey(
         if codes.get((place, stack)) == code:
             continue
         try:
-            count = counted(stack, of_its_ranks(stack, replace(scale, setting=setting)))
+            step = count(stack, of_its_ranks(stack, replace(scale, setting=setting)))
         except ValueError as refusal:
-            count = StepCount(stack, unavailable=str(refusal))
+            step = StepCount(stack, unavailable=str(refusal))
+        if step.failed:
+            failed(step)
+            continue
         entry = SizeCount(
-            place=place, stack=stack, reference=reference, code=code, quantities=count.quantities(),
-            batch=dict(count.batch), unavailable=count.unavailable,
+            place=place, stack=stack, reference=reference, code=code, quantities=step.quantities(),
+            batch=dict(step.batch), unavailable=step.unavailable,
         )  # fmt: skip
         made = datetime.now(UTC).date().isoformat()
         known = known.with_newer(PaperScale(made=made, versions=versions(), counts=[entry]))

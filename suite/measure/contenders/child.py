@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -62,18 +62,20 @@ class BrokenEntry(RuntimeError):
 
 class Child:
     """One process, and the channel to it. ``target(*arguments, channel)`` runs in it, forked by ``server``: by default
-    that of what is off the clock.
+    that of what is off the clock. One that ``may_start`` processes of its own is to be ended before this one ends.
 
     Raises ContenderFailed where it cannot be started.
     """
 
-    def __init__(self, target: Callable[..., None], *arguments: Any, server: Server | None = None) -> None:
+    def __init__(
+        self, target: Callable[..., None], *arguments: Any, server: Server | None = None, may_start: bool = False
+    ) -> None:
         server = server or fork_servers.shared(off_the_clock())
         for attempt in range(2):  # a fork server that was killed is started anew for the next one
             ours, theirs = server.context.Pipe()
             printed, printing = server.context.Pipe(duplex=False)
             whole = (printing, target, (*arguments, theirs))
-            self.process: BaseProcess = server.context.Process(target=printing_to, args=whole, daemon=True)
+            self.process: BaseProcess = server.context.Process(target=printing_to, args=whole, daemon=not may_start)
             try:
                 with server.starting():
                     self.process.start()
@@ -138,28 +140,65 @@ class Child:
                 end_strays(self.server, {child.pid for child in CHILDREN})
 
 
-def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
-    """``task(*arguments)``, a plain value, worked out in a process of its own: what crashes or hangs there ends there.
+class Deputy:
+    """Works out plain values in a process of its own, one after the other. What crashes or hangs there ends there, and
+    the next value gets a new process. Use as a context manager.
 
-    Raises ``mendable`` errors as the task does, ContenderFailed for all others.
+    ``limit_s`` is for one value; ``server`` and ``may_start`` as of a :class:`Child`.
     """
-    before = oom_kills()
-    child = Child(_once, task, arguments, mendable)
-    deadline_s = time.monotonic() + limit_s  # loading the libraries, the first time, is none of the task
-    try:
-        while (reply := child.reply(0)) is None:
+
+    def __init__(self, limit_s: float, server: Server | None = None, may_start: bool = False) -> None:
+        self.limit_s, self._server, self._may_start = limit_s, server, may_start
+        self._child: Child | None = None
+        self._asked = 0
+
+    def __enter__(self) -> Deputy:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __call__(self, task: Callable[..., T], *arguments: Any, mendable: tuple[type[Exception], ...] = ()) -> T:
+        """``task(*arguments)``, a plain value. Raises ``mendable`` errors as the task does, ContenderFailed for all
+        others."""
+        before = oom_kills()
+        child = self._child = self._child or Child(_serve, server=self._server, may_start=self._may_start)
+        try:
+            kind, value = self._reply(child, (task, arguments, mendable))
+        except EOFError:
+            failure = death([child], before).beside(child.output.tail())
+            self.close()
+            raise failure from None
+        except BaseException:
+            self.close()
+            raise
+        if kind == "done":
+            return cast(T, value)
+        if known := next((each for each in mendable if each.__name__ == kind), None):
+            raise known(value)
+        raise ContenderFailed(*value)
+
+    def _reply(self, child: Child, question: tuple[Any, ...]) -> tuple[str, Any]:
+        """Raises EOFError where the child has ended."""
+        self._asked += 1
+        deadline_s = time.monotonic() + self.limit_s  # loading the libraries, the first time, is none of the task
+        child.ask(self._asked, "work", question)
+        while (reply := child.reply(self._asked)) is None:
             if not wait(child.handles, timeout=max(0.0, deadline_s - time.monotonic())):
-                raise ContenderFailed("hung", f"no answer within {limit_s:g} s").beside(child.output.tail())
-    except EOFError:
-        raise death([child], before).beside(child.output.tail()) from None
-    finally:
-        child.end()
-    kind, value = reply
-    if kind == "done":
-        return value
-    if known := next((each for each in mendable if each.__name__ == kind), None):
-        raise known(value)
-    raise ContenderFailed(*value)
+                raise ContenderFailed("hung", f"no answer within {self.limit_s:g} s").beside(child.output.tail())
+        return reply
+
+    def close(self) -> None:
+        """Ends its process, whatever that is doing."""
+        if self._child:
+            self._child.end()
+        self._child = None
+
+
+def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
+    """``task(*arguments)``, a plain value, worked out by a :class:`Deputy`."""
+    with Deputy(limit_s) as deputy:
+        return deputy(task, *arguments, mendable=mendable)
 
 
 def end_all() -> None:
@@ -216,23 +255,23 @@ def begin() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _once(
-    task: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    mendable: tuple[type[Exception], ...],
-    connection: Connection,
-) -> None:
-    """Works out one value."""
+def _serve(connection: Connection) -> None:
+    """Works out one value after the other."""
     begin()
-    try:
-        value = task(*arguments)
-    except mendable as error:
-        kind = next(each.__name__ for each in mendable if isinstance(error, each))
-        answer(connection, 0, kind, bounded(_message(error)))
-    except BaseException as error:
-        answer(connection, 0, "failed", failure(error))
-    else:
-        answer(connection, 0, "done", value)
+    while True:
+        try:
+            number, _, (task, arguments, mendable) = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # the parent is gone or done with us
+        try:
+            value = task(*arguments)
+        except mendable as error:
+            kind = next(each.__name__ for each in mendable if isinstance(error, each))
+            answer(connection, number, kind, bounded(_message(error)))
+        except BaseException as error:
+            answer(connection, number, "failed", failure(error))
+        else:
+            answer(connection, number, "done", value)
 
 
 def answer(connection: Connection, number: int, kind: str, value: Any) -> None:

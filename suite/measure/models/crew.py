@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import shutil
-import signal
 import tempfile
 import time
 import warnings
@@ -18,11 +17,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from suite.measure.contenders.child import Child, ContenderFailed, answer, begin, death, failure
 from suite.measure.contenders.fork_servers import Server
+from suite.measure.contenders.processes import oom_kills
 from suite.measure.models.matrix import Cell
 from suite.measure.models.trial import Trials
 from suite.record.numerics import environment, off_the_clock
@@ -50,8 +50,9 @@ class Crew:
 
     def __init__(self, place: TrialPlace, ranks: int = 1, limit_s: float = LIMIT_S) -> None:
         self.place, self.ranks, self.limit_s = place, ranks, limit_s
-        self._members: list[tuple[BaseProcess, Connection]] = []
+        self._members: list[Child] = []
         self._scratch: Path | None = None
+        self._asked = 0
 
     def __enter__(self) -> Crew:
         return self
@@ -62,7 +63,7 @@ class Crew:
     def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
         """One cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
         try:
-            each: list[Cell] = self._ask("cell", technique, tuple(spared))
+            each = [Cell.model_validate(said) for said in self._ask("cell", technique, tuple(spared))]
         except Died as error:
             self.close()
             return Cell(verdict="defect", reason=str(error))
@@ -79,11 +80,10 @@ class Crew:
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
-        for process, connection in self._members:
-            connection.close()
-            process.kill()
-        for process, _ in self._members:
-            process.join()
+        for each in self._members:
+            each.kill()
+        for each in self._members:
+            each.end()
         self._members = []
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -91,49 +91,51 @@ class Crew:
 
     def _start(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="crew-", dir=scratch()))
-        server = _server()
         for rank in range(self.ranks):
-            ours, theirs = server.context.Pipe()
-            arguments = (self.place, theirs, rank, self.ranks, self._scratch)
-            process = server.context.Process(target=_member, args=arguments, daemon=True)
-            with server.starting():
-                process.start()
-            theirs.close()
-            self._members.append((process, ours))
+            self._members.append(Child(_member, self.place, rank, self.ranks, self._scratch, server=_server()))
 
     def _ask(self, command: str, *arguments: Any) -> list[Any]:
         """The reply of every rank. Raises Died where one does not come."""
-        if not self._members:
-            self._start()
-        replies: dict[Connection, Any] = {}
-        connections = [connection for _, connection in self._members]
-        deadline = time.monotonic() + self.limit_s
+        before = oom_kills()
         try:
-            for connection in connections:
-                connection.send((command, arguments))
-            while waiting := [each for each in connections if each not in replies]:
-                ready = wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    raise Died(self._silence(list(replies.values())))
-                for connection in waiting:
-                    if connection in ready:
-                        reply = replies[connection] = connection.recv()
-                        if isinstance(reply, Cell) and reply.verdict != "works":
-                            deadline = min(deadline, time.monotonic() + RANKS_APART_S)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise Died(self._death()) from None
-        return [replies[connection] for connection in connections]
+            if not self._members:
+                self._start()
+            return self._replies(command, arguments)
+        except EOFError:
+            raise Died(str(death(self._members, before))) from None
+        except ContenderFailed as failed:
+            raise Died(str(failed)) from None
+
+    def _replies(self, command: str, arguments: tuple[Any, ...]) -> list[Any]:
+        """The reply of every rank. Raises Died where one takes too long, ContenderFailed for what is none, EOFError
+        where one has ended."""
+        self._asked += 1
+        replies: dict[Child, Any] = {}
+        deadline = time.monotonic() + self.limit_s
+        for each in self._members:
+            each.ask(self._asked, command, arguments)
+        while waiting := [each for each in self._members if each not in replies]:
+            handles = [handle for each in waiting for handle in each.handles]
+            if not wait(handles, timeout=max(0.0, deadline - time.monotonic())):
+                raise Died(self._silence(list(replies.values())))
+            for each in waiting:
+                if not (reply := each.reply(self._asked)):
+                    continue
+                kind, replies[each] = reply
+                if kind == "failed":
+                    raise ContenderFailed(*replies[each])
+                if _is_ill(replies[each]):
+                    deadline = min(deadline, time.monotonic() + RANKS_APART_S)
+        return [replies[each] for each in self._members]
 
     def _silence(self, answers: list[Any]) -> str:
         """What is known of a cell without an answer: where ranks wait for one that failed, what that one said."""
-        said = next((each.reason for each in answers if isinstance(each, Cell)), "")
+        said = next((each.get("reason", "") for each in answers if _is_ill(each)), "")
         return f"the other ranks wait for one that says: {said}" if said else f"no answer within {self.limit_s:g} s"
 
-    def _death(self) -> str:
-        for process, _ in self._members:
-            process.join(timeout=2.0)
-        code = next((process.exitcode for process, _ in self._members if process.exitcode), 0)
-        return f"died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with exit code {code}"
+
+def _is_ill(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("verdict") != "works"
 
 
 @cache
@@ -141,12 +143,12 @@ def _server() -> Server:
     return Server(environment(off_the_clock()), preloaded=[__name__])
 
 
-def _member(place: TrialPlace, connection: Connection, rank: int, ranks: int, scratch: Path) -> None:
+def _member(place: TrialPlace, rank: int, ranks: int, scratch: Path, connection: Connection) -> None:
     import torch
 
     from suite.device.ranks import joined
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    begin()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # libraries' advice on models of four blocks
     logging.disable(logging.WARNING)
@@ -157,7 +159,12 @@ def _member(place: TrialPlace, connection: Connection, rank: int, ranks: int, sc
     trials = Trials(place.baseline, place.model, own, place.transformer, mesh)
     while True:
         try:
-            command, arguments = connection.recv()
-            connection.send(getattr(trials, command)(*arguments))
+            number, command, arguments = connection.recv()
         except (EOFError, OSError):
             os._exit(0)  # the parent is gone or done with us
+        try:
+            value = getattr(trials, command)(*arguments)
+        except BaseException as error:
+            answer(connection, number, "failed", failure(error))
+        else:
+            answer(connection, number, "done", value)
