@@ -67,10 +67,14 @@ NO_DROPOUT = dict.fromkeys(
 def traced(case: Case, peaks_wanted: bool = True) -> Traced:
     """The operators of one step of the case and its peak (0 where it is not wanted), or why there are none.
 
-    Layers are equal, so two depths give every other one, in a tenth of the time.
+    Layers are equal, so two depths give every other one, in a tenth of the time. A model whose layers differ (``layers``
+    is 0) is traced whole.
     """
     more = case.layers - DEPTH - 1
     try:
+        if not case.layers:
+            step, peaks = _traced(case, peaks_wanted)
+            return Traced(step, max(peaks, default=0))
         (shallow, before), (deeper, now) = (
             _traced(replace(case, layers=layers), peaks_wanted) for layers in (DEPTH, DEPTH + 1)
         )
@@ -166,7 +170,7 @@ def _timm(case: Case) -> nn.Module:
 
     set_fused_attn(case.attention != "eager")
     try:
-        return timm.create_model(case.model, depth=case.layers)
+        return timm.create_model(case.model, **({"depth": case.layers} if case.layers else {}))
     finally:
         set_fused_attn(True)
 

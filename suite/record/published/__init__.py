@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,10 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Equal cases have one trace."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """Equal cases have one trace. Of what differs from the defaults alone: a new attribute changes no known key."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        said = {name: value for name, (value, default) in values.items() if value != default}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,11 @@ def _timm(line: Line) -> PublishedRow:
         "timm_vit_train", 0, line["source"], "RTX-3090", line["family"], "amp_fp16", "unfused", line["memory_layout"],
         _ms(line), alike=f"{line['model']} {line['micro_batch']}",
     )  # fmt: skip
-    if not line["layers"]:
-        return row.but("no plain vision transformer: its convolutions, windows or pooling have no class of cost here")
-    model = line["model"].removesuffix("_in21ft1k").removesuffix("_sam")  # the same network, trained otherwise
+    model = line["model"]
+    if line["layers"]:
+        model = model.removesuffix("_in21ft1k").removesuffix("_sam")  # the same network, trained otherwise
     case = Case(
-        "timm", model, int(line["micro_batch"]), layers=int(float(line["layers"])), autocast="float16",
+        "timm", model, int(line["micro_batch"]), layers=int(float(line["layers"] or 0)), autocast="float16",
         attention="eager", optimizer="sgd",
     )  # fmt: skip
     return replace(row, case=case)
