@@ -307,11 +307,13 @@ def _nanotron(line: Line) -> PublishedRow:
         _ms(line) if measured else None, accumulated=passes + pp - 1, shards=dp if zero else 1,
         gpus=int(line["gpus"]),
     )  # fmt: skip
+    if not measured and not _shareable(line):
+        return row.but("it has no result")
     if not line["kv_heads"]:
         return row.but("its number of key heads is not known")
-    sizes = _sizes(line)
-    if sizes["heads"] % tp or sizes["layers"] < pp:
+    if not _shareable(line):
         return row.but("its heads or layers cannot be shared so")
+    sizes = _sizes(line)
     layers = max(1, round(sizes["layers"] / pp))
     embedded = sizes["vocabulary"] * sizes["hidden"] / tp
     a_layer = (sizes["hidden"] ** 2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"])
@@ -329,6 +331,13 @@ def _nanotron(line: Line) -> PublishedRow:
         row, case=case, memory=memory, fabric="H100",
         collectives=tuple(_sent_by_nanotron(line, own, layers, passes + pp - 1)),
     )  # fmt: skip
+
+
+def _shareable(line: Line) -> bool:
+    """Whether its heads divide among tensor ranks, and each stage has a layer."""
+    if not line["kv_heads"]:
+        return False
+    return int(line["heads"]) % int(line["tp"]) == 0 and int(line["layers"]) >= int(line["pp"])
 
 
 def _sent_by_nanotron(line: Line, own: float, layers: int, passes: int) -> Iterator[Collective]:
