@@ -213,33 +213,17 @@ def _keep_times(
     """Models for the board the steps of these stacks, or of all, on a GPU, and keeps each when it is known."""
     from suite.entries.catalogue import catalogue
     from suite.measure.at_scale.aside import aside
-    from suite.measure.at_scale.paper_scale import side_by_side
+    from suite.measure.at_scale.gpu_time import survey_times
     from suite.record import gpu_times
     from suite.record.devices import by_any_name
-    from suite.record.paper_scale import CountPlace
 
     _check_kept(scale)
-    at, name = scale.setting, by_any_name()[gpu].name
-    wanted = stacks or [id for id, entry in catalogue().items() if at.baseline in entry.card.baselines]
-    known = gpu_times.read(folder)
+    device, at = by_any_name()[gpu], scale.setting.baseline
+    name = device.name
+    wanted = stacks or [id for id, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress, aside() as apart:
         apart.check(wanted)
-        for pair in side_by_side(wanted, scale, task, progress, apart.counted):
-            if failure := next((side for side in (pair.stack, pair.reference) if side and side.failed), None):
-                warn(f"{failure.stack}: {failure.unavailable}")
-                continue
-            (times,) = _times([pair], gpu, apart)
-            place = CountPlace(at.baseline, at.size, at.recipe, at.device, pair.scale.setting.task)
-            band = times.ratio_band
-            known = known.with_newer(
-                gpu_times.ModelledTime(
-                    place=place, gpu=name, stack=pair.stack.stack,
-                    reference=pair.reference.stack if pair.reference else "",
-                    step_s=times.stack.step.step_s if times.stack.step else None, ratio=times.ratio,
-                    half_width=band.half_width if band else None, unavailable=times.stack.unavailable,
-                )
-            )  # fmt: skip
-            gpu_times.write(known, folder)
+        known = survey_times(wanted, scale, device, folder, task, progress, apart.traced)
     shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
     if as_json:
         print(json.dumps([each.model_dump() for each in shown], indent=1))

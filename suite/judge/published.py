@@ -3,9 +3,10 @@
 Every row beside :mod:`suite.record.published` that this suite can express is predicted from its trace. The constants
 are those of the table of GPUs, and multipliers that are fitted to rows:
 
-    product  of a rate, by generation and by GPU, in half precision and in float32
-    attention  of a rate, by the generation of the kernel and of the GPU
+    product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
+    attention  of a rate: of all kernels, and by the generation of the kernel and of the GPU
     moving   of the bandwidth that memory-bound operators reach, by generation
+    link     of the bandwidth that collectives reach, inside nodes and across
     step     a time a step that no operator explains, by source
 
 A source is predicted by multipliers that were fitted to the *other* sources alone: its residuals are those of a source
@@ -26,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from suite.judge.roofline import Software, change_between, parts_of
+from suite.judge.roofline import Software, beside, change_between, parts_of
 from suite.record.devices import Gpu, devices
-from suite.record.modelled import Band, Believed, Change
+from suite.record.links import FABRICS, NODE, Sent, sent
+from suite.record.modelled import TIME, TIME_OF_SEVERAL, Band, Believed, Change
 from suite.record.operators import PHASES, Operator, TracedStep
 from suite.record.published import PublishedRow, rows, traces
 
@@ -37,17 +39,26 @@ SOFTWARE: Mapping[str, Software] = {
     "neusight_steps": Software("torch 2.1, CUDA 12.1, eager", synchronised=True),
     "fms_finetune_techniques": Software("torch 2.4, flash-attn 2, transformers 4.4x"),
     "llm_foundry_mpt": Software("torch 1.13 to 2.1, FSDP, flash 1 in Triton", "flash 1"),
+    "nanotron_ultrascale": Software("nanotron, torch version not stated, flash 2"),
     "peft_methods": Software("torch 2.13, transformers 5, peft 0.19", synchronised=True),
 }
 """What each source's rows ran under."""
 
-SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "step": 0.05}
+SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "link": 0.30, "step": 0.05}
 """How far a multiplier's logarithm is from 0 before a row was seen, and a step's own time in s: one deviation."""
 NOISE = 0.05
 """Of a row's logarithm: equal systems differ by 1 to 2 %, software by up to 19 %."""
+LEVELS = 3
+"""Multipliers of one operator's rate at most."""
 COVERED = 0.90
 FEWEST, SOURCES = 8, 2
 """Residuals that a band takes, and the sources that they are of."""
+
+WAITED = 0.10
+"""Of a step, for other ranks, where its row says something of its GPU."""
+NO_RESULT = "it has no result"
+WHERE = ("inside", "across")
+"""A node's links, and those between nodes."""
 
 Floats = NDArray[np.float64]
 
@@ -92,8 +103,10 @@ def why_not(row: PublishedRow) -> str:
     """Why a row is not predicted; empty for one that is."""
     if row.case is None:
         return row.why_not
+    if row.power_w:
+        return "its time is of an epoch, of as many examples as it does not state; its power is compared"
     if not row.measured_s:
-        return "it has no time"
+        return NO_RESULT
     traced = traces().get(row.case.key)
     return "it is not traced yet" if traced is None else traced.why_not
 
@@ -106,15 +119,23 @@ class Fit:
 
     def __init__(self, of: Sequence[Predictable]) -> None:
         self.rows = of
-        self.names: list[tuple[str, ...]] = sorted({name for each in of for name in _names(each)})
+        alike: dict[object, int] = {}  # rows that run the same take the same
+        self._alike = [alike.setdefault(_same(each), len(alike)) for each in of]
+        firsts = {group: each for each, group in reversed([*zip(of, self._alike)])}
+        of = [firsts[group] for group in range(len(alike))]
+        self._groups = len(of)
+        named = {name for each in of for name in _names(each)} | {("link", where) for where in WHERE}
+        self.names: list[tuple[str, ...]] = sorted(named)
         at = {name: index for index, name in enumerate(self.names)}
         none = len(at)  # of what nothing multiplies
         parts = [parts_of(each.step, each.device, SOFTWARE[each.row.table]) for each in of]
         own = [[_of(operator, each) for operator in part.operators] for each, part in zip(of, parts)]
-        self._first = np.array([at[names[0]] if names else none for each in own for names in each], dtype=np.intp)
-        self._second = np.array(
-            [at[names[1]] if len(names) > 1 else none for each in own for names in each], dtype=np.intp
-        )
+        kinds = sorted({names for each in own for names in each})
+        self._levels = np.array(
+            [[*(at[name] for name in names), *[none] * (LEVELS - len(names))] for names in kinds], dtype=np.intp
+        ).reshape(-1, LEVELS)
+        of_kind = {names: index for index, names in enumerate(kinds)}
+        self._own = np.array([of_kind[names] for each in own for names in each], dtype=np.intp)
         sizes = [len(part.operators) for part in parts]
         self._moving = np.repeat([at["moving", each.device.generation] for each in of], sizes)
         self._at = np.repeat(np.arange(len(of)) * len(PHASES), sizes)
@@ -124,7 +145,15 @@ class Fit:
             self._moved_s = np.concatenate([part.moved_s for part in parts])
             self._gaps_s = np.concatenate([part.gaps_s for part in parts])
             self._at = self._at + np.concatenate([part.phases for part in parts])
-        self._host_s = np.array([[part.host[phase] for phase in PHASES] for part in parts])
+        ways = [sent_by(each.row) for each in of]
+        self._host_s = np.array(
+            [[part.host[phase] + way.asked[phase] for phase in PHASES] for part, way in zip(parts, ways)]
+        )
+        self._links = [at["link", where] for where in WHERE]
+        self._hidden_s, self._waited_s = (
+            np.array([[[way[phase, across] for across in (False, True)] for phase in PHASES] for way in kind])
+            for kind in ([each.hidden for each in ways], [each.waited for each in ways])
+        )
         self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
@@ -132,15 +161,18 @@ class Fit:
         if not self.rows:
             return np.zeros(0)
         scale = np.exp(np.append(multipliers, 0.0))
-        computed_s = self._computed_s / (scale[self._first] * scale[self._second])
+        computed_s = self._computed_s / scale[self._levels].prod(1)[self._own]
         cost_s = np.maximum(computed_s, self._moved_s / scale[self._moving]) + self._gaps_s
-        busy_s = np.bincount(self._at, cost_s, len(self.rows) * len(PHASES)).reshape(-1, len(PHASES))
+        by_phase: Floats = np.bincount(self._at, cost_s, self._groups * len(PHASES)).astype(np.float64)
+        links = 1 / scale[self._links]
+        busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + self._waited_s @ links
         plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
         ways = [
             self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)
         ]  # fmt: skip
         timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
-        return timeline_s + np.maximum(0.0, multipliers[self._step])
+        times: Floats = timeline_s + np.maximum(0.0, multipliers[self._step])
+        return times[self._alike]
 
     def solved(self) -> dict[tuple[str, ...], float]:
         """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
@@ -164,6 +196,17 @@ class Fit:
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
 
 
+def _same(each: Predictable) -> object:
+    """Equal for rows that run the same, on the same."""
+    row = each.row
+    return row.table, row.case, row.device, row.accumulated, row.shards, row.collectives, row.fabric
+
+
+def sent_by(row: PublishedRow) -> Sent:
+    """What the row's ranks send a step."""
+    return sent(row.collectives, FABRICS[row.fabric] if row.fabric else FABRICS["PCIe"])
+
+
 def _width(dtype: str) -> str:
     return "half" if dtype in ("float16", "bfloat16") else "float32"
 
@@ -177,9 +220,10 @@ def _of(operator: Operator, each: Predictable) -> tuple[tuple[str, ...], ...]:
     generation, name = each.device.generation, each.device.name
     if operator.kind == "product":
         width = _width(operator.dtype)
-        return ("product", generation, width), ("product", generation, width, name)
+        return ("product", width), ("product", generation, width), ("product", generation, width, name)
     if operator.kind == "attention":
-        return (("attention", _attention(operator, SOFTWARE[each.row.table]), generation),)
+        kernel = _attention(operator, SOFTWARE[each.row.table])
+        return ("attention", "any"), ("attention", kernel, generation)
     return ()
 
 
@@ -203,6 +247,18 @@ class Residual:
     measured: float
 
 
+def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
+    """The rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for others a
+    tenth of the time at most."""
+    return [
+        each
+        for each in of
+        if not each.row.host_bound
+        and not any(between.crosses_nodes for between in each.row.collectives)
+        and sum(sent_by(each.row).waited.values()) <= WAITED * each.measured_s
+    ]
+
+
 def held_out() -> list[Residual]:
     """Each row's time, by multipliers fitted to the other sources alone."""
     return [each for table in SOFTWARE for each in _residuals(*_split(table))]
@@ -219,7 +275,7 @@ def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
 
 
 def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
-    times = Fit(predicted).predicted(Fit(seen).solved())
+    times = Fit(predicted).predicted(Fit(worth_fitting(seen)).solved())
     return [
         Residual(each, None, None, math.log(time / each.measured_s), float(time), each.measured_s)
         for each, time in zip(predicted, times)
@@ -235,7 +291,9 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
         row = each.of.row
         if row.alike:
             groups[row.table, row.alike].append(each)
-        neighbours[row.table, row.device, row.precision, row.technique, row.kind].append(each)
+        if row.memory is None:  # neighbours of a grid over ranks differ in more than their sizes
+            key = (row.table, row.device, row.precision, row.technique, row.kind, str(row.gpus))
+            neighbours[key].append(each)
     pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
     pairs += [pair for group in neighbours.values() for pair in pairwise(group)]
     return [_ratio(*pair) for pair in pairs if pair[0].of.row.case != pair[1].of.row.case]
@@ -259,9 +317,10 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
     """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within."""
-    kinds: dict[str, list[float]] = {"time": [each.log_error for each in times]}
-    for each in of_ratios:
-        kinds.setdefault(str(each.change), []).append(each.log_error)
+    kinds: dict[str, list[float]] = {TIME: []}
+    times = [each for each in times if not each.of.row.host_bound]
+    for each in [*times, *of_ratios]:
+        kinds.setdefault(band_name(each), []).append(each.log_error)
     return {
         kind: Band(math.expm1(quantile(errors)), len(errors), len(_sources(kind, times, of_ratios)))
         for kind, errors in kinds.items()
@@ -269,16 +328,22 @@ def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sourc
     }
 
 
+def band_name(of: Residual) -> str:
+    """The band that a residual belongs to."""
+    if of.change is not None:
+        return of.change
+    return TIME_OF_SEVERAL if of.of.row.gpus > 1 else TIME
+
+
 def _sources(kind: str, times: Sequence[Residual], of_ratios: Sequence[Residual]) -> set[str]:
-    of = times if kind == "time" else [each for each in of_ratios if each.change == kind]
-    return {each.of.row.table for each in of}
+    return {each.of.row.table for each in [*times, *of_ratios] if band_name(each) == kind}
 
 
 def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
     """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
     inside = []
     for each in residuals:
-        band = band_of(each.of.row.table).get(str(each.change) if each.change else "time")
+        band = band_of(each.of.row.table).get(band_name(each))
         if band is not None:
             inside.append(abs(each.log_error) <= math.log1p(band.half_width))
     return sum(inside) / len(inside) if inside else math.nan
@@ -301,6 +366,10 @@ BY: Mapping[str, Callable[[PublishedRow], str]] = {
     "source": lambda row: row.table, "GPU": lambda row: row.device, "model": lambda row: row.kind,
     "precision": lambda row: row.precision, "attention": lambda row: row.attention,
     "technique": lambda row: row.technique,
+    "GPUs": lambda row: (
+        "one, bound by the host" if row.host_bound else "one" if row.gpus == 1 else
+        "2 to 8" if row.gpus <= NODE else "more"
+    ),
 }  # fmt: skip
 
 
@@ -317,7 +386,7 @@ class Comparison:
 
     def believed(self) -> Believed:
         """What ships with the model: bands, and the multipliers of all rows."""
-        solved = Fit(known_rows()).solved()
+        solved = Fit(worth_fitting(known_rows())).solved()
         return Believed(
             bands=dict(self.bands), multipliers={" ".join(name): value for name, value in solved.items()},
             rows=len(self.times), sources=sorted({each.of.row.table for each in self.times}),

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.record.devices import HALF, Gpu
+from suite.record.links import CONTENDED, Sent
 from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Change
 from suite.record.operators import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
 
@@ -151,7 +152,16 @@ def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:
         return product_s(device, operator, software)
     if operator.kind == "attention":
         return attention_s(device, operator, software)
+    if operator.kind == "convolution" and _of_points(operator):
+        return product_s(device, operator, software)
     return operator.flops / (SMALL * device.peak_flops_per_s(operator.dtype, software.tf32))
+
+
+def _of_points(operator: Operator) -> bool:
+    """Whether a convolution is a matrix product: of single points, and of all channels."""
+    backward = "backward" in operator.name
+    shapes = operator.shapes[backward : backward + 2]  # the input and the weight
+    return len(shapes) == 2 and len(shapes[1]) == 4 and shapes[1][2:] == (1, 1) and shapes[0][1] == shapes[1][1]
 
 
 def product_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
@@ -215,8 +225,9 @@ class ModelledStep:
     bound_by: Mapping[str, str] = field(default_factory=dict)
 
 
-def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> ModelledStep:
-    """The step on that device under that software. Raises ValueError where something in it has no declared cost."""
+def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, between: Sent | None = None) -> ModelledStep:
+    """The step on that device under that software, with what it sends between ranks. Raises ValueError where something
+    in it has no declared cost."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))
     kinds: dict[str, float] = defaultdict(float)
@@ -237,6 +248,13 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Mod
             flops[each.dtype] += count * each.flops
             active_s += seconds * (ACTIVITY.get(each.kind, MOVING) if cost.bound == "compute" else MOVING)
     link_s = max(link.values(), default=0.0)
+    for phase in PHASES if between else ():
+        assert between is not None
+        hidden_s, waited_s = (
+            sum(way[phase, across] for across in (False, True)) for way in (between.hidden, between.waited)
+        )
+        busy[phase] = float(beside(busy[phase], hidden_s)) + waited_s
+        dispatched[phase] += between.asked[phase]
     step_s = software.step_s + max(timeline(dispatched, busy, software.synchronised), link_s)
     device_s, sent_s = sum(busy.values()), sum(dispatched.values())
     total, widest = sum(flops.values()), max(flops, key=lambda dtype: flops[dtype], default="float32")
@@ -248,6 +266,12 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Mod
         energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda each: -each[1])),
         {kind: max(each, key=lambda bound: each[bound]) for kind, each in bounds.items()},
     )  # fmt: skip
+
+
+def beside(busy_s: Floats | float, hidden_s: Floats | float) -> Floats:
+    """What operators and the collectives beside them take together: the longer, and what each costs the other."""
+    together: Floats = np.maximum(busy_s, hidden_s) + CONTENDED * np.minimum(busy_s, hidden_s)
+    return together
 
 
 def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchronised: bool) -> float:

@@ -102,7 +102,7 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
 
 
 def _per_parameter(metric: str, setting: Setting, stack: str) -> Observation:
-    """Of a rank of as many as the stack names, whatever the size."""
+    """Counts a rank of as many as the stack names, whatever the size."""
     one = paper_scale.counted(stack, of_its_ranks(stack, Scale(setting.but(device="cuda"))))
     value = per_parameter(metric, one.quantities())
     if value is None:

@@ -1,16 +1,22 @@
-"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured."""
+"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured; and in
+another the traces that they are modelled from, so that a new GPU or a new constant takes no new trace."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import gzip
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
-from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.files import Stored, parse_versioned, read_plain, replacing, write_json
+from suite.record.operators import TracedStep
 from suite.record.paper_scale import CountPlace
 
 NAME = "gpu_times.json"
+TRACES = "gpu_traces.json.gz"
 SCHEMA = 1
 
 
@@ -69,3 +75,44 @@ def write(times: GpuTimes, folder: Path) -> Path:
     """Writes the times into a results folder, whole or not at all. Raises OSError."""
     write_json(times, folder / NAME)
     return folder / NAME
+
+
+@dataclass(frozen=True)
+class KeptTrace:
+    """The operators of one step of a stack, or why there are none; ``code`` is a hash of the code that ran."""
+
+    code: str
+    step: TracedStep | None = None
+    unavailable: str = ""
+
+
+Traces = Mapping[tuple[CountPlace, str], KeptTrace]
+"""By place and stack."""
+
+
+def read_traces(folder: Path) -> Traces:
+    """The traces of a results folder. Raises ValueError or OSError where they cannot be read."""
+    path = folder / TRACES
+    try:
+        known = json.loads(gzip.decompress(read_plain(path)))
+        return {
+            (CountPlace(*each["place"]), each["stack"]): KeptTrace(
+                each["code"], TracedStep.from_json(each["step"]) if each["step"] else None, each["unavailable"]
+            )
+            for each in known
+        }
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: {error}; delete it and trace again: leantrain count --keep --gpu A100-80") from None
+
+
+def write_traces(traces: Traces, folder: Path) -> None:
+    """Writes the traces into a results folder, equal ones to equal bytes. Raises OSError."""
+    stored = [
+        {"place": place, "stack": stack, "code": each.code, "step": each.step.as_json() if each.step else "",
+         "unavailable": each.unavailable}
+        for (place, stack), each in sorted(traces.items(), key=lambda item: item[0])
+    ]  # fmt: skip
+    with replacing(folder / TRACES) as partial:
+        partial.write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

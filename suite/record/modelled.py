@@ -26,6 +26,7 @@ SHAPES: Change = "shapes or what is trained"
 KERNELS: Change = "compilation or kernels"
 PRECISION: Change = "precision"
 TIME = "time"
+TIME_OF_SEVERAL = "time of several GPUs"
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
 """Where no study gives a band."""
@@ -58,8 +59,8 @@ class Believed(Stored):
         reached, generation, name = device.reached, device.generation, device.name
 
         def product(width: str) -> float:
-            both = (f"product {generation} {width}", f"product {generation} {width} {name}")
-            return exp(sum(self.multipliers.get(each, 0.0) for each in both))
+            all_levels = (f"product {width}", f"product {generation} {width}", f"product {generation} {width} {name}")
+            return exp(sum(self.multipliers.get(each, 0.0) for each in all_levels))
 
         own = any(key.endswith(f" {name}") for key in self.multipliers)
         return replace(
@@ -76,7 +77,8 @@ class Believed(Stored):
 
     def attention(self, kernel: str, device: Gpu) -> float:
         """What multiplies the rate of a generation of attention kernels there."""
-        return exp(self.multipliers.get(f"attention {kernel} {device.generation}", 0.0))
+        both = ("attention any", f"attention {kernel} {device.generation}")
+        return exp(sum(self.multipliers.get(each, 0.0) for each in both))
 
 
 @cache

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from suite.judge.published import Comparison, Residual, StudySummary, peaks, study
+from suite.judge.board_power import BATCHES, LIMITS, drawn, power_ratios
+from suite.judge.fits import confusion, peak_errors, shared_peaks
+from suite.judge.published import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
 from suite.record.files import replacing
 from suite.record.modelled import write
 from suite.record.published import FOLDER, rows
@@ -25,7 +30,7 @@ from suite.show.pictures.axes import Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
 
 COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed error", "inside others' bands")
-SHAPES = ("dot", "open", "triangle", "square", "cross")
+SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond")
 
 
 def table(found: Comparison) -> str:
@@ -37,6 +42,10 @@ def table(found: Comparison) -> str:
         for each in lines:
             numbers = (f"{each.error:.4f}", f"{each.bias:+.4f}", f"{each.coverage:.3f}")
             out.writerow((of, each.by, each.group, each.count, *("" if "nan" in cell else cell for cell in numbers)))
+    for name, count, error, bias, inside in power_lines():
+        out.writerow(("board power", "change", name, count, f"{error:.4f}", f"{bias:+.4f}", f"{inside:.3f}"))
+    for name, count in asdict(confusion(shared_peaks())).items():
+        out.writerow(("fits 80 GB", "said and happened", name.replace("_", " "), count, "", "", ""))
     for (source, why), count in sorted(found.not_expressed.items()):
         out.writerow(("not expressed", source, why, count, "", "", ""))
     return text.getvalue()
@@ -54,23 +63,64 @@ def memory_lines() -> list[StudySummary]:
             lines.append(
                 StudySummary("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan"))
             )
+    shared = peak_errors(shared_peaks())
+    if shared:
+        middle = float(np.median(np.abs(shared))), float(np.median(shared))
+        lines.append(StudySummary("source", "nanotron ultrascale", len(shared), *middle, float("nan")))
     return lines
+
+
+def power_lines() -> list[tuple[str, int, float, float, float]]:
+    """Ratios of board power and of energy, by what changes, each GPU's by what was fitted to the others: how many,
+    the median absolute error, the signed one, and the share within 10 %."""
+    found = power_ratios()
+    lines = []
+    for change, of in product((LIMITS, BATCHES), ("power", "energy")):
+        own = [each.power_error if of == "power" else each.energy_error for each in found if each.change == change]
+        known = [each for each in own if each is not None]
+        if known:
+            within = sum(abs(each) <= math.log(1.1) for each in known) / len(known)
+            middle = float(np.median(np.abs(known))), float(np.median(known))
+            lines.append((f"{of} by {change}", len(known), *middle, within))
+    return lines
+
+
+def expressible(found: Comparison) -> tuple[int, int]:
+    """Rows with a result that the model expresses (as a step's time, or as a board's power), and all with a result."""
+    unmeasured = sum(count for (_, why), count in found.not_expressed.items() if why == NO_RESULT)
+    powers = sum(1 for each in drawn())
+    return len(found.times) + powers, len(rows()) - unmeasured
 
 
 def sentences(found: Comparison) -> list[str]:
     """What the study says, in words."""
     time, ratio = found.lines[0], found.ratio_lines[0]
-    expressed = len(found.times)
+    expressed, measured = expressible(found)
+    several = next((each for each in found.lines if (each.by, each.group) == ("GPUs", "one")), time)
     lines = [
-        f"{expressed} of {len(rows())} published rows are expressed, of {len({e.of.row.table for e in found.times})} "
-        f"sources; each source is predicted by constants fitted to the others",
-        f"step time: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
+        f"{expressed} of {measured} published rows with a result are expressed ({expressed / measured:.0%}), "
+        f"{len(found.times)} as a step's time, of {len({e.of.row.table for e in found.times})} sources; each source is "
+        f"predicted by constants fitted to the others",
+        f"step time on one GPU ({several.count}): median absolute error {several.error:.1%}, bias {several.bias:+.1%}, "
+        f"{several.coverage:.0%} inside the bands of the other sources",
+        f"step time, all: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
         f"{time.coverage:.0%} inside the bands of the other sources",
         f"ratios ({ratio.count}): median absolute error {ratio.error:.1%}, bias {ratio.bias:+.1%}, "
         f"{ratio.coverage:.0%} inside",
     ]
     if memory := memory_lines():
         lines.append(f"allocated peak ({memory[0].count}): median absolute error {memory[0].error:.2%}")
+    fits = confusion(shared_peaks())
+    if fits.all:
+        lines.append(
+            f"fits or not, of {fits.all}: right in {fits.right:.1%} (said to fit: {fits.fits_ran} ran, "
+            f"{fits.fits_no_result} had no result; said not to: {fits.too_large_ran} ran, "
+            f"{fits.too_large_no_result} had none)"
+        )
+    lines += [
+        f"{name} ({count}): median absolute error {error:.1%}, bias {bias:+.1%}, {inside:.0%} within 10 %"
+        for name, count, error, bias, inside in power_lines()
+    ]
     lines += [
         f"band of {kind}: ±{band.half_width:.0%} ({band.residuals} residuals)" for kind, band in found.bands.items()
     ]
@@ -108,6 +158,8 @@ def _mark(shape: str, x: float, y: float) -> Mark:
     if shape == "cross":
         return Line("mean same", [(x - 3, y - 3), (x + 3, y + 3)])
     corners: Sequence[tuple[float, float]] = [(x, y - 4), (x + 4, y + 3), (x - 4, y + 3)]
+    if shape == "diamond":
+        corners = [(x, y - 3), (x + 3, y), (x, y + 3), (x - 3, y)]
     if shape == "square":
         corners = [(x - 3, y - 3), (x + 3, y - 3), (x + 3, y + 3), (x - 3, y + 3)]
     return Line("open same", corners, closed=True)

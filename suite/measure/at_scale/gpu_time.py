@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,17 +23,23 @@ from torch._subclasses import FakeTensor
 
 from suite.chain import tiers
 from suite.entries.catalogue import catalogue
+from suite.entries.sources import code_of
 from suite.judge.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, trained_at
+from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, compared_with, trained_at
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.evidence import Progress, silent
 from suite.meters.operators import OperatorTrace
+from suite.record import gpu_times
 from suite.record.devices import Gpu
-from suite.record.job import techniques_of
+from suite.record.gpu_times import GpuTimes, KeptTrace, ModelledTime
+from suite.record.job import Setting, Task, canonical, techniques_of
 from suite.record.modelled import PROVENANCE, TIME, Band, Change, believed
 from suite.record.operators import IN, OUT, Operator, TracedStep
+from suite.record.paper_scale import CountPlace
 
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
 """What a kernel's module sets to True where torch's operators, taken elsewhere, move as many bytes as the kernel."""
@@ -242,30 +249,97 @@ class TimesBeside:
 
 def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> StepTime:
     """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
-    try:
-        step = trace(stack, scale)
-        return StepTime(stack, modelled(step, device, software), step)
-    except (Unavailable, ValueError) as refusal:
-        return StepTime(stack, unavailable=str(refusal))
-    except RuntimeError as error:
-        return StepTime(stack, unavailable=str(error).splitlines()[0])
+    return _time(stack, trace_of(stack, scale, trace=trace), device, software)
 
 
 def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> TimesBeside:
     """The modelled times of what was counted side by side."""
+
+    def of(side: StepCount) -> KeptTrace:
+        if side.counters is None:
+            return KeptTrace("", unavailable=side.unavailable)
+        return trace_of(side.stack, pair.scale, trace=trace)
+
+    reference = (pair.reference.stack, of(pair.reference)) if pair.reference else None
+    return beside(reference, (pair.stack.stack, of(pair.stack)), device, software)
+
+
+def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) -> KeptTrace:
+    """The stack's operators at that scale, or why there are none; what failed has no code, and is tried again."""
+    try:
+        return KeptTrace(code, trace(stack, scale))
+    except ContenderFailed as failure:
+        return KeptTrace("", unavailable=str(failure))
+    except (Unavailable, ValueError) as refusal:
+        return KeptTrace(code, unavailable=str(refusal))
+    except RuntimeError as error:
+        return KeptTrace(code, unavailable=str(error).splitlines()[0])
+
+
+def beside(
+    reference: tuple[str, KeptTrace] | None, stack: tuple[str, KeptTrace], device: Gpu, software: Software = DEFAULT
+) -> TimesBeside:
+    """The modelled times of traces; names first."""
     known = believed()
     device = known.calibrated(device)
     software = replace(software, attention_share=known.attention(software.attention, device))
-
-    def of(side: StepCount) -> StepTime:
-        if side.counters is None:
-            return StepTime(side.stack, unavailable=side.unavailable)
-        return step_time(side.stack, pair.scale, device, software, trace)
-
-    stack, reference = of(pair.stack), of(pair.reference) if pair.reference else None
+    ours = _time(*stack, device, software)
+    theirs = _time(*reference, device, software) if reference else None
     change = band = None
-    before, after = reference.trace if reference else None, stack.trace
+    before, after = theirs.trace if theirs else None, ours.trace
     if before is not None and after is not None and before != after:  # equal operators take equal time
         change = change_between(before, after)
         band = known.band(change)
-    return TimesBeside(device, software, reference, stack, change, known.band(TIME), band)
+    return TimesBeside(device, software, theirs, ours, change, known.band(TIME), band)
+
+
+def _time(name: str, trace: KeptTrace, device: Gpu, software: Software) -> StepTime:
+    if trace.step is None:
+        return StepTime(name, unavailable=trace.unavailable)
+    try:
+        return StepTime(name, modelled(trace.step, device, software), trace.step)
+    except ValueError as undeclared:
+        return StepTime(name, unavailable=str(undeclared))
+
+
+def survey_times(
+    stacks: Iterable[str],
+    scale: Scale,
+    device: Gpu,
+    folder: Path,
+    task: Task | None = None,
+    progress: Progress = silent,
+    trace: Tracing = traced,
+) -> GpuTimes:
+    """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
+    the same code as then is not traced again."""
+    traces, times = dict(gpu_times.read_traces(folder)), gpu_times.read(folder)
+    wanted = list(map(canonical, stacks))
+    at = scale.setting
+
+    def known(stack: str, setting: Setting) -> KeptTrace:
+        place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+        code = code_of(setting, stack).counts
+        found = traces.get((place, stack))
+        if found is None or found.code != code:
+            found = traces[place, stack] = trace_of(stack, replace(scale, setting=setting), code, trace)
+            gpu_times.write_traces(traces, folder)
+        return found
+
+    for done, stack in enumerate(wanted):
+        progress(done / len(wanted), stack)
+        reference, own = compared_with(stack, at.task)
+        setting = at.but(task=task or own)
+        other = (reference, known(reference, setting)) if reference != stack else None
+        found = beside(other, (stack, known(stack, setting)), device)
+        place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
+        times = times.with_newer(
+            ModelledTime(
+                place=place, gpu=device.name, stack=stack, reference=reference if other else "",
+                step_s=found.stack.step.step_s if found.stack.step else None, ratio=found.ratio,
+                half_width=found.ratio_band.half_width if found.ratio_band else None,
+                unavailable=found.stack.unavailable,
+            )
+        )  # fmt: skip
+        gpu_times.write(times, folder)
+    return times

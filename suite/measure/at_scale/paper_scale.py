@@ -361,9 +361,9 @@ def survey(
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
     wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
     for stack in map(canonical, stacks):
-        reference, own = _compared_with(stack, at.task)
+        reference, own = compared_with(stack, at.task)
         setting = at.but(task=task or own)
-        wanted |= {(setting, each): _compared_with(each, at.task)[0] for each in (reference, stack)}
+        wanted |= {(setting, each): compared_with(each, at.task)[0] for each in (reference, stack)}
     codes = {(each.place, each.stack): each.code for each in known.counts}
     for done, ((setting, stack), reference) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
@@ -394,7 +394,7 @@ def of_its_ranks(stack: str, scale: Scale) -> Scale:
     return scale if (ranks := spelled_ranks(stack)) is None else replace(scale, ranks=ranks)
 
 
-def _compared_with(stack: str, task: Task) -> tuple[str, Task]:
+def compared_with(stack: str, task: Task) -> tuple[str, Task]:
     """The reference of a stack, on as many ranks as it spells, and the task of its card; the baseline is its own."""
     if stack == BASELINE:
         return stack, task

@@ -11,12 +11,14 @@ collectives.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from suite.measure.at_scale import weightless as values_of_sizes
 from suite.measure.at_scale.gpu_time import compiled_graphs_marked
+from suite.measure.at_scale.tensor_rank import rank_parts
 from suite.measure.at_scale.weightless import replaced, weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.meters.operators import OperatorTrace
@@ -67,21 +70,27 @@ NO_DROPOUT = dict.fromkeys(
 def traced(case: Case, peaks_wanted: bool = True) -> Traced:
     """The operators of one step of the case and its peak (0 where it is not wanted), or why there are none.
 
-    Layers are equal, so two depths give every other one, in a tenth of the time.
+    Layers are equal, so two depths give every other one, in a tenth of the time. A model whose layers
+    differ (``layers`` is 0) is traced whole.
     """
     more = case.layers - DEPTH - 1
     try:
-        (shallow, before), (deeper, now) = (
+        if not case.layers:
+            step, peaks, _ = _traced(case, peaks_wanted)
+            return Traced(step, max(peaks, default=0))
+        (shallow, before, kept_before), (deeper, now, kept) = (
             _traced(replace(case, layers=layers), peaks_wanted) for layers in (DEPTH, DEPTH + 1)
         )
     except Exception as error:  # whatever a library does with tensors without values: the row says so
         return Traced(why_not=f"its step cannot be traced: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
     peaks = [b + more * (b - a) for a, b in zip(before, now, strict=True)]
-    return Traced(deepened(shallow, deeper, more), max(peaks, default=0))
+    return Traced(deepened(shallow, deeper, more), max(peaks, default=0), kept - kept_before)
 
 
-def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int]]:
-    """The step, and the peaks of its forward pass, backward pass and update: each grows evenly with depth."""
+@lru_cache(4)  # of cases that differ in their depth alone
+def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int], int]:
+    """The step, the peaks of its forward pass, backward pass and update (each grows evenly with depth), and what the
+    forward pass leaves behind."""
     trace = OperatorTrace()
     peaks = []
     with ExitStack() as stack:
@@ -96,18 +105,31 @@ def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int]]:
         with trace:
             for part in parts:
                 part()
-        for part in parts if peaks_wanted else []:
+        kept = 0
+        if peaks_wanted and case.library == "rank":  # gradients and the optimizer's states are counted apart
             with TensorBytes().seed(model, *held) as meter:
-                part()
-            peaks.append(meter.peak_bytes)
-    return trace.step(), peaks
+                parts[0]()
+                parts[1]()
+            peaks, kept = [meter.peak_bytes], meter.peak_by_kind["activations"]
+        elif peaks_wanted:
+            for part in parts:
+                with TensorBytes().seed(model, *held) as meter:
+                    part()
+                peaks.append(meter.peak_bytes)
+    return trace.step(), peaks, kept
 
 
 def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[Any, Any]]:
     """The model, the parts of a step (forward, backward, update), and what else is held: optimizer and batch."""
+    if case.library == "rank":
+        return rank_parts(case)
     model = _timm(case) if case.library == "timm" else _transformers(case)
     model = model.to(getattr(torch, case.parameters)).train(not case.forward_only or case.dropout)
-    if case.adapters:
+    if case.quantised:
+        _quantise(model, case)
+    if case.method:
+        model = _with_method(model, case)
+    elif case.adapters:
         _adapt(model, case)
     if case.fused:
         _fuse(model)
@@ -141,6 +163,16 @@ def _precision(case: Case) -> Any:
     return torch.autocast("cpu", getattr(torch, case.autocast)) if case.autocast else nullcontext()
 
 
+def _with_method(model: nn.Module, case: Case) -> nn.Module:
+    """The model with peft's own adapters, by the settings that the case has."""
+    import peft  # whoever traces these rows has it: a peer, no dependency
+
+    name, _, settings = case.method.partition(" ")
+    config: Any = peft.get_peft_config({"peft_type": name, "task_type": "CAUSAL_LM", **json.loads(settings)})
+    adapted: nn.Module = peft.get_peft_model(model, config)
+    return adapted
+
+
 def _optimizer(case: Case, trained: list[nn.Parameter]) -> torch.optim.Optimizer | None:
     if case.optimizer == "none":
         return None
@@ -166,22 +198,29 @@ def _timm(case: Case) -> nn.Module:
 
     set_fused_attn(case.attention != "eager")
     try:
-        return timm.create_model(case.model, depth=case.layers)
+        depth: dict[str, Any] = {"depth": case.layers} if case.layers else {}
+        return timm.create_model(case.model, **depth)
     finally:
         set_fused_attn(True)
 
 
 def _transformers(case: Case) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForTokenClassification,
+    )
 
     names = NAMES.get(case.model, PARTS)
     sizes = {ours: getattr(case, theirs) for ours, theirs in names.items()}
     positions = {each: max(case.length, 512) for each in ("n_positions", "max_position_embeddings")}
     config = AutoConfig.for_model(
         case.model, **sizes, **positions, **PLAIN.get(case.model, {}), **({} if case.dropout else NO_DROPOUT),
-        use_cache=False, tie_word_embeddings=case.tied,
+        use_cache=False, tie_word_embeddings=case.tied, **({"num_labels": case.answers} if case.answers else {}),
     )  # fmt: skip
     kind: Any = AutoModelForMaskedLM if case.model == "bert" else AutoModelForCausalLM
+    kind = AutoModelForTokenClassification if case.answers else kind
     model: nn.Module = kind.from_config(config, attn_implementation=case.attention)
     return model
 
@@ -195,6 +234,8 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
         loss: Tensor = _ChunkedLoss.apply(hidden, model.get_output_embeddings().weight)
         return loss
     logits = model(inputs).logits
+    if case.method:  # virtual tokens come first, and have no targets
+        logits = logits[:, -inputs.shape[1] :]
     if case.forward_only:
         return logits
     logits = logits.float() if case.wide_logits else logits
@@ -229,10 +270,57 @@ def _recompute(model: nn.Module) -> None:
         block.forward = again
 
 
+class _Dequantised(torch.autograd.Function):
+    """A product with weights of four bits: their kernel reads them and writes them wide, a product follows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.shape = shape
+        wide = packed[:, None].expand(-1, 2).to(x.dtype).view(shape)
+        return F.linear(x, wide, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (packed,) = ctx.saved_tensors
+        wide = packed[:, None].expand(-1, 2).to(gradient.dtype).view(ctx.shape)
+        return gradient @ wide, None, None, None
+
+
+class QuantisedLinear(nn.Module):
+    """A frozen linear layer whose weights are held in four bits, with a scale for each 64."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        elements = linear.weight.numel()
+        self.register_buffer("packed", torch.empty(elements // 2, dtype=torch.uint8))
+        self.register_buffer("scales", torch.empty(elements // 64, dtype=torch.uint8))
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            x = x.to(torch.get_autocast_dtype("cpu"))
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        done: Tensor = _Dequantised.apply(x, self.packed, bias, (self.out_features, self.in_features))
+        return done
+
+
+def _quantise(model: nn.Module, case: Case) -> None:
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and child is not head:
+                setattr(parent, name, QuantisedLinear(child))
+    if "wide" in case.quantised:  # peft.prepare_model_for_kbit_training
+        model.float()
+
+
 class _Adapted(nn.Module):
     """A frozen linear layer with a low-rank update beside it, as torch's operators make it."""
 
-    def __init__(self, linear: nn.Linear, rank: int, dtype: torch.dtype) -> None:
+    def __init__(self, linear: nn.Linear | QuantisedLinear, rank: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.linear = linear
         self.down = nn.Linear(linear.in_features, rank, bias=False, dtype=dtype)
@@ -249,7 +337,7 @@ def _adapt(model: nn.Module, case: Case) -> None:
     dtype = torch.float32  # as peft keeps them, whatever the model's own are
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and name in case.adapted:
+            if isinstance(child, nn.Linear | QuantisedLinear) and name in case.adapted:
                 setattr(parent, name, _Adapted(child, case.adapters, dtype))
 
 
@@ -356,25 +444,35 @@ def trace_missing(seconds: float = 1e9, only: str = "") -> int:
 
     How many are still to be traced.
     """
-    with_peaks = {each.case.key for each in rows() if each.case is not None and each.peak_bytes}
+    with_peaks = {each.case.key for each in rows() if each.case is not None and (each.peak_bytes or each.memory)}
+    timed = {each.case.key for each in rows() if each.case is not None and (each.measured_s or each.power_w)}
     began, known = time.process_time(), dict(traces())
     missing = [each for each in cases() if each.key not in known and only in f"{each.library} {each.model}"]
     alike = Counter(each.model for each in missing)
-    missing.sort(key=lambda each: (each.compiled, alike[each.model]))  # the rarer and the quicker first
+    missing.sort(
+        key=lambda each: (
+            each.library == "rank",
+            each.compiled,
+            alike[each.model],
+            each.tensor_ranks,
+            each.batch,
+            each.hidden,
+        )
+    )  # the rarer and the quicker first
     done = 0
     for case in missing:
         if time.process_time() - began > seconds:
             break
-        if case.library != "timm":
+        if case.library == "transformers":
             import importlib
 
             importlib.import_module(f"transformers.models.{case.model}.modeling_{case.model}")
         with _restored():
-            known[case.key] = traced(case, case.key in with_peaks)
+            got = traced(case, case.key in with_peaks)
+        known[case.key] = got if case.key in timed else replace(got, step=None)
         done += 1
-        got = known[case.key]
         took = time.process_time() - began
-        if done % 10 == 0:
+        if done % 100 == 0:
             _written(known)
         print(f"{took:6.1f} s {case.library} {case.model} {case.batch}x{case.length} {got.why_not}", flush=True)
     _written(known)

@@ -31,7 +31,7 @@ def with_ranks(stack: str, ranks: int) -> str:
 
 
 def spelled_ranks(stack: str) -> int | None:
-    """As many ranks as the stack's spelling asks for; None where it leaves that to its techniques."""
+    """Reads how many ranks the stack's spelling asks for; None where it leaves that to its techniques."""
     said = [values[RANKS] for name, values in _parts(stack) if RANKS in values and _has_ranks(name)]
     return int(said[0]) if said else None
 

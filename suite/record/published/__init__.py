@@ -13,11 +13,12 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from suite.record.links import Collective
 from suite.record.operators import TracedStep
 
 FOLDER = Path(__file__).parent
@@ -41,6 +42,11 @@ class Case:
         fused: whether norms, rotary embeddings and the loss are one kernel each.
         chunked_loss: whether the loss is computed from the last hidden states in chunks, its gradient at once.
         wide_logits: whether the loss is of float32 copies of the logits.
+        quantised: how the weights of the blocks' linear layers are held: "4bit", or "4bit wide" where all that is not
+            quantised is float32; empty where they are not.
+        method: a name of peft's adapters, with their own settings; empty for low-rank ones and for none.
+        answers: outputs a token, of a model that has no language model's head.
+        tensor_ranks: ranks that share each layer (Megatron's split, sequences split between layers); one is traced.
     """
 
     library: str
@@ -67,6 +73,10 @@ class Case:
     fused: bool = False
     chunked_loss: bool = False
     wide_logits: bool = True
+    quantised: str = ""
+    method: str = ""
+    tensor_ranks: int = 1
+    answers: int = 0
 
     @property
     def tied(self) -> bool:
@@ -75,8 +85,33 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Equal cases have one trace."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """Equal cases have one trace. Of what differs from the defaults alone: a new attribute changes no known key."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        said = {name: value for name, (value, default) in values.items() if value != default}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """What a rank of a pipeline holds besides what its trace shows.
+
+    Attributes:
+        parameters: of a rank.
+        layers: of a stage.
+        in_flight: micro batches whose activations the first stage keeps.
+        state_bytes: a parameter, of what ranks do not share; ``shared_bytes``: of what so many ``shards`` share.
+        ran: whether it has a result.
+        reported_bytes: the published peak.
+    """
+
+    parameters: float
+    layers: int
+    in_flight: int
+    state_bytes: float
+    shared_bytes: float
+    shards: int
+    ran: bool
+    reported_bytes: float | None
 
 
 @dataclass(frozen=True)
@@ -92,6 +127,10 @@ class PublishedRow:
         accumulated: passes forward and backward that one update follows.
         shards: ranks that share the update.
         alike: rows with equal ones differ in their technique alone, and their ratios are compared.
+        gpus: that trained together; collectives, fabric: what they send, and over which links.
+        memory: what their memory is made of, where several share a model.
+        power_w, limit_w, epoch_s: mean power of a board, its limit, and an epoch's time, where the table has them.
+        host_bound: whether its source says that the host bounds its times: they compare with one another alone.
         case, why_not: the step, or the reason why there is none.
     """
 
@@ -108,6 +147,14 @@ class PublishedRow:
     accumulated: int = 1
     shards: int = 1
     alike: str = ""
+    gpus: int = 1
+    collectives: tuple[Collective, ...] = ()
+    fabric: str = ""
+    memory: SharedMemory | None = None
+    power_w: float | None = None
+    limit_w: float = 0.0
+    epoch_s: float = 0.0
+    host_bound: bool = False
     case: Case | None = None
     why_not: str = ""
 
@@ -129,18 +176,20 @@ def _timm(line: Line) -> PublishedRow:
         "timm_vit_train", 0, line["source"], "RTX-3090", line["family"], "amp_fp16", "unfused", line["memory_layout"],
         _ms(line), alike=f"{line['model']} {line['micro_batch']}",
     )  # fmt: skip
-    if not line["layers"]:
-        return row.but("no plain vision transformer: its convolutions, windows or pooling have no class of cost here")
-    model = line["model"].removesuffix("_in21ft1k").removesuffix("_sam")  # the same network, trained otherwise
+    model = line["model"]
+    if line["layers"]:
+        model = model.removesuffix("_in21ft1k").removesuffix("_sam")  # the same network, trained otherwise
     case = Case(
-        "timm", model, int(line["micro_batch"]), layers=int(float(line["layers"])), autocast="float16",
+        "timm", model, int(line["micro_batch"]), layers=int(float(line["layers"] or 0)), autocast="float16",
         attention="eager", optimizer="sgd",
     )  # fmt: skip
     return replace(row, case=case)
 
 
 NEUSIGHT_DEVICES = {
-    "NVIDIA A100-PCIE-40GB": "A100-40-PCIE", "NVIDIA A100 80GB PCIe": "A100-80-PCIE", "NVIDIA L4": "L4",
+    "AMD Instinct MI100": "MI100", "AMD Instinct MI210": "MI210", "AMD Instinct MI250": "MI250",
+    "NVIDIA A100-SXM4-40GB": "A100-40", "NVIDIA A100-PCIE-40GB": "A100-40-PCIE",
+    "NVIDIA A100 80GB PCIe": "A100-80-PCIE", "NVIDIA L4": "L4",
     "NVIDIA H100 80GB HBM3": "H100-SXM", "Tesla P100-PCIE-16GB": "P100", "Tesla P4": "P4", "Tesla T4": "T4",
     "Tesla V100-PCIE-32GB": "V100-PCIE",
 }  # fmt: skip
@@ -169,57 +218,74 @@ def _neusight(line: Line) -> PublishedRow:
     return replace(row, case=case)
 
 
-FMS_MODELS = {"bigcode": "gpt_bigcode", "mistralai": "mistral", "ibm": "granite", "meta-llama": "llama"}
+FMS_MODELS = {
+    "bigcode": "gpt_bigcode", "mistralai/Mistral": "mistral", "ibm": "granite", "meta-llama": "llama",
+    "TheBloke/Mistral": "mistral", "TheBloke/Llama": "llama", "NousResearch/Llama": "llama", "TechxGenus": "llama",
+}  # fmt: skip
 
 
 def _fms(line: Line) -> PublishedRow:
-    technique, adapted = line["technique"], line["peft_method"] == "lora"
+    technique, adapted, gpus = line["technique"], line["peft_method"] == "lora", int(line["gpus"])
     fused, chunked = "foak" in technique, "liger" in technique
-    words = ["lora" if adapted else "full", "fused" * fused, "liger" * chunked, line["mixed_precision"].strip()]
-    model = FMS_MODELS.get(line["model"].partition("/")[0], "")
-    precision = "bf16" if line["mixed_precision"] == "none" else "amp_bf16"
+    quantised = "4bit wide" if technique == "baseline-peft-bnb" else "4bit" if "bnb" in technique else ""
+    quantised = "4bit" if "gptq" in technique else quantised
+    words = ["lora" if adapted else "full", "quantised" * bool(quantised), "fused" * fused, "liger" * chunked]
+    words.append(line["mixed_precision"].strip())
+    model = next((kind for name, kind in FMS_MODELS.items() if line["model"].startswith(name)), "")
+    half = {"bf16": "bf16", "fp16": "fp16"}.get(line["mixed_precision"], "")
+    precision = f"amp_{half}" if half else "bf16"
     row = PublishedRow(
         "fms_finetune_techniques", 0, line["source"], "A100-80", model or "other", precision, "flash",
-        " ".join(each for each in words if each and each != "none").replace("bf16", "amp"),
-        _ms(line), GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] else None,
-        alike=f"{line['model']} {line['micro_batch']} {line['software']}",
+        " ".join(each for each in words if each and each != "none").replace("bf16", "amp").replace("fp16", "amp"),
+        _ms(line), GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] and gpus == 1 else None,
+        alike=f"{line['model']} {line['micro_batch']} {line['software']} {gpus}", gpus=gpus, shards=gpus,
     )  # fmt: skip
-    if line["gpus"] != "1":
-        return row.but("its collectives have no link's rate here")
     if line["status"] != "measured":
         return row.but("it has no result")
-    if ("bnb" in technique and adapted) or "gptq" in technique:
-        return row.but("its quantised weights have a kernel of their own, which has no declared cost")
     if not model or not line["layers"]:
-        return row.but("its model is of another kind (70B, quantised, or a mixture of experts)")
+        return row.but("its model is a mixture of experts")
     if "fixed length" not in line["dataset"]:
         return row.but("its sequences vary in length")
     case = Case(
         "transformers", model, int(line["micro_batch"]), int(float(line["sequence"])), **_sizes(line),
-        parameters=line["parameters_dtype"], autocast="" if precision == "bf16" else "bfloat16", recomputed=True,
+        parameters=line["parameters_dtype"], recomputed=True,
+        autocast={"bf16": "bfloat16", "fp16": "float16", "": ""}[half],
         adapters=int(float(line["lora_rank"])) if adapted else 0,
-        adapted=tuple(line["lora_targets"].split()) if adapted else (),
+        adapted=tuple(line["lora_targets"].split()) if adapted else (), quantised=quantised,
         clipped=True, fused=fused, chunked_loss=chunked, wide_logits=model != "gpt_bigcode",
     )  # fmt: skip
-    return replace(row, case=case)
+    parameters = float(line["parameters"])
+    sent = sharded(2 * parameters * (0.25 if quantised else 1.0), 0 if adapted else 2 * parameters, gpus)
+    return replace(row, case=case, collectives=sent, fabric="A100")
+
+
+def sharded(
+    weights: float, gradients: float, ranks: int, passes: int = 1, again: bool = True
+) -> tuple[Collective, ...]:
+    """What ranks that shard weights, gradients and states send a step, bytes given: beside the operators."""
+    if ranks < 2:
+        return ()
+    return (
+        Collective("all-gather", "forward", weights, ranks, times=passes),
+        *((Collective("all-gather", "backward", weights, ranks, times=passes),) if again else ()),
+        Collective("reduce-scatter", "backward", gradients, ranks, times=passes),
+    )
 
 
 MPT_DEVICES = {"a100_40gb": "A100-40", "a100_80gb": "A100-80", "h100_80gb": "H100-SXM"}
 
 
 def _mpt(line: Line) -> PublishedRow:
+    gpus, passes = int(line["gpus"]), int(line["grad_accumulation"] or 1)
     row = PublishedRow(
         "llm_foundry_mpt", 0, line["source"], MPT_DEVICES[line["hardware"]], "mpt", line["precision"], "flash",
         "recomputed" if line["activation_checkpointing"] == "yes" else "none", _ms(line),
-        accumulated=int(line["grad_accumulation"] or 1), shards=int(line["gpus"]),
-        alike="",
+        accumulated=passes, shards=gpus, alike="", gpus=gpus,
     )  # fmt: skip
-    if line["gpus"] != "8":
-        return row.but("its collectives cross nodes, and have no link's rate here")
     if line["precision"] == "amp_fp8":
         return row.but("its FP8 products and casts have kernels of their own, which have no declared cost")
-    if line["activation_cpu_offload"] == "yes" or int(line["hidden"]) >= 7168:
-        return row.but("it moves activations to the host, or is of 30 billion parameters and more")
+    if line["activation_cpu_offload"] == "yes":
+        return row.but("it moves activations to the host's memory, by rules that it does not state")
     amp = line["precision"] == "amp_bf16"
     case = Case(
         "transformers", "gpt2", int(line["micro_batch"]), int(line["sequence"]), int(line["layers"]),
@@ -227,27 +293,129 @@ def _mpt(line: Line) -> PublishedRow:
         parameters="float32" if amp else "bfloat16", autocast="bfloat16" if amp else "",
         recomputed=line["activation_checkpointing"] == "yes", clipped=True,
     )  # fmt: skip
-    return replace(row, case=case)
+    parameters = float(line["parameters"])
+    sent = sharded(2 * parameters, (4 if amp else 2) * parameters, gpus, passes, line["sharding"] == "FULL_SHARD")
+    return replace(row, case=case, collectives=sent, fabric=line["hardware"][:4].upper())
+
+
+def _nanotron(line: Line) -> PublishedRow:
+    """One rank of the last stage, whose blocks and head it shares with ``tp`` others."""
+    dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
+    passes, zero = int(line["grad_accumulation"]), line["zero_stage"] == "1"
+    measured = line["status"] == "measured"
+    row = PublishedRow(
+        "nanotron_ultrascale", 0, line["source"], "H100-SXM", f"llama {line['model']}", "bf16", "flash",
+        " ".join(["zero 1" if zero else "ddp", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
+        _ms(line) if measured else None, accumulated=passes + pp - 1, shards=dp if zero else 1,
+        gpus=int(line["gpus"]),
+    )  # fmt: skip
+    if not measured and not _shareable(line):
+        return row.but("it has no result")
+    if not line["kv_heads"]:
+        return row.but("its number of key heads is not known")
+    if not _shareable(line):
+        return row.but("its heads or layers cannot be shared so")
+    sizes = _sizes(line)
+    layers = max(1, round(sizes["layers"] / pp))
+    embedded = sizes["vocabulary"] * sizes["hidden"] / tp
+    a_layer = (sizes["hidden"] ** 2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"])
+               + 3 * sizes["hidden"] * sizes["ffn"]) / tp  # fmt: skip
+    own = layers * a_layer + embedded * (2 if pp == 1 and line["tied_embeddings"] == "no" else 1)
+    case = Case(
+        "rank", "llama", batch, int(line["sequence"]), **{**sizes, "layers": layers},
+        parameters="bfloat16", tensor_ranks=tp, optimizer="adamw",
+    )  # fmt: skip
+    memory = SharedMemory(
+        own, layers, min(pp, passes), 4, 12, dp if zero else 1, measured,
+        GIB * float(line["peak_memory_gib"]) if line["peak_memory_gib"] else None,
+    )  # fmt: skip
+    return replace(
+        row, case=case, memory=memory, fabric="H100",
+        collectives=tuple(_sent_by_nanotron(line, own, layers, passes + pp - 1)),
+    )  # fmt: skip
+
+
+def _shareable(line: Line) -> bool:
+    """Whether its heads divide among tensor ranks, and each stage has a layer."""
+    if not line["kv_heads"]:
+        return False
+    return int(line["heads"]) % int(line["tp"]) == 0 and int(line["layers"]) >= int(line["pp"])
+
+
+def _sent_by_nanotron(line: Line, own: float, layers: int, passes: int) -> Iterator[Collective]:
+    """Ranks are counted along tensors, then data, then stages."""
+    dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
+    hidden = 2.0 * batch * int(line["sequence"]) * int(line["hidden"])
+    if tp > 1:  # around both halves of a block; what a product read is gathered again for its weight's gradient
+        yield Collective("all-gather", "forward", hidden, tp, 1, 2 * layers * passes, False)
+        yield Collective("reduce-scatter", "forward", hidden, tp, 1, 2 * layers * passes, False)
+        yield Collective("all-gather", "backward", hidden, tp, 1, 4 * layers * passes, False)
+        yield Collective("reduce-scatter", "backward", hidden, tp, 1, 2 * layers * passes, False)
+    if pp > 1:
+        yield Collective("send", "forward", hidden / tp, pp, tp * dp, passes, False)
+        yield Collective("send", "backward", hidden / tp, pp, tp * dp, passes, False)
+    if dp > 1 and line["zero_stage"] == "1":
+        yield Collective("reduce-scatter", "optimizer", 4 * own, dp, tp, 1, False)
+        yield Collective("all-gather", "optimizer", 2 * own, dp, tp, 1, False)
+    elif dp > 1:
+        yield Collective("all-reduce", "optimizer", 4 * own, dp, tp, 1, False)
 
 
 def _peft(line: Line) -> PublishedRow:
     method = line["method"]
     row = PublishedRow(
         "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", method.lower(), _ms(line),
-        alike=line["model"],
+        alike=line["model"], host_bound=True,
     )  # fmt: skip
     if line["task"] != "MetaMathQA":
         return row.but("it trains a diffusion model")
     plain = method == "LORA" and not any(word in line["experiment"] for word in ("lorafa", "mica", "dora", "bdlora"))
-    if not plain and method != "full fine-tuning":
-        return row.but("its adapters have no form here")
+    settings = _peft_settings(line)
+    if not plain and method != "full fine-tuning" and settings is None:
+        return row.but("its optimizer or its adapters' settings are no part of the row")
     tokens = round(float(line["tokens_per_s"]) * float(line["step_time_ms"]) / 1e3 / int(line["micro_batch"]))
     case = Case(
         "transformers", "llama", int(line["micro_batch"]), tokens, **_sizes(line),
         parameters="bfloat16", adapters=int(float(line["rank"])) if plain else 0,
         adapted=tuple(line["target_modules"].split(",")) if plain else (), clipped=True,
+        method="" if settings is None or plain else f"{method} {json.dumps(settings, sort_keys=True)}",
     )  # fmt: skip
     return replace(row, case=case)
+
+
+PEFT_RANKED = frozenset({
+    "DELORA", "GRALORA", "HIRA", "LILY", "LOHA", "LOKR", "MISS", "PSOFT", "PVERA", "TINYLORA", "VERA",
+    "PEANUT", "GLORA",
+})  # fmt: skip
+"""Adapters whose only settings, besides where they are, are a rank."""
+PEFT_TOKENS = {"PREFIX_TUNING": 57344, "PROMPT_TUNING": 3072}
+"""Trained parameters a virtual token."""
+PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "P_TUNING": {"num_virtual_tokens": 20, "encoder_hidden_size": 3072},
+    "C3A": {"block_size": 64},
+    "FOURIERFT": {"n_frequency": 5000}, "WAVEFT": {"n_frequency": 5000}, "ROAD": {}, "IA3": {},
+    "DEFT": {"r": 32, "para": True},
+}  # fmt: skip
+"""By their names in the table and by how many parameters they train."""
+
+
+def _peft_settings(line: Line) -> dict[str, Any] | None:
+    """What the row says of its adapters, in peft's own words."""
+    method, trained = line["method"], int(line["trainable_parameters"])
+    targets = {"target_modules": line["target_modules"].split(",")} if line["target_modules"] else {}
+    if method in PEFT_TOKENS:
+        return {"num_virtual_tokens": trained // PEFT_TOKENS[method]}
+    if method == "IA3":
+        return {**targets, "feedforward_modules": ["down_proj"]}
+    if method in PEFT_SETTINGS:
+        return {**({} if method == "P_TUNING" else targets), **PEFT_SETTINGS[method]}
+    if method == "LOKR":
+        return {"r": int(float(line["rank"])), "decompose_factor": 4, **targets}
+    if method == "FROD":
+        return {"sparse_rate": 0.02 if "sparse0.02" in line["experiment"] else 0.01, **targets}
+    if method == "ADALORA":
+        return {"r": 8, "total_step": int(line["steps"]), **targets}
+    return {"r": int(float(line["rank"])), **targets} if method in PEFT_RANKED and line["rank"] else None
 
 
 def _liger(line: Line) -> PublishedRow:
@@ -257,14 +425,29 @@ def _liger(line: Line) -> PublishedRow:
     return row.but("it times a kernel alone, and no step")
 
 
+ZEUS_DEVICES = {"A40": "A40", "V100": "V100-PCIE", "P100": "P100", "Quadro RTX 6000": "RTX-6000"}
+ZEUS_TOKENS = {"squad": 384, "sentiment140": 128}
+"""Neither lengths nor precision are stated: these are the usual ones of the task, and float32."""
+
+
 def _zeus(line: Line) -> PublishedRow:
-    row = PublishedRow("zeus_bert_power", 0, line["source"], "", "bert", "", "", "power limit")
-    return row.but("it states neither precision, nor the sequences' length, nor the examples of an epoch")
+    batch, limit = int(line["micro_batch"]), float(line["power_limit_w"])
+    row = PublishedRow(
+        "zeus_bert_power", 0, line["source"], ZEUS_DEVICES[line["hardware"]], "bert", "fp32", "unfused", "power limit",
+        alike=f"{line['hardware']} {line['dataset']} {line['micro_batch']}",
+        power_w=float(line["average_power_w"]), limit_w=limit, epoch_s=float(line["epoch_time_s"]),
+    )  # fmt: skip
+    case = Case(
+        "transformers", "bert", batch, ZEUS_TOKENS[line["dataset"]], 12, 768, 12, 12, 3072, 30522,
+        attention="eager", dropout=True, answers=2,
+    )  # fmt: skip
+    return replace(row, case=case)
 
 
 READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
     "timm_vit_train": _timm, "neusight_steps": _neusight, "fms_finetune_techniques": _fms, "llm_foundry_mpt": _mpt,
-    "peft_methods": _peft, "liger_kernels": _liger, "zeus_bert_power": _zeus,
+    "peft_methods": _peft, "nanotron_ultrascale": _nanotron,
+    "liger_kernels": _liger, "zeus_bert_power": _zeus,
 }  # fmt: skip
 """The tables whose rows are steps."""
 
@@ -300,10 +483,12 @@ def cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a case's trace gave: its operators and its peak of allocated bytes, or why there is none."""
+    """What a case's trace gave: its operators, its peak of allocated bytes, those that the forward pass of one layer
+    leaves behind, or why there is nothing."""
 
     step: TracedStep | None = None
     peak_bytes: int = 0
+    layer_bytes: int = 0
     why_not: str = ""
 
 
@@ -315,7 +500,12 @@ def traces(folder: Path = FOLDER) -> Mapping[str, Traced]:
         return {}
     known: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return {
-        key: Traced(TracedStep.from_json(each["step"]) if each["step"] else None, each["peak_bytes"], each["why_not"])
+        key: Traced(
+            TracedStep.from_json(each["step"]) if each["step"] else None,
+            each["peak_bytes"],
+            each.get("layer_bytes", 0),
+            each["why_not"],
+        )
         for key, each in known.items()
     }
 
@@ -323,7 +513,12 @@ def traces(folder: Path = FOLDER) -> Mapping[str, Traced]:
 def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
     """Writes the traces, equal ones to equal bytes."""
     stored = {
-        key: {"step": each.step.as_json() if each.step else "", "peak_bytes": each.peak_bytes, "why_not": each.why_not}
+        key: {
+            "step": each.step.as_json() if each.step else "",
+            "peak_bytes": each.peak_bytes,
+            "layer_bytes": each.layer_bytes,
+            "why_not": each.why_not,
+        }
         for key, each in sorted(known.items())
     }
     (folder / TRACES).write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

@@ -1,0 +1,84 @@
+"""Whether a step fits a GPU's memory: counted bytes against configurations that ran, and against those that did not.
+
+A rank of a pipeline holds the bytes of its trace, what its optimizer keeps, and, on the first stage, the activations of
+as many micro batches as there are stages. Whether it *fits* is whether the fullest stage is within the memory that a
+GPU gives. Nothing is fitted to the rows. A configuration with no result need not have lacked memory: crashes and time
+limits look the same. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from suite.record.devices import Gpu, devices
+from suite.record.published import PublishedRow, Traced, rows, traces
+
+GIVEN = 79.1 / 80 * 2**30 / 1e9
+"""Of a GPU's named memory, in GB, what a process may hold: an H100 of 80 GB shows 79.1 GiB."""
+WORKSPACE_BYTES = 2 * 2**30
+"""Held by the CUDA context, NCCL's buffers and cuBLAS: a prior."""
+
+
+@dataclass(frozen=True)
+class SharedPeak:
+    """A rank's bytes, of the fullest stage, beside the published peak. Whose peak a table has it does not say: where
+    stages differ, it is near the fullest one's, and far from the last one's."""
+
+    row: PublishedRow
+    fullest_bytes: float
+    fits: bool
+
+    @property
+    def log_error(self) -> float | None:
+        published = self.row.memory.reported_bytes if self.row.memory else None
+        return math.log(self.fullest_bytes / published) if published else None
+
+
+def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
+    """What the row's ranks hold."""
+    memory = row.memory
+    assert memory is not None
+    states = memory.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
+    fullest = known.peak_bytes + states + (memory.in_flight - 1) * memory.layers * known.layer_bytes
+    given = 1e9 * device.memory_gb * GIVEN - WORKSPACE_BYTES
+    return SharedPeak(row, fullest, fullest <= given)
+
+
+def shared_peaks() -> list[SharedPeak]:
+    """All rows whose memory several ranks share, and that are traced."""
+    found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.memory)
+    return [shared_peak(row, each, devices()[row.device]) for row, each in found if each and each.peak_bytes]
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Configurations by what was said and what happened."""
+
+    fits_ran: int
+    fits_no_result: int
+    too_large_ran: int
+    too_large_no_result: int
+
+    @property
+    def right(self) -> float:
+        """The share of all."""
+        return (self.fits_ran + self.too_large_no_result) / self.all
+
+    @property
+    def all(self) -> int:
+        return self.fits_ran + self.fits_no_result + self.too_large_ran + self.too_large_no_result
+
+
+def confusion(peaks: Iterable[SharedPeak]) -> Confusion:
+    counts = {(fits, ran): 0 for fits in (True, False) for ran in (True, False)}
+    for each in peaks:
+        assert each.row.memory is not None
+        counts[each.fits, each.row.memory.ran] += 1
+    return Confusion(counts[True, True], counts[True, False], counts[False, True], counts[False, False])
+
+
+def peak_errors(peaks: Iterable[SharedPeak]) -> list[float]:
+    """Logarithms of counted over published peaks."""
+    return [each.log_error for each in peaks if each.log_error is not None]

@@ -1,0 +1,52 @@
+"""What ranks send, against arithmetic by hand, and what must grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suite.record.links import FABRICS, REACHED_ACROSS, REACHED_INSIDE, Collective, seconds, sent
+from suite.record.published import sharded
+
+A100 = FABRICS["A100"]
+GATHER = Collective("all-gather", "forward", 8e9, 8)
+
+
+def test_a_ring_in_a_node_by_hand() -> None:
+    assert seconds(GATHER, A100) == pytest.approx(7 * 4e-6 + 7e9 / (300e9 * REACHED_INSIDE))
+    reduced = replace(GATHER, name="all-reduce")
+    assert seconds(reduced, A100) == pytest.approx(2 * seconds(GATHER, A100))
+    assert seconds(replace(GATHER, ranks=1), A100) == 0
+
+
+def test_a_ring_across_nodes_has_the_cards_of_its_ranks_in_a_node() -> None:
+    whole_nodes = replace(GATHER, ranks=16)
+    one_a_node = replace(GATHER, ranks=2, stride=8)
+    assert whole_nodes.crosses_nodes and one_a_node.crosses_nodes and not GATHER.crosses_nodes
+    assert seconds(whole_nodes, A100) == pytest.approx(4 * 15e-6 + 7.5e9 / (8 * 25e9 * REACHED_ACROSS))
+    assert seconds(one_a_node, A100) == pytest.approx(15e-6 + 4e9 / (25e9 * REACHED_ACROSS))
+
+
+@given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "send"]), st.integers(2, 512),
+       st.sampled_from([1, 2, 4, 8]), st.floats(0, 1e12))  # fmt: skip
+def test_more_bytes_and_more_ranks_take_no_less(name: str, ranks: int, stride: int, nbytes: float) -> None:
+    some = Collective(name, "forward", nbytes, ranks, stride)  # type: ignore[arg-type]
+    for fabric in FABRICS.values():
+        assert seconds(replace(some, nbytes=2 * nbytes), fabric) >= seconds(some, fabric)
+        assert seconds(replace(some, ranks=8 * ranks), fabric) >= 0.99 * seconds(some, fabric) or stride > 1
+
+
+def test_a_step_s_collectives_by_phase_and_by_place() -> None:
+    far = Collective("all-reduce", "optimizer", 1e9, 16, times=3, hidden=False)
+    ways = sent([GATHER, far], A100)
+    assert ways.hidden["forward", False] == seconds(GATHER, A100) and ways.hidden["forward", True] == 0
+    assert ways.waited["optimizer", True] == 3 * seconds(far, A100)
+
+
+def test_sharded_ranks_gather_twice_and_scatter_once() -> None:
+    names = [(each.name, each.phase) for each in sharded(1e9, 2e9, 8)]
+    assert names == [("all-gather", "forward"), ("all-gather", "backward"), ("reduce-scatter", "backward")]
+    assert len(sharded(1e9, 2e9, 8, again=False)) == 2 and sharded(1e9, 2e9, 1) == ()
