@@ -1,7 +1,7 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
 # It counts and times the catalogue here, each technique on one baseline first; curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
-# LEANTRAIN_TESTS=all make test: also on the baselines where entries that are as they were are left out.
+# LEANTRAIN_TESTS=all make test: also what of entries is left out that are as they were when they were tried whole.
 # make mutants: breaks on purpose what changed, and keeps what noticed it; commit that beside the change.
 # make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
 # make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, calibration, then measurements at base.

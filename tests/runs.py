@@ -18,30 +18,26 @@ from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
-from tests.techniques.tried_mutants import is_as_tried
+from tests.techniques.tried_mutants import is_as_tried, is_in_every_run
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
 
 
 def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
-    """What several ranks do is tried on one of a card's baselines in every run, on all with ``-m slow``."""
-    return [pytest.mark.slow] if card.category in OF_SEVERAL_RANKS and baseline != turn_of(card) else []
-
-
-def turn_of(card: Card) -> str:
-    """One of a card's baselines, another for each of its category."""
+    """What several ranks do is tried on one of a card's baselines in every run, another for each; on all with
+    ``-m slow``."""
+    if card.category not in OF_SEVERAL_RANKS:
+        return []
     turn = sorted(each for each in catalogue() if catalogue()[each].card.category == card.category).index(card.id)
-    return card.baselines[turn % len(card.baselines)]
+    return [] if baseline == card.baselines[turn % len(card.baselines)] else [pytest.mark.slow]
 
 
-def leave_unless_changed(id: str, baseline: str) -> None:
-    """Skips what an entry does on other baselines than :func:`turn_of` its card, where it is as it was when all were
-    tried (``make mutants``); LEANTRAIN_TESTS=all leaves nothing."""
+def leave_unless_changed(id: str, request: pytest.FixtureRequest) -> None:
+    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for a tenth of them and for the
+    one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
     entry = catalogue()[id]
-    if baseline != turn_of(entry.card) and is_as_tried(entry):
-        pytest.skip(
-            f"as it was when it was tried on all; this run tries {turn_of(entry.card)}, LEANTRAIN_TESTS=all all"
-        )
+    if not is_in_every_run(entry) and not request.config.getoption("--only") and is_as_tried(entry):
+        pytest.skip("as it was when it was tried whole: LEANTRAIN_TESTS=all tries it again")
 
 
 def new_run(

@@ -11,21 +11,33 @@ import sys
 from typing import TextIO
 
 
-class MayLeave(io.FileIO):
-    """A file descriptor for writing, from which on nothing goes anywhere once nobody reads it."""
+class MayLeave(io.TextIOWrapper):
+    """A stream of text from which on nothing goes anywhere once nobody reads it.
 
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, "w", closefd=False)
+    What is below it is C: a signal's handler runs when all of a text is written, never between its being written and
+    its being known as such, which would write it twice.
+    """
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
-        """Writes a part of the content, as files do."""
+    def write(self, text: str) -> int:
+        """Writes the text."""
         try:
-            return super().write(content)
+            return super().write(text)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return len(content)
+            self._to_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._to_nowhere()
+
+    def _to_nowhere(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        super().flush()  # what waits still
 
 
 def let_readers_leave() -> None:
@@ -37,8 +49,8 @@ def _with_leave(stream: TextIO, line_buffering: bool = False) -> TextIO:
     if stream is None:  # closed before the command began
         return stream
     stream.flush()
-    raw: io.RawIOBase = MayLeave(stream.fileno())
-    return io.TextIOWrapper(
+    raw = io.FileIO(stream.fileno(), "w", closefd=False)
+    return MayLeave(
         io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors,
         line_buffering=line_buffering or stream.isatty(),
     )  # fmt: skip

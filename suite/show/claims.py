@@ -202,14 +202,14 @@ def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -
 def log(results: Sequence[NegativeResult]) -> Section:
     """Negative results as a dated table, the newest first."""
     lines = [
-        TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(_log_line(each))])
+        TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(log_line(each))])
         for each in results
     ]
     table = PageTable("log-lines", LOG_TITLE, LOG_COLUMNS, lines, align="l", kind="claims")
     return Section("log", LOG_TITLE, f"{len(lines)} lines. {LOG_READING}", [table])
 
 
-def _log_line(result: NegativeResult) -> tuple[str, ...]:
+def log_line(result: NegativeResult) -> tuple[str, ...]:
     own = result.judgement
     version = f" (version {own.place.version})" if own.place.version is not None else ""
     later = [

@@ -522,7 +522,7 @@ def test_an_old_name_is_answered_with_the_new_one(arguments: Sequence[str], mess
 
 
 def test_an_option_that_a_command_never_had_is_not_called_renamed() -> None:
-    code, _, error = called("list", "--out", "results")
+    code, _, error = called("new", "--out", "results")
     assert code == Exit.USAGE
     assert "No such option" in error and "--results" not in error
 

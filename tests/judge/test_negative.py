@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from suite.entries.card import Card
 from suite.judge.negative import negative_results
-from suite.show.claims import log_lines
+from suite.show.claims import log_line
 from tests.factories import claim, evidence
 from tests.show.samples import shown
 
@@ -28,7 +28,7 @@ def test_what_did_not_hold_stays_as_a_dated_line_beside_what_came_later() -> Non
     (result,) = negative_results([newer, older], [card])
     assert (result.date, result.judgement.word) == ("2026-01-01", "not seen at nano")
     assert [each.word for each in result.later] == ["holds at nano"]
-    ((date, name, _, _, verdict, since),) = log_lines([result])
+    (date, name, _, _, verdict, since) = log_line(result)
     assert (date, name) == ("2026-01-01", "fast.a_claim") and "GPT-3" in verdict
     assert since.startswith("2026-02-01, version 99: holds at nano")
     assert negative_results([newer], [card]) == []

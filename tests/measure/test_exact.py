@@ -38,9 +38,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("card", "baseline"), CASES)
-def test_exact_claims_hold(card: Card, baseline: str) -> None:
+def test_exact_claims_hold(card: Card, baseline: str, request: pytest.FixtureRequest) -> None:
     """At pico; at nano where a claim's number depends on the depth or the width."""
-    leave_unless_changed(card.id, baseline)
+    leave_unless_changed(card.id, request)
     verdicts = judged(card, baseline, "pico")
     if any(each.outcome != "holds" for each in verdicts):
         verdicts = judged(card, baseline, "nano")

@@ -182,8 +182,10 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 
 
 @pytest.mark.parametrize(("name", "baseline"), CASES)
-def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path) -> None:
-    leave_unless_changed(name, baseline)
+def test_conformance(
+    name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    leave_unless_changed(name, request)
     task = reference_of(name)[1]
     for size, steps in TRIED:
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)

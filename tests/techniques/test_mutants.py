@@ -9,7 +9,8 @@ import pytest
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
-from tests.techniques.tried_mutants import is_as_tried, is_in_every_run, kept
+from tests.runs import leave_unless_changed
+from tests.techniques.tried_mutants import is_as_tried, kept
 
 WRITTEN = 4
 
@@ -26,8 +27,7 @@ def test_every_mutant_is_noticed(name: str, process: Deputies, request: pytest.F
     """Tried anew where the technique, its claims or its probes changed since they were noticed (``tried_mutants``)."""
     entry = catalogue()[name]
     assert sum(bool(each.old) for each in mutants_of(entry)) >= WRITTEN, "write mutants.toml beside the card"
-    if not is_in_every_run(entry) and not request.config.getoption("--only") and is_as_tried(entry):
-        pytest.skip("all were noticed in this code, by these claims: tests.techniques.tried_mutants --all tries them")
+    leave_unless_changed(name, request)
     notices = list(noticed([entry], list(baselines()), process))
     assert [each.mutant.name for each in notices if each.survives] == []
 

@@ -4,9 +4,9 @@
     python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
 
 What a mutant breaks is the code of its technique, what judges it its exact claims, properties and probes. Where none
-of these changed, a try says what the last one said. A run of the tests tries the others, and in any case a tenth of
-the entries, since what all share (the harness) changes, too. What is kept holds of all baselines of an entry; until it
-changes, a run of the tests tries its exact claims and its conformance on one of them.
+of these changed, nor a library, a try says what the last one said. A run of the tests tries the others, and in any case
+a tenth of the entries, since what all share (the harness) changes, too. What is kept was tried whole, on all baselines
+of an entry: so its exact claims, its conformance and its counts without values are left to that tenth as well.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from suite.judge.claims import is_exact
 from suite.measure.mutants import FILE, Notice, mutants_of, noticed, processes
 from suite.record.files import replacing
 from suite.record.job import Setting
+from suite.record.libraries import versions
 
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")
@@ -36,9 +37,9 @@ ALWAYS = 10  # one in so many entries
 
 
 def sha256_of(entry: Entry) -> str:
-    """Of all that a try of an entry's mutants depends on, but for the harness."""
+    """Of all that a try of an entry depends on, but for the harness."""
     settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
-    parts = [code_of(setting, entry.id).counts for setting in settings]
+    parts = [json.dumps(versions()), *(code_of(setting, entry.id).counts for setting in settings)]
     parts += [judged.model_dump_json(exclude_defaults=True) for judged in entry.card.judged if is_exact(judged)]
     parts.append((entry.folder / FILE).read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
@@ -82,9 +83,9 @@ def keep(notices: Iterable[Notice]) -> None:
 
 
 def on_all_baselines(entries: Iterable[Entry]) -> int:
-    """The exit code of the tests of exact claims and of conformance, on all baselines of the entries."""
-    tests = ("tests/measure/test_exact.py", "tests/techniques/test_conformance.py")
-    chosen = " or ".join(f"[{entry.id}-" for entry in entries)
+    """The exit code of the tests of exact claims, conformance and counts without values, on all baselines."""
+    tests = ("tests/measure/test_exact.py", "tests/measure/test_paper_scale.py", "tests/techniques/test_conformance.py")
+    chosen = " or ".join(f"[{entry.id}{end}" for entry in entries for end in "-]")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *tests, "-k", chosen]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"LEANTRAIN_TESTS": "all"}).returncode
 

@@ -52,15 +52,22 @@ class Aside:
 
 @contextmanager
 def aside(limit_s: float = LIMIT_S) -> Iterator[Aside]:
-    """An :class:`Aside` whose processes end with the block. They are forked from this one, which has the libraries, or
-    by a fork server where this one has gone back through a graph before: torch's threads outlive no fork."""
+    """An :class:`Aside` whose processes end with the block."""
+    with deputy(limit_s) as one:
+        yield Aside(one)
+
+
+@contextmanager
+def deputy(limit_s: float) -> Iterator[Deputy]:
+    """A deputy that may train. Its processes are forked from this one, which has the libraries, or by a fork server
+    where this one has gone back through a graph before: torch's threads outlive no fork."""
     with Deputy(limit_s, ThisProcess()) as forked, Deputy(limit_s) as served:
         try:
             forked(_go_back)
         except ContenderFailed:
-            yield Aside(served)
+            yield served
         else:
-            yield Aside(forked)
+            yield forked
 
 
 def _go_back() -> None:

@@ -1,7 +1,8 @@
 """What a stack's step costs at the user's size: counted once for each code, model and batch, and kept in the cache.
 
 A count is made of a whole step on tensors without values, so it is exact, and takes seconds at a billion parameters.
-Where a GPU is named, the step after it is traced in the same run, and its time there is modelled.
+Where a GPU is named, the step after it is traced in the same run, and its time there is modelled. Each is made aside,
+by a process that is replaced where it dies or takes too long.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+
+import torch
 
 from suite.entries.sources import code_of
 from suite.judge.choice import StepCost
 from suite.judge.roofline import DEFAULT, Software, modelled
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
+from suite.measure.at_scale.aside import deputy
 from suite.measure.at_scale.gpu_time import trace_step
 from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.record.devices import Gpu
@@ -31,6 +36,7 @@ from suite.record.libraries import versions
 from suite.record.modelled import Change, believed
 
 FOLDER = "step_costs"
+LIMIT_S = 120.0  # of one count, which takes some ten seconds at a billion parameters
 
 
 @contextmanager
@@ -56,21 +62,36 @@ class Counting:
     def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[StepCost]:
         """The cost of each stack, as it is known."""
         wanted = list(stacks)
-        for done, stack in enumerate(wanted):
-            progress(done / len(wanted), f"count {stack}")
-            yield self.cost(stack)
+        with deputy(LIMIT_S) as counting:
+            for done, stack in enumerate(wanted):
+                progress(done / len(wanted), f"count {stack}")
+                if (known := self._kept(stack)) is None:
+                    try:
+                        known = StepCost.model_validate(counting(_cost, self, stack))
+                    except ContenderFailed as failure:  # which another try may not be
+                        known = StepCost(stack=stack, why_not=f"its count {failure.status}: {failure.reason}")
+                yield known
 
     def cost(self, stack: str) -> StepCost:
         """What a step of the stack costs; why that is not known, where the stack does not attach or reads values."""
-        path = cache_folder() / FOLDER / f"{self._key(stack)}.json"
+        return self._kept(stack) or self._made(stack)
+
+    def _kept(self, stack: str) -> StepCost | None:
         try:
-            return StepCost.model_validate_json(read_plain(path))
+            return StepCost.model_validate_json(read_plain(self._path(stack)))
         except (OSError, ValueError):  # counted anew, whatever is there
-            with heap_set_aside():
-                own = self._counted(stack)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(own, path)
-            return own
+            return None
+
+    def _made(self, stack: str) -> StepCost:
+        with heap_set_aside():
+            own = self._counted(stack)
+        path = self._path(stack)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(own, path)
+        return own
+
+    def _path(self, stack: str) -> Path:
+        return cache_folder() / FOLDER / f"{self._key(stack)}.json"
 
     def _key(self, stack: str) -> str:
         """A hash of all that a count depends on."""
@@ -120,3 +141,9 @@ class Counting:
                 return None, 0.0
             return time.step_s, max(known.band(change).half_width for change in get_args(Change))
         return None, 0.0
+
+
+def _cost(counting: Counting, stack: str) -> dict[str, Any]:
+    """Counts in a process that is a deputy, which has no threads of a pool that was there before."""
+    torch.set_num_threads(1)
+    return counting.cost(stack).model_dump(mode="json")
