@@ -76,8 +76,10 @@ RESULTS = Path(__file__).parents[2] / "results"
 def test_the_committed_studies_are_read_and_drawn() -> None:
     studies, problems = read_studies(RESULTS)
     assert all("older" in each for each in problems)
-    for each in studies:
-        assert study_of(catalogue()[each.technique]).plot(each.tables).axes
+    plots = [(getattr(study_of(catalogue()[each.technique]), "plot", None), each.tables) for each in studies]
+    assert sum(plot is not None for plot, _ in plots) > 10
+    for plot, tables in plots:
+        assert plot is None or plot(tables).axes  # one that draws nothing is tables alone
 
 
 def test_a_study_is_stored_beside_the_records_of_its_machine_and_replaces_the_one_before(tmp_path: Path) -> None:
