@@ -30,6 +30,7 @@ from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table
 if TYPE_CHECKING:
     from suite.entries.catalogue import Entry
     from suite.guard.rehearsal import Outcome
+    from suite.judge.studies import Study
     from suite.measure.evidence import Progress
     from suite.record.job import Setting
     from suite.record.references import LearnedReference
@@ -122,7 +123,8 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
     changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
     if as_json:
-        extra = {"hyper_parameters": settings, "overrides": changes}
+        studies = [each.model_dump(mode="json") for each in _studies_of(card.id, folder)]
+        extra = {"hyper_parameters": settings, "overrides": changes, "studies": studies}
         print(json.dumps(card.model_dump(mode="json") | extra, indent=1, default=str))
         return
     out.print(f"[bold]{escape(card.name)}[/bold]  ({card.category}/{card.id})\n{escape(card.summary)}\n")
@@ -145,22 +147,21 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     if card.properties:
         hold = f"leantrain claims {card.id} --exact judges them"
         out.print(f"\nProperties of this implementation: {len(card.properties)}; {hold}")
-    _show_studies(card.id, folder)
-
-
-def _show_studies(technique: str, folder: Path) -> None:
-    """Prints the tables of its studies: a number says in its row what kind it is."""
-    from suite.judge.studies import read_studies
-
-    studies, problems = read_studies(folder)
-    for problem in problems:
-        warn(problem)
-    for study in [each for each in studies if each.technique == technique]:
+    for study in _studies_of(card.id, folder):  # a number says in its row what kind it is
         at = f"{study.baseline} {study.size} ({study.recipe}), machine {study.machine.name}, {study.made:%Y-%m-%d}"
         out.print(f"\n[bold]Study[/bold] {escape(at)}")
         for table in study.tables:
             out.print(f"\n{escape(table.name)}: {escape(table.note)}" if table.note else f"\n{escape(table.name)}")
             show_table(table.columns, table.as_text())
+
+
+def _studies_of(technique: str, folder: Path) -> list[Study]:
+    from suite.judge.studies import read_studies
+
+    studies, problems = read_studies(folder)
+    for problem in problems:
+        warn(problem)
+    return [each for each in studies if each.technique == technique]
 
 
 @app.command(rich_help_panel=LOOK)

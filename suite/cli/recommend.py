@@ -25,7 +25,6 @@ from suite.cli.options import (
     device_named,
     refusing,
     setting_of,
-    words,
 )
 from suite.cli.shared import USE, Exit, app, bar, escape, out, show_table, understandable
 from suite.record.amounts import bytes_of
@@ -33,12 +32,18 @@ from suite.record.amounts import bytes_of
 if TYPE_CHECKING:
     from suite.measure.recommending.recommend import Recommendation
 
-GOALS = ("time", "memory", "quality")
 SHOWN = 10  # of the counted stacks
+
+
+def _goals(incomplete: str) -> list[str]:
+    from suite.judge.choice import GOALS
+
+    return [each for each in GOALS if each.startswith(incomplete)]
 
 
 def _check_goal(goal: str) -> None:
     from suite.entries.setting import chosen
+    from suite.judge.choice import GOALS
 
     chosen("goal", goal, GOALS)
 
@@ -51,7 +56,7 @@ def recommend(
         typer.Option(
             "--goal",
             help="time (to the same quality), memory or quality.",
-            autocompletion=words(*GOALS),
+            autocompletion=_goals,
             callback=refusing(_check_goal),
         ),
     ] = "time",

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from suite.measure.at_scale import weightless as values_of_sizes
 from suite.measure.at_scale.gpu_time import compiled_graphs_marked
-from suite.measure.at_scale.tensor_rank import rank_parts
+from suite.measure.at_scale.tensor_rank import FusedNorm, Rotated, rank_parts
 from suite.measure.at_scale.weightless import replaced, weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.meters.operators import OperatorTrace
@@ -344,31 +344,6 @@ def _adapt(model: nn.Module, case: Case) -> None:
 # kernels that fuse: an operator of the same bytes stands for each ----------------------------------------------------
 
 
-class _FusedNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.mul(x, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, _ = ctx.saved_tensors
-        own = torch.mul(gradient, x)
-        return own, own.sum(tuple(range(own.dim() - 1))) if ctx.needs_input_grad[1] else None
-
-
-class _Rotated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return torch.neg(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return torch.neg(gradient)
-
-
 class _FusedLoss(torch.autograd.Function):
     """Reads the logits once for the loss; once more, and writes the gradient over them."""
 
@@ -415,14 +390,14 @@ def _fuse(model: nn.Module) -> None:
     """RMS norms and rotations as one kernel each."""
     for each in model.modules():
         if type(each).__name__.endswith("RMSNorm"):
-            each.forward = lambda x, _norm=each: _FusedNorm.apply(x, _norm.weight)
+            each.forward = lambda x, _norm=each: FusedNorm.apply(x, _norm.weight)
     module = sys.modules[type(model).__module__]
     if hasattr(module, "apply_rotary_pos_emb"):
         vars(module)["apply_rotary_pos_emb"] = _rotated  # undone by `_restored`
 
 
 def _rotated(q: Tensor, k: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    return _Rotated.apply(q), _Rotated.apply(k)
+    return Rotated.apply(q), Rotated.apply(k)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class _Scattered(torch.autograd.Function):
         return gradient.new_empty(ctx.rows, gradient.shape[1]), None
 
 
-class _Norm(torch.autograd.Function):
+class FusedNorm(torch.autograd.Function):
     """An RMS norm in one kernel: reads and writes each operand once."""
 
     @staticmethod
@@ -56,13 +56,15 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         x, _ = ctx.saved_tensors
         own = torch.mul(gradient, x)
-        return own, own.sum(0)
+        return own, own.sum(tuple(range(own.dim() - 1))) if ctx.needs_input_grad[1] else None
 
 
-class _RotatedHeads(torch.autograd.Function):
+class Rotated(torch.autograd.Function):
+    """Rotary embeddings in one kernel."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return torch.neg(x)
@@ -101,7 +103,7 @@ class _Weights(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = _Norm.apply(x, self.weight)
+        normed: Tensor = FusedNorm.apply(x, self.weight)
         return normed
 
 
@@ -134,7 +136,7 @@ class RankBlock(nn.Module):
             each.view(self.batch, -1, each.shape[-1] // self.width, self.width).transpose(1, 2)
             for each in self.qkv(x).split(heads, dim=-1)
         )
-        q, k = _RotatedHeads.apply(q), _RotatedHeads.apply(k)
+        q, k = Rotated.apply(q), Rotated.apply(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         done: Tensor = self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1))
         return done

@@ -34,6 +34,7 @@ from suite.record.files import cache_folder, read_plain, write_json
 from suite.record.job import BASELINE
 from suite.record.libraries import versions
 from suite.record.modelled import Change, believed
+from suite.record.operators import TracedStep
 
 FOLDER = "step_costs"
 LIMIT_S = 120.0  # of one count, which takes some ten seconds at a billion parameters
@@ -112,7 +113,7 @@ class Counting:
             if self.gpu:
                 steps.append(trace_step(run, trace))
 
-        steps: list[object] = []
+        steps: list[TracedStep] = []
         try:
             count = counted(stack, self.scale, traced)
         except Exception as refusal:  # whatever its techniques do together: it is a row, and the others are counted
@@ -128,7 +129,7 @@ class Counting:
             parameter_bytes=count.parameter_bytes, step_s=step_s, step_band=band,
         )  # fmt: skip
 
-    def _modelled(self, steps: Iterable[object]) -> tuple[float | None, float]:
+    def _modelled(self, steps: Iterable[TracedStep]) -> tuple[float | None, float]:
         """The step's time on the GPU with the band of the gravest change; None where something has no declared cost."""
         known = believed()
         for step in steps:
@@ -136,7 +137,7 @@ class Counting:
             device = known.calibrated(self.gpu)
             try:
                 software = Software(attention_share=known.attention(DEFAULT.attention, device))
-                time = modelled(step, device, software)  # type: ignore[arg-type]
+                time = modelled(step, device, software)
             except ValueError:
                 return None, 0.0
             return time.step_s, max(known.band(change).half_width for change in get_args(Change))
