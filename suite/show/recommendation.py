@@ -12,6 +12,7 @@ from suite.judge.choice import KEEPS, Candidate, Estimate, Goal, Trial
 from suite.judge.rows import finite
 from suite.measure.recommending.finalists import Rung
 from suite.measure.recommending.recommend import Contribution, Recommendation
+from suite.record.amounts import amount_of
 from suite.record.job import BASELINE
 from suite.show.memory_plan import seconds
 
@@ -36,9 +37,9 @@ def title(answer: Recommendation) -> list[str]:
     times = f"modelled on {question.gpu.title}" if question.gpu else "as the records have them"
     found = len(ranking.fitting) + len(ranking.too_large)
     return [
-        f"{at.baseline} · {model} · {at.recipe} · {at.task} · {memory(question.memory_bytes)} of memory · "
+        f"{at.baseline} · {model} · {at.recipe} · {at.task} · {amount_of(question.memory_bytes)} of memory · "
         f"{GOALS[question.goal]}",
-        f"as it is: {memory(plain.peak_bytes)}, {plain.flops / 1e12:.3g} TFLOP a step"
+        f"as it is: {amount_of(plain.peak_bytes)}, {plain.flops / 1e12:.3g} TFLOP a step"
         + (f", {seconds(plain.step_s)} modelled" if plain.step_s else ""),
         f"{found} stacks were counted at this size, exactly: {len(ranking.fitting)} fit, {len(ranking.too_large)} do "
         f"not and were not run; {len(ranking.uncounted)} do not go on this model. Times are {times}. A GPU's allocator "
@@ -52,7 +53,7 @@ def answer_in_words(answer: Recommendation) -> str:
     if best is None:
         least = min(answer.choice.ranking.too_large, key=lambda each: each.cost.peak_bytes)
         return (
-            f"Nothing that was counted fits: the least is {memory(least.cost.peak_bytes)}, {least.stack}. Give as "
+            f"Nothing that was counted fits: the least is {amount_of(least.cost.peak_bytes)}, {least.stack}. Give as "
             "much memory, or take a smaller model or batch"
         )
     name = "the model as it is, without any technique" if best.stack == BASELINE else best.stack
@@ -69,20 +70,14 @@ def answer_in_words(answer: Recommendation) -> str:
     busy = f"; {answer.measured.busy:.1f} cores were busy with other work" if answer.measured.busy > 0.5 else ""
     return (
         f"Best here: {name}. To {over}, measured over {last.steps} steps with {last.replicates} seeds and sets of "
-        f"processes: time to the same quality {to_quality(trial)}, peak {memory(best.cost.peak_bytes)} (counted)"
+        f"processes: time to the same quality {to_quality(trial)}, peak {amount_of(best.cost.peak_bytes)} (counted)"
         f"{busy}"
     )
 
 
 def _expected(best: Candidate) -> str:
     both = _joined(best.time, best.quality)
-    return f"Peak {memory(best.cost.peak_bytes)}, counted; time to the same quality {ratio(both)}, expected"
-
-
-def memory(nbytes: float) -> str:
-    """Three digits, in units of 1000 bytes, as devices are sold."""
-    power = min(4, max(0, int(math.log10(max(nbytes, 1)) // 3)))
-    return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    return f"Peak {amount_of(best.cost.peak_bytes)}, counted; time to the same quality {ratio(both)}, expected"
 
 
 def ratio(estimate: Estimate | None) -> str:
@@ -126,7 +121,7 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
     """A counted stack a line: what is exact, and what its members' records make expected."""
     return [
         (
-            each.stack, memory(each.cost.peak_bytes), f"=×{each.cost.peak_bytes / plain_bytes:.3g}",
+            each.stack, amount_of(each.cost.peak_bytes), f"=×{each.cost.peak_bytes / plain_bytes:.3g}",
             ratio(_joined(each.time, each.quality)), ratio(each.time), budget(each.quality),
             seconds(each.cost.step_s) if each.cost.step_s else "",
         )
@@ -138,7 +133,7 @@ def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
     """A finalist a line, over the reference."""
     rows: list[tuple[str, ...]] = []
     for each in rung.trials.values():
-        peak = memory(peaks[each.stack]) if each.stack in peaks else ""
+        peak = amount_of(peaks[each.stack]) if each.stack in peaks else ""
         if each.failure:
             rows.append((each.stack, peak, each.failure, "", "", ""))
         else:
@@ -153,7 +148,7 @@ def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
         (
             f"{each.member} (leaves {each.without})",
             (ratio(Estimate(each.peak)) if each.peak is not None else each.cost.why_not)
-            + ("" if each.fits or each.peak is None else f": without it {memory(each.cost.peak_bytes)}, which does "
+            + ("" if each.fits or each.peak is None else f": without it {amount_of(each.cost.peak_bytes)}, which does "
                "not fit and was not run"),
             ratio(each.time), budget(each.quality),
         )

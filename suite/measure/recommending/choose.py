@@ -36,6 +36,7 @@ from suite.measure.at_scale.paper_scale import Scale
 from suite.measure.evidence import Progress, portion, silent
 from suite.measure.recommending.costs import Counting
 from suite.measure.recommending.members import members_for
+from suite.record.amounts import amount_of
 from suite.record.devices import Gpu
 from suite.record.job import BASELINE, StackError, canonical, techniques_of
 
@@ -99,8 +100,9 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
         raise ValueError(f"the model cannot be counted, so nothing says what fits: {plain.why_not}")
     if question.memory_bytes < plain.parameter_bytes:
         raise ValueError(
-            f"the weights alone take {plain.parameter_bytes / 1e9:.4g} GB, of {question.memory_bytes / 1e9:.4g}: give "
-            "more memory, or take a smaller model; what streams weights from the host, leantrain list offloading"
+            f"the weights alone take {amount_of(plain.parameter_bytes)}, and there are "
+            f"{amount_of(question.memory_bytes)}: give more memory, or take a smaller model, or a technique that "
+            "streams weights from the host (leantrain list offloading)"
         )
     progress(0.02, "read the records")
     everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None)
