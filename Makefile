@@ -9,17 +9,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 MINUTES ?= 10.5
+ROUNDS ?= 8
 SHARE ?= 1
 READY = $(VENV)/.ready
 ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
 # What may differ in this machine's own arithmetic, which timed runs have: a second time, in it.
-NATIVE_TESTS = tests/record tests/kernels tests/baselines tests/techniques/optimizers tests/measure/test_learning.py
+NATIVE_TESTS = tests/record/test_numerics.py tests/kernels tests/baselines tests/techniques/optimizers tests/measure/test_learning.py
 
 .PHONY: bench learn gpu test mutants torture docs lint numbers axe clean
 
 # What was measured is drawn whatever the run said, whose exit code is that of all: not 0 where nothing was measured.
 bench: $(READY)
-	@code=0; $(VENV)/bin/leantrain run --seeds 1 --minutes $(MINUTES) || code=$$?; \
+	@code=0; $(VENV)/bin/leantrain run --seeds 1 --rounds $(ROUNDS) --minutes $(MINUTES) || code=$$?; \
 	$(VENV)/bin/leantrain repro; \
 	$(VENV)/bin/leantrain leaderboard --write leaderboard.md --write leaderboard.html && exit $$code
 

@@ -18,7 +18,7 @@ from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
-from tests.techniques.tried_mutants import is_as_tried, is_in_every_run
+from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
 
@@ -33,10 +33,9 @@ def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
 
 
 def leave_unless_changed(id: str, request: pytest.FixtureRequest) -> None:
-    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for a tenth of them and for the
-    one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
-    entry = catalogue()[id]
-    if not is_in_every_run(entry) and not request.config.getoption("--only") and is_as_tried(entry):
+    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for one of each category and for
+    the one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
+    if id not in IN_EVERY_RUN and not request.config.getoption("--only") and is_as_tried(catalogue()[id]):
         pytest.skip("as it was when it was tried whole: LEANTRAIN_TESTS=all tries it again")
 
 

@@ -135,11 +135,20 @@ def test_every_shell_line_parses(line: str) -> None:
     parses(line)
 
 
+def pattern(line: str) -> str:
+    """A line without the names of techniques and baselines, which are all there is to most of a made page's lines."""
+    names = {*catalogue(), *baselines()}
+    return re.sub(r"\w+", lambda word: "NAME" if word[0] in names else word[0], line)
+
+
 @pytest.mark.usefixtures("sweeps")
 def test_every_shell_line_of_a_page_that_is_made_parses() -> None:
+    """The first of each pattern is parsed; the others differ in names that exist."""
     own = lines(generated())
     assert len(own) > 5 * len(catalogue())
-    for line in own:
+    first = {pattern(line): line for line in reversed(own)}
+    assert len(first) < len(own) / 3
+    for line in first.values():
         parses(line)
 
 

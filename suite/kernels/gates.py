@@ -88,10 +88,10 @@ def machine_code(module: str) -> dict[str, MachineCode]:
     Results are kept in the cache folder. Raises RuntimeError with the compiler's own words where a kernel does not
     compile.
     """
-    path = cache_folder() / "machine_code" / f"{_sources_hash(module)}.json"
+    path = cache_folder() / "machine_code" / f"{sources_sha256(module)}.json"
     try:
-        return _parsed(path.read_text())
-    except (OSError, ValueError, TypeError):
+        return parsed(path.read_text())
+    except (OSError, ValueError, TypeError, KeyError):
         pass  # not there, or damaged: compile
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
@@ -104,7 +104,7 @@ def machine_code(module: str) -> dict[str, MachineCode]:
     )
     if done.returncode:
         raise RuntimeError(f"{module} does not compile for sm_{CAPABILITY}:\n{done.stderr.strip()}")
-    codes = _parsed(done.stdout)
+    codes = parsed(done.stdout)
     with replacing(path) as partial:
         partial.write_text(done.stdout)
     return codes
@@ -177,7 +177,9 @@ def _disassembled(cubin: bytes) -> tuple[str, str]:
     return sass, usage
 
 
-def _parsed(text: str) -> dict[str, MachineCode]:
+def parsed(text: str) -> dict[str, MachineCode]:
+    """Machine code by kernel, from its JSON. Raises ValueError, TypeError, KeyError where it is none."""
+
     def widths(code: dict[str, dict[str, int]], name: str) -> dict[int, int]:
         return {int(bits): count for bits, count in code[name].items()}
 
@@ -190,7 +192,7 @@ def _parsed(text: str) -> dict[str, MachineCode]:
 
 
 @cache
-def _sources_hash(module: str) -> str:
+def sources_sha256(module: str) -> str:
     """Hash of the compiler's version and the sources of ``module`` and what it imports from the same packages."""
     digest = hashlib.sha256(f"{CAPABILITY} {version('triton')} ".encode())
     for name, path in sorted(_sources(import_module(module))):

@@ -214,7 +214,8 @@ class Run:
         return [group for group in groups if group["params"]]
 
     def autocast(self) -> torch.autocast:
-        """The recipe's precision: bf16 autocast or nothing."""
+        """The recipe's precision: bf16 autocast or nothing. A technique of another one puts its own in place of this
+        method while the run is set up."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
     def scout(self, technique: Stack, *, seed: int, steps: int | None = None) -> Run:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from suite.entries.adapting import baseline_for
@@ -22,6 +23,7 @@ from suite.measure.contenders.child import ContenderFailed, end_all, in_child
 from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, conditions_of, portion, silent
+from suite.measure.forecast import sides_s
 from suite.measure.learning import (
     cores,
     equal_to_the_bit,
@@ -41,6 +43,7 @@ from suite.record.store import Records, Store
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
 COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at nano: for the bar alone
 COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
+LONG_S = 15.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
@@ -183,26 +186,34 @@ def _load(setting: Setting) -> None:
     baseline_for(setting).data(setting.size, setting.task, setting.data)
 
 
-def in_chunks(pairs: Sequence[Pair], done: Iterable[Pair] = ()) -> Iterator[list[Pair]]:
-    """The pairs, at most CHUNK at once, such that those of a chunk share a setting and a reference: each stack once
-    before any comes for the second time, as they stand; those of ``done`` have had their first."""
+def in_passes(pairs: Sequence[Pair], done: Iterable[Pair], is_long: Callable[[Pair], bool]) -> Iterator[list[Pair]]:
+    """The pairs, each stack once in a pass, of one recipe after the other; those of ``done`` have had their first. A
+    stack begins where it does not take long, and what takes long everywhere comes last in its pass."""
+    begun = {(pair.setting.recipe, pair.stack) for pair in done}
+    for recipe in dict.fromkeys(pair.setting.recipe for pair in pairs):
+        by_stack: dict[str, list[Pair | None]] = {}
+        for pair in sorted(pairs, key=is_long):
+            if pair.setting.recipe == recipe:
+                by_stack.setdefault(pair.stack, [None] if (recipe, pair.stack) in begun else []).append(pair)
+        in_order = [by_stack[stack] for stack in dict.fromkeys(pair.stack for pair in pairs) if stack in by_stack]
+        for together in zip_longest(*in_order):
+            yield sorted(filter(None, together), key=is_long)
 
-    def of(pair: Pair) -> tuple[str, str, str]:
-        return pair.stack, pair.setting.recipe, pair.setting.size
 
-    open_chunks: dict[tuple[Setting, str], list[Pair]] = {}
-    seen = {of(pair) for pair in done}
-    for pair in pairs:
-        again = of(pair)
-        if again in seen:
-            yield from open_chunks.values()
-            open_chunks, seen = {}, set()
-        seen.add(again)
-        chunk = open_chunks.setdefault((pair.setting, pair.reference), [])
-        chunk.append(pair)
-        if len(chunk) == CHUNK:
-            yield open_chunks.pop((pair.setting, pair.reference))
-    yield from open_chunks.values()
+def in_chunks(
+    pairs: Sequence[Pair], done: Iterable[Pair] = (), is_long: Callable[[Pair], bool] = lambda pair: False
+) -> Iterator[list[Pair]]:
+    """The pairs in the order of their passes, at most CHUNK at once, such that those of a chunk share a setting and a
+    reference, and what takes long shares none with others."""
+    for one_pass in in_passes(pairs, done, is_long):
+        open_chunks: dict[tuple[Setting, str, bool], list[Pair]] = {}
+        for pair in one_pass:
+            kind = pair.setting, pair.reference, is_long(pair)
+            chunk = open_chunks.setdefault(kind, [])
+            chunk.append(pair)
+            if len(chunk) == CHUNK:
+                yield open_chunks.pop(kind)
+        yield from open_chunks.values()
 
 
 class _Campaign:
@@ -332,7 +343,9 @@ class _Campaign:
         self._part(COUNT * len(plan.counts()) + TIMING * len(waiting), later)
         done = 0
         before = [pair for pair in self.pairs if pair not in waiting]
-        for chunk in [waiting] if self.together else in_chunks(waiting, before):
+        side_s = sides_s(each for each in self.lines if isinstance(each, Timed))
+        chunks = in_chunks(waiting, before, lambda pair: side_s(pair.setting, pair.stack) > LONG_S)
+        for chunk in [waiting] if self.together else chunks:
             if self._late:
                 return self._stop()
             at, width = done / len(waiting), len(chunk) / len(waiting)

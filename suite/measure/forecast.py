@@ -70,6 +70,17 @@ def forecast(plan: CampaignPlan, records: Records) -> Forecast:
     return Forecast(parts, cores())
 
 
+def sides_s(known: Iterable[Timed]) -> Callable[[Setting, str], float]:
+    """How long a stack's side of a timing takes, from its set-up to its last block, by those that are known of
+    whichever machine: the median; 0 where there is none."""
+    lengths: dict[Place, list[float]] = {}
+    for timed in known:
+        for side in timed.contenders:
+            blocks = (seconds for window in side.windows for pair in window.block_s for seconds in pair)
+            lengths.setdefault(_place(timed.conditions, side.stack), []).append((side.setup_s or 0.0) + sum(blocks))
+    return lambda setting, stack: statistics.median(lengths.get(_place(setting, stack), [0.0]))
+
+
 def _part(
     what: str,
     wanted: Sequence[tuple[Setting, str]],

@@ -202,6 +202,15 @@ plant(
 )
 plant(
     LEARNED,
+    "computes_less_precisely_in_later_steps",
+    surroundings.OBJECTS,
+    """
+    def after_step(self, run):
+        run.autocast = lambda: torch.autocast("cpu", torch.float16)
+""",
+)
+plant(
+    LEARNED,
     "replaces_the_losses_of_the_baseline",
     surroundings.DEFINITIONS,
     """

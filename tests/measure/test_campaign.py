@@ -17,6 +17,7 @@ from suite.measure import campaign, plan
 from suite.measure.campaign import Effort, Measured, Tally, in_chunks, measure
 from suite.measure.contenders.result import result_of
 from suite.measure.evidence import Heading, conditions_of
+from suite.measure.forecast import sides_s
 from suite.measure.learning import witness_of
 from suite.measure.plan import Pair, Wanted, pairs_of_stack
 from suite.measure.timing import Protocol
@@ -380,6 +381,26 @@ def test_each_stack_comes_once_before_any_comes_again() -> None:
     assert [len(chunk) for chunk in chunks] == [24, 6, 24, 6]
     done, left = pairs[:25], pairs[25:]
     assert [len(chunk) for chunk in in_chunks(left, done)] == [5, 24, 6], "the first of each come before any second"
+
+
+def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
+    def at(name: str, *stacks: str) -> list[Pair]:
+        return [Pair(GPT.but(baseline=name), stack) for stack in stacks]
+
+    pairs = at("gpt", "searches", "is_slow", "lion") + at("bert", "searches", "lion", "slow_there")
+    long = {*at("gpt", "searches", "is_slow"), *at("bert", "slow_there")}
+    assert list(in_chunks(pairs, (), long.__contains__)) == [
+        at("bert", "searches"), at("gpt", "lion"), at("gpt", "is_slow"), at("bert", "slow_there"),
+        at("bert", "lion"), at("gpt", "searches"),
+    ]  # fmt: skip
+
+
+def test_a_side_takes_its_set_up_and_its_blocks_by_whatever_machine_timed_it() -> None:
+    (timing,) = factories.timings("sam", 1, setup_s=60.0)
+    side_s = sides_s([timing])
+    blocks_s = [sum(map(sum, side.windows[0].block_s)) for side in timing.contenders]
+    assert side_s(timing.conditions, "sam") == pytest.approx(60 + blocks_s[1])
+    assert side_s(timing.conditions, "baseline") < 60 and side_s(timing.conditions, "lion") == 0
 
 
 # other arithmetic -----------------------------------------------------------------------------------------------------

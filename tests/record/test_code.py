@@ -95,14 +95,18 @@ def test_a_file_that_does_not_parse_counts_whole(read: Callable[[str], Source]) 
 
 def test_another_layout_of_every_technique_changes_no_hash(tmp_path: Path) -> None:
     """Narrow lines, by the project's own formatter."""
-    for entry in catalogue().values():
-        for path in entry.folder.glob("*.py"):
-            copy = tmp_path / path.name
-            copy.write_bytes(path.read_bytes())
-            before = texts(read_source(copy))
-            narrow = [sys.executable, "-m", "ruff", "format", "-q", "--line-length", "70", str(copy)]
-            subprocess.run(narrow, check=True)
-            assert texts(read_source(copy)) == before, path
+    sources = {
+        tmp_path / f"{entry.id}_{path.name}": path
+        for entry in catalogue().values()
+        for path in entry.folder.glob("*.py")
+    }
+    for copy, path in sources.items():
+        copy.write_bytes(path.read_bytes())
+    narrow = [sys.executable, "-m", "ruff", "format", "-q", "--line-length", "70", str(tmp_path)]
+    subprocess.run(narrow, check=True)
+    assert sum(copy.read_bytes() != path.read_bytes() for copy, path in sources.items()) > len(catalogue())
+    for copy, path in sources.items():
+        assert texts(read_source(copy)) == texts(read_source(path)), path
 
 
 def test_an_edited_docstring_in_every_file_changes_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:

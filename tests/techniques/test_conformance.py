@@ -27,6 +27,8 @@ from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
 from suite.measure.contenders.fork_servers import shared
+from suite.measure.rules.conduct import watched
+from suite.measure.rules.surroundings import check_methods
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
@@ -108,8 +110,10 @@ def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None)
     """Check all that is asked of a technique but that it changes something and does all that it says that it does, and
     return whether it does."""
     run = place.run(name, mesh)
+    objects = watched(run)
     assert run.attachment.sites, "a technique says where it acts"
     own = trained(run, place.steps)
+    check_methods(objects)
     assert run.attachment.proven
 
     half = place.run(name, mesh)

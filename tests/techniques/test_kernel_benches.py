@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from suite.guard import kernel_report
 from suite.kernels import gates
 from suite.kernels.bench import CHECKED_SIZES, Bench, Inputs, error_units, examine
+from tests.kernels import compiled
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")  # Triton has no wheel for some platforms
 multi_tensor = pytest.importorskip("suite.kernels.multi_tensor")
@@ -125,7 +126,7 @@ def test_a_step_over_any_number_of_tensors_launches_this_and_nothing_else(
 @pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 def test_machine_code_for_hopper_is_within_budget(folder: str) -> None:
     manifests = import_module(f"{folder}.kernel").MANIFESTS
-    codes = gates.machine_code(f"{folder}.kernel")
+    codes = compiled.machine_code(f"{folder}.kernel")
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}
     assert not any(violations.values()), violations

@@ -10,7 +10,7 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
 from tests.runs import leave_unless_changed
-from tests.techniques.tried_mutants import is_as_tried, kept
+from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried, kept
 
 WRITTEN = 4
 
@@ -30,6 +30,11 @@ def test_every_mutant_is_noticed(name: str, process: Deputies, request: pytest.F
     leave_unless_changed(name, request)
     notices = list(noticed([entry], list(baselines()), process))
     assert [each.mutant.name for each in notices if each.survives] == []
+
+
+def test_every_run_tries_one_of_each_category() -> None:
+    categories = [catalogue()[id].card.category for id in IN_EVERY_RUN]
+    assert sorted(categories) == sorted({entry.card.category for entry in catalogue().values()})
 
 
 def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:

@@ -53,7 +53,7 @@ class Conduct:
     def begin(self, run: Run, set_up_flops: int | None) -> None:
         """Notes what a run that is set up must leave as it is; ``set_up_flops``: what that took, where it is known.
         Raises RuleBroken for data that it may not have."""
-        self._objects = [(run, {}), (run.attachment, {}), (run.baseline, {"data": vars(run.baseline).get("data")})]
+        self._objects = watched(run)
         self._set_up_flops = set_up_flops
         self._seen = run.step, held_out.state_of(run.model)
         self.count_from(run)
@@ -121,6 +121,16 @@ class Conduct:
         if self.seal.broken:
             self.seal.check()
         self._check_updates(run)
+
+
+def watched(run: Run) -> list[tuple[object, dict[str, Any]]]:
+    """What keeps its methods from now on, each with what was put in place of one by right while the run was set up: the
+    harness's own data, and the autocast of a technique whose precision no recipe has."""
+    return [
+        (run, {"autocast": vars(run).get("autocast")}),
+        (run.attachment, {}),
+        (run.baseline, {"data": vars(run.baseline).get("data")}),
+    ]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from torch import Tensor
 from suite.kernels import gates
 from suite.loop.data import generator
 from techniques.fine_tuning.shared import low_rank
+from tests.kernels import compiled
 
 kernel = pytest.importorskip("techniques.fine_tuning.shared.low_rank_kernel")  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
@@ -106,7 +107,7 @@ def test_what_the_kernels_do_not_take() -> None:
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.fine_tuning.shared.low_rank_kernel")
+    codes = compiled.machine_code("techniques.fine_tuning.shared.low_rank_kernel")
     manifests = kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}

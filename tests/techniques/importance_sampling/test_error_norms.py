@@ -14,6 +14,7 @@ from suite.kernels import gates
 from suite.loop.data import Batch
 from techniques.importance_sampling.shared import error_norms
 from techniques.importance_sampling.shared.error_norms import ScoredCrossEntropy, losses_and_scores
+from tests.kernels import compiled
 from tests.runs import new_run
 
 kernel = pytest.importorskip(
@@ -180,7 +181,7 @@ def test_models_train_with_the_kernel_as_without(technique: str, monkeypatch: py
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.importance_sampling.shared.error_norms_kernel")
+    codes = compiled.machine_code("techniques.importance_sampling.shared.error_norms_kernel")
     manifests = kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}

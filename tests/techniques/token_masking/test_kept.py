@@ -11,6 +11,7 @@ from torch import Tensor
 from suite.kernels import gates
 from techniques.token_masking.shared import kept
 from techniques.token_masking.shared.kept import KeptTokens, kept_indices, kept_tokens
+from tests.kernels import compiled
 
 kept_kernel = pytest.importorskip("techniques.token_masking.shared.kept_kernel")  # not every platform has Triton
 portable = pytest.importorskip("suite.kernels.portable")
@@ -161,7 +162,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 
 
 def test_machine_code_for_hopper_is_within_budget() -> None:
-    codes = gates.machine_code("techniques.token_masking.shared.kept_kernel")
+    codes = compiled.machine_code("techniques.token_masking.shared.kept_kernel")
     manifests = kept_kernel.MANIFESTS
     assert codes.keys() == manifests.keys()
     violations = {name: gates.check(code, manifests[name].budget) for name, code in codes.items()}
