@@ -8,7 +8,7 @@
 # All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
 VENV ?= .venv
-MINUTES ?= 10.5
+MINUTES ?= 10
 ROUNDS ?= 8
 SHARE ?= 1
 READY = $(VENV)/.ready
