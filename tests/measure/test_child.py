@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_what_a_child_left_behind_ends_with_it(tmp_path: Path) -> None:
         in_child(_leaves_two_and_dies, tmp_path, limit_s=60)
     left = [int(path.name) for path in tmp_path.iterdir()]
     assert len(left) == 2 and not living().keys() & set(left)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is seen in /dev/shm")
+@pytest.mark.parametrize(("leave", "how"), [(os._exit, "exit code 7"), (time.sleep, "no answer within")])
+def test_what_a_child_left_of_shared_memory_goes_with_it(leave: Callable[[int], Any], how: str) -> None:
+    name = f"leantrain-test-{os.getpid()}"
+    with pytest.raises(ContenderFailed, match=how):
+        in_child(_leaves_shared_memory, name, leave, limit_s=2)
+    assert not Path("/dev/shm", name).exists()
+
+
+def _leaves_shared_memory(name: str, leave: Callable[[int], Any]) -> None:
+    shared = SharedMemory(name, create=True, size=1)
+    assert Path("/dev/shm", shared.name).exists()
+    leave(7)
 
 
 def test_a_copy_that_is_forked_has_no_say() -> None:
