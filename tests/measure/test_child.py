@@ -20,7 +20,7 @@ import torch
 
 from suite.measure.contenders import child, fork_servers, output
 from suite.measure.contenders.child import ContenderFailed, failure, in_child
-from suite.measure.contenders.contender import ranks_of
+from suite.measure.contenders.contender import distributing, ranks_of
 from suite.measure.contenders.processes import living
 from suite.measure.contenders.replies import LONGEST_TEXT, plain
 from suite.record.job import Job, Setting, StackError
@@ -70,6 +70,12 @@ def test_ranks_are_asked_of_a_child_and_a_stack_that_cannot_be_built_says_why() 
     assert ranks_of(Job(setting=setting, stack="dp_ddp")) == 2
     with pytest.raises(StackError, match="cannot be stacked"):
         ranks_of(Job(setting=setting, stack="lion+adamw"))
+
+
+def test_of_techniques_that_distribute_a_model_one_whose_code_fails_is_left_out_with_the_reason() -> None:
+    those, broken = distributing(["lion", "no_such", "dp_ddp"])
+    assert those == ["dp_ddp"] and list(broken) == ["no_such"]
+    assert broken["no_such"].startswith("no_such: failed: UnknownId: no technique is called 'no_such'")
 
 
 # what it says ---------------------------------------------------------------------------------------------------------
