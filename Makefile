@@ -51,9 +51,10 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Attacks that a test may not afford: kills, signals, hostile techniques, full disks. SHARE=0.1 makes a tenth of them.
+# Attacks that a test may not afford: kills, signals, hostile techniques, full disks. SHARE=0.1 makes a tenth of them,
+# ATTACK="kills disks" these alone; their rows take the place of those that are committed.
 torture: $(READY)
-	$(VENV)/bin/python -m tests.torture --share $(SHARE) --write tests/torture/README.md
+	$(VENV)/bin/python -m tests.torture --share $(SHARE) --keep $(ATTACK)
 
 # The harness's own figures: start-up, a learned run, several at once, A/A timings and their spread.
 numbers: $(READY)

@@ -29,7 +29,7 @@ from leantrain.loop_context import StepContext
 from leantrain.own_loop import OwnLoop, UnknownSteps
 from leantrain.user_model import Loss, UserModel
 from suite.entries.catalogue import catalogue, lookup
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.recipe import Recipe
 from suite.record.job import BASELINE, StackError, canonical, techniques_of
 
@@ -69,7 +69,7 @@ def apply(
         ValueError: what cannot be done to this model, in one sentence, NoBlocks among them. The model is as it was.
     """
     check(stack)
-    technique = build(stack)
+    technique = built(stack)
     own = _recipe(batch, learning_rate, steps, recipe)
     check_one_device(model)
     with as_it_was(model):

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from suite.entries.setting import DEVICES, chosen, setting_of
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.paper_scale import Scale, SideBySide, side_by_side
 from suite.record.job import TASKS
@@ -104,7 +104,7 @@ def count(
         suite.loop.technique.Unavailable: if the step depends on values; it says where.
     """
     setting = setting_of(baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, model=model)
-    build(stack)
+    built(stack)
     scale = Scale(setting.but(device=chosen("device", device, DEVICES)), batch_size, sequence_length, ranks)
     (sides,) = side_by_side([stack], scale, chosen("task", task, TASKS) if task else None)
     if sides.stack.counters is None:

@@ -12,7 +12,7 @@ import torch
 from leantrain.applying import check
 from suite.entries.checkpoints import weight_files
 from suite.entries.locations import check_configuration
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.technique import overrides
 from suite.model.anatomy import anatomy
 from suite.record.job import canonical
@@ -78,7 +78,7 @@ def script(stack: str, model: str) -> str:
     is no such folder, ValueError for a model that cannot be built or has no Transformer blocks.
     """
     check(stack)
-    technique = build(stack)
+    technique = built(stack)
     source = source_of(model)
     filled = [each for each in technique.techniques.values() if not each.is_reference]
     updates, adds = (any(overrides(each, name) for each in filled) for name in ("update", "loss"))

@@ -25,6 +25,7 @@ from suite.cli.options import (
     TaskOption,
     TrainingOptions,
     device_named,
+    named,
     refusing,
     setting_of,
     task_of,
@@ -81,6 +82,7 @@ def check_gpu(name: str) -> None:
 
 @app.command(rich_help_panel=MEASURE)
 def count(
+    context: typer.Context,
     stacks: Annotated[
         list[str] | None,
         typer.Option(
@@ -129,6 +131,8 @@ def count(
     others are counted all the same.
     """
     with understandable(as_json):
+        if named(context, "folder") and not keep:
+            raise ValueError("--results says where counts are kept: add --keep, or leave it out")
         from suite.entries.catalogue import catalogue, lookup
         from suite.measure.at_scale import paper_scale
         from suite.measure.at_scale.aside import aside
@@ -154,7 +158,9 @@ def count(
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
         with bar(quiet=as_json) as progress, aside() as apart:
             apart.check(stacks or ())
-            counts = paper_scale.side_by_side(stacks or ["baseline"], scale, task_of(training), progress, apart.counted)
+            counts = paper_scale.side_by_side(
+                stacks or ["baseline"], scale, task_of(training), progress, apart.counted, apart.asked
+            )
             times = _times(counts, gpu, apart) if gpu else []
     if as_json:
         known = [each.as_dict() for each in counts]
@@ -223,7 +229,7 @@ def _keep_times(
     wanted = stacks or [id for id, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress, aside() as apart:
         apart.check(wanted)
-        known = survey_times(wanted, scale, device, folder, task, progress, apart.traced)
+        known = survey_times(wanted, scale, device, folder, task, progress, apart.traced, apart.asked)
     shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
     if as_json:
         print(json.dumps([each.model_dump() for each in shown], indent=1))
@@ -247,7 +253,7 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
         apart.check(wanted)
         known = survey(
             wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress,
-            apart.counted, lambda failure: warn(f"{failure.stack}: {failure.unavailable}"),
+            apart.counted, lambda failure: warn(f"{failure.stack}: {failure.unavailable}"), apart.asked,
         )  # fmt: skip
     shown = known.only([canonical(each) for each in wanted], [at])
     if as_json:

@@ -25,6 +25,7 @@ from suite.cli.options import (
     Threads,
     check_installed,
     having,
+    named,
     share_of,
 )
 from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
@@ -130,6 +131,7 @@ def calibrate(
 
 @app.command(rich_help_panel=GUARD)
 def check(
+    context: typer.Context,
     against: Annotated[
         str | None,
         typer.Option(
@@ -193,6 +195,8 @@ def check(
     with understandable(as_json):
         if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
             raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
+        if named(context, "folder") and not calibrate_:
+            raise ValueError("--results says where a copy of a calibration is kept: add --calibrate, or leave it out")
         from suite.guard.check import is_reference
 
         wanted = share_of("10%" if slower is None else slower) if speed or slower is not None else None

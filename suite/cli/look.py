@@ -17,12 +17,14 @@ from suite.cli.options import (
     Baselines,
     Device,
     Json,
+    KnownResults,
     OneRecipe,
     Results,
     SizeOption,
     TargetOptions,
     device_named,
     looking_up,
+    named,
     setting_of,
 )
 from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
@@ -45,6 +47,7 @@ def _categories_and_techniques(incomplete: str) -> list[str]:
 
 @app.command("list", rich_help_panel=LOOK)
 def list_(
+    context: typer.Context,
     what: Annotated[
         str | None,
         typer.Argument(
@@ -54,7 +57,7 @@ def list_(
         ),
     ] = None,
     citations: Annotated[bool, typer.Option("--bibtex", help="Print the papers as BibTeX.")] = False,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """List the techniques: what they change, on which baselines, against what; or show one's card.
@@ -74,6 +77,8 @@ def list_(
                 broken, entries = {}, known_as(what, sound)
             if len(entries) == 1 and entries[0].card.category != what and not citations:
                 return _show(entries[0], folder, as_json)
+        if named(context, "folder"):
+            raise ValueError("--results says where the studies of one technique are: name its id, or leave it out")
     if citations:
         from suite.show.bibtex import bibtex
 
@@ -284,7 +289,7 @@ def doctor(
     file: Annotated[
         Path | None, typer.Option("--write", help="Of a rehearsal: the file of its findings, in which it goes on.")
     ] = None,
-    results: Results = RESULTS,
+    results: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Say what this machine can measure, what is missing, and what would disturb a measurement now.

@@ -20,10 +20,10 @@ from suite.cli.options import (
     EvidenceOptions,
     Hang,
     Json,
+    KnownResults,
     LearningOptions,
     Limit,
     MachineOptions,
-    Results,
     Sizes,
     Stack,
     TargetOptions,
@@ -142,8 +142,7 @@ def run(
         from suite.entries.installed import baselines
         from suite.entries.setting import check_size, chosen
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart
-        from suite.measure.contenders.world import is_distributed
+        from suite.measure.contenders.contender import check_buildable, check_model_apart, distributing
         from suite.measure.controls import control_pairs
         from suite.measure.peers import peer_pairs
         from suite.measure.plan import pairs_of
@@ -151,12 +150,12 @@ def run(
         from suite.show.pages.beside import HEAD, beside
 
         sound, broken = with_cards(catalogue())
-        stacks, names = (
-            techniques or [each for each in sound if not ranks or is_distributed(each)],
-            on or list(baselines()),
-        )
+        stacks, names = techniques or list(sound), on or list(baselines())
         if techniques:  # of all, one that is broken is a row
             broken = {}
+        elif ranks:
+            stacks, failing = distributing(sound)
+            broken |= failing
         for reason in broken.values():
             warn(f"left out: {reason}")
         for name in names:
@@ -486,7 +485,7 @@ def repro(
         str | None,
         typer.Argument(help="A record's id, or its beginning; `claims ID` prints ids. [the quickest of the curves]"),
     ] = None,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     data: Annotated[str | None, typer.Option("--data", help="Where the record's data is. [embedded data]")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Store the repetition: of two records of the same the board shows the newer.")

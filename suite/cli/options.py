@@ -52,14 +52,19 @@ def baseline_names(incomplete: str) -> list[str]:
     return [point.name for point in entry_points(group="leantrain.baselines") if point.name.startswith(incomplete)]
 
 
-def refusing(check: Callable[[str], object]) -> Callable[..., Any]:
+def named(context: typer.Context, parameter: str) -> bool:
+    """Whether the command line names this option or argument."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refusing(check: Callable[[Any], object]) -> Callable[..., Any]:
     """The callback that ends a command by the sentence of ``check`` before it loads what it is to run."""
 
-    def callback(context: typer.Context, parameter: typer.CallbackParam, value: str | list[str] | None) -> Any:
-        source = context.get_parameter_source(parameter.name or "")
-        if value and not context.resilient_parsing and source is not None and source.name == "COMMANDLINE":
+    def callback(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+        if value and not context.resilient_parsing and named(context, parameter.name or ""):
             with understandable(context.meta.get("as_json", False)):
-                for each in [value] if isinstance(value, str) else value:
+                for each in value if isinstance(value, list | tuple) else [value]:
                     check(each)
         return value
 
@@ -199,10 +204,19 @@ def _check_device(device: str) -> None:
         check_device(device)
 
 
+def _check_there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; measure something with: leantrain run --results {folder}")
+
+
 OF_DEVICES: dict[str, Any] = {"autocompletion": words("cpu", "cuda"), "callback": refusing(_check_device)}
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", **OF_DEVICES)]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of a contender.")]
 Results = Annotated[Path, typer.Option("--results", help="The folder that records are read from and written to.")]
+KnownResults = Annotated[
+    Path,
+    typer.Option("--results", help="The folder that records are read from.", callback=refusing(_check_there)),
+]
 Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]
 Budget = Annotated[float, typer.Option("--budget", min=1, help="Seconds of timing that one item may take.")]
 

@@ -13,10 +13,10 @@ from suite.cli.options import (
     OF_STACKS,
     RESULTS,
     Json,
+    KnownResults,
     ModelOption,
     OneBaseline,
     OneRecipe,
-    Results,
     SizeOption,
     TargetOptions,
     TaskOption,
@@ -88,7 +88,7 @@ def recommend(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count and order, and say what would be measured; measure nothing.")
     ] = False,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Recommend the stack of techniques for a model, a memory and a goal: counted at its size, then measured here.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from suite.cli.options import OF_SIZES, RESULTS, Baselines, Json, Results, Techniques, technique_names, words
+from suite.cli.options import OF_SIZES, RESULTS, Baselines, Json, KnownResults, Techniques, technique_names, words
 from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def leaderboard(
     ] = None,
     techniques: Techniques = None,
     on: Baselines = None,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Write the leaderboard from the records of the results folder: boards for people, tables for other tools.
@@ -193,7 +193,7 @@ def claims(
             **OF_SIZES,
         ),
     ] = None,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Judge the papers' claims by the records: outcome, distance from the paper's setting, interval, evidence, and the
@@ -323,7 +323,7 @@ def history(
     write: Annotated[
         Path | None, typer.Option("--write", help="Draw the series and their steps to this file (.svg, .pdf, .png).")
     ] = None,
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Find where a technique's ratios changed over time: steps beyond chance, in the records of the results folder.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from suite.cli.options import RESULTS, Json, Results
+from suite.cli.options import RESULTS, Json, KnownResults, Results
 from suite.cli.shared import REPORT, Exit, app, escape, fail, many, out, understandable, warn
 
 
@@ -23,7 +23,7 @@ def publish(
             help="A folder, or a data set of the Hugging Face Hub: hf://datasets/OWNER/NAME.",
         ),
     ],
-    folder: Results = RESULTS,
+    folder: KnownResults = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Publish the records for others: Parquet tables with a data set's card, in a folder or on the Hugging Face Hub.

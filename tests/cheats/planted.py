@@ -2,6 +2,7 @@
 
 Some are of published boards (scores of kernels and of optimizers that were withdrawn), some of what a careless
 implementer does. ``LEARNED`` ones are caught in a run that learns, ``TIMED`` ones beside a reference on the clock.
+``python -m tests.cheats.planted`` prints the table of README.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ TIMED: list[str] = []
 def plant(kind: list[str], name: str, rule: str, body: str) -> None:
     kind.append(name)
     CHEATS[name] = (textwrap.dedent(body), rule)
+
+
+def table() -> str:
+    """All cheats, how each is tried, and the rule that ends it."""
+    lines = ["| cheat | tried | rule that ends it |", "|---|---|---|"]
+    for name, (_, rule) in CHEATS.items():
+        lines.append(f"| {name.replace('_', ' ')} | {'on the clock' if name in TIMED else 'as it learns'} | {rule} |")
+    return "\n".join(lines) + "\n"
 
 
 # the clock ------------------------------------------------------------------------------------------------------------
@@ -378,3 +387,7 @@ plant(
         return model
 """,
 )
+
+
+if __name__ == "__main__":
+    print(table(), end="")

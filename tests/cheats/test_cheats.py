@@ -42,6 +42,10 @@ def test_there_are_enough() -> None:
     assert len(planted.CHEATS) >= 16
 
 
+def test_the_committed_table_has_them_all() -> None:
+    assert (Path(planted.__file__).parent / "README.md").read_text("utf-8").endswith(f"\n\n{planted.table()}")
+
+
 @pytest.mark.parametrize("name", planted.CHEATS)
 def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str, list[str]]) -> None:
     status, reason = ends[name]

@@ -72,7 +72,7 @@ def test_a_command_that_is_ended_ends_its_work(tmp_path: Path) -> None:
         os.kill(int(mark.read_text()), 0)
 
 
-@pytest.mark.parametrize("command", [("list", "dies"), ("claims", "dies", "--exact")])
+@pytest.mark.parametrize("command", [("list", "dies"), ("claims", "dies", "--exact"), ("leaderboard", "-t", "dies")])
 def test_a_technique_that_dies_as_it_is_loaded_is_a_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
     plugin.write(tmp_path, {"dies": "signal.raise_signal(signal.SIGSEGV)"})
     card = tmp_path / "planted_faults" / "planted" / "dies" / "card.toml"
@@ -95,6 +95,16 @@ def test_a_technique_that_dies_as_it_is_counted_is_a_row_and_the_others_are_coun
     assert rows["dies_counted"]["stack"]["reason"] == "crashed: the process ended with exit code 3"
     assert rows["lion"]["ratios"]["optimizer_state_bytes"] == 0.5
     assert rows["dies_counted"]["reference"] == rows["lion"]["reference"] and rows["lion"]["reference"]["reason"] == ""
+
+
+def test_a_technique_that_dies_as_its_ranks_are_asked_for_is_a_row_and_the_others_are_counted(tmp_path: Path) -> None:
+    plugin.write(tmp_path, {"dies": "signal.raise_signal(signal.SIGSEGV)"})
+    stacks = ("-t", "dies", "-t", "dp_ddp")
+    done = plugin.leantrain(tmp_path, "count", *stacks, "-b", "gpt", "--size", "pico", "--ranks", 4, "--json")
+    assert done.returncode == 5 and "Traceback" not in done.stderr
+    first, second = json.loads(done.stdout)
+    assert first["stack"]["reason"] == "crashed: died of SIGSEGV" and first["reference"] is None
+    assert second["stack"]["stack"] == "dp_ddp:ranks=4" and second["stack"]["ranks"] == 4
 
 
 @pytest.mark.parametrize("command", [("list",), ("list", "lion")])

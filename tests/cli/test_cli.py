@@ -446,7 +446,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("compare", "progressive_patch", "-b", "gpt"), "progressive_patch is not for gpt: its card names vit"),
     (("compare", "lion", "sam+saf", "-b", "bert"), "saf is not for bert: its card names vit"),
     (("stack", "lion+progressive_patch", "-b", "gpt"), "progressive_patch is not for gpt: its card names vit"),
-    (("history", "-t", "lionn", "--results", "/no/such/results"), "no technique is called 'lionn'; did you mean lion"),
+    (("history", "-t", "lionn", "--results", "tests/cli"), "no technique is called 'lionn'; did you mean lion"),
     (("list", "optimisers"), "no category or technique is called 'optimisers'; did you mean optimizers"),
     (("list", "lionn"), "no category or technique is called 'lionn'; did you mean lion"),
     (("claims", "lion."), "no claim of lion is called ''; there are: "),
@@ -480,6 +480,12 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lion", "--data", "suite/lopo"), "no such file or folder; did you mean suite/loop?"),
     (("publish", "--to", "hf:/me/mine"), "is neither a folder nor a data set of the Hub: hf://datasets/OWNER/NAME"),
     (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
+    *(((*command, "--results", "/no/such/results"), "there is no folder /no/such/results; measure something with: ")
+      for command in (("list", "lion"), ("leaderboard",), ("claims",), ("history",), ("publish", "--to", "x"),
+                      ("repro",), ("doctor",), ("recommend", "--memory", "1GB"))),
+    (("list", "--results", "."), "--results says where the studies of one technique are: name its id, or leave it out"),
+    (("count", "-t", "lion", "--results", "."), "--results says where counts are kept: add --keep, or leave it out"),
+    (("check", "--against", "main", "--results", "."), "--results says where a copy of a calibration is kept"),
 ]  # fmt: skip
 
 
@@ -575,6 +581,7 @@ def test_a_fault_of_the_harness_is_no_usage_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_selected(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     code, _, error = called("leaderboard", "--results", tmp_path / "empty")
     assert code == Exit.NOTHING
     assert "holds no records; measure some with: leantrain run" in error

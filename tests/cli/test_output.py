@@ -161,4 +161,5 @@ def test_a_techniques_card_ends_with_what_its_studies_found(tmp_path: Path) -> N
     assert code == 0 and "numbers: not one over the other" in text
     assert text.index("Properties of this") < text.index("modelled\t1.586") < text.index("measured\tn/a")
     assert text.count("Study bert nano (modern)") == 1 and "\nother" not in text
+    (tmp_path / "none").mkdir()
     assert "Study" not in called("list", "sanger", "--results", tmp_path / "none")[1]

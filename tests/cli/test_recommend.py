@@ -28,7 +28,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(tmp_path: Path, *options: str) -> Any:
     """A call without records, which would take most of its time."""
-    return CliRunner().invoke(app, [*PICO, "--results", str(tmp_path / "none"), *options])
+    none = tmp_path / "none"
+    none.mkdir(exist_ok=True)
+    return CliRunner().invoke(app, [*PICO, "--results", str(none), *options])
 
 
 @pytest.mark.parametrize(

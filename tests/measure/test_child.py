@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from suite.measure.contenders import child, fork_servers, output
 from suite.measure.contenders.child import ContenderFailed, failure, in_child
-from suite.measure.contenders.contender import ranks_of
+from suite.measure.contenders.contender import distributing, ranks_of
 from suite.measure.contenders.processes import living
 from suite.measure.contenders.replies import LONGEST_TEXT, plain
 from suite.record.job import Job, Setting, StackError
@@ -71,6 +72,12 @@ def test_ranks_are_asked_of_a_child_and_a_stack_that_cannot_be_built_says_why() 
         ranks_of(Job(setting=setting, stack="lion+adamw"))
 
 
+def test_of_techniques_that_distribute_a_model_one_whose_code_fails_is_left_out_with_the_reason() -> None:
+    those, broken = distributing(["lion", "no_such", "dp_ddp"])
+    assert those == ["dp_ddp"] and list(broken) == ["no_such"]
+    assert broken["no_such"].startswith("no_such: failed: UnknownId: no technique is called 'no_such'")
+
+
 # what it says ---------------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +123,21 @@ def test_what_a_child_left_behind_ends_with_it(tmp_path: Path) -> None:
         in_child(_leaves_two_and_dies, tmp_path, limit_s=60)
     left = [int(path.name) for path in tmp_path.iterdir()]
     assert len(left) == 2 and not living().keys() & set(left)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is seen in /dev/shm")
+@pytest.mark.parametrize(("leave", "how"), [(os._exit, "exit code 7"), (time.sleep, "no answer within")])
+def test_what_a_child_left_of_shared_memory_goes_with_it(leave: Callable[[int], Any], how: str) -> None:
+    name = f"leantrain-test-{os.getpid()}"
+    with pytest.raises(ContenderFailed, match=how):
+        in_child(_leaves_shared_memory, name, leave, limit_s=2)
+    assert not Path("/dev/shm", name).exists()
+
+
+def _leaves_shared_memory(name: str, leave: Callable[[int], Any]) -> None:
+    shared = SharedMemory(name, create=True, size=1)
+    assert Path("/dev/shm", shared.name).exists()
+    leave(7)
 
 
 def test_a_copy_that_is_forked_has_no_say() -> None:

@@ -38,7 +38,8 @@ def test_a_cost_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_does_not_go_together_is_a_row_with_its_reason() -> None:
     cost = Counting(SCALE).cost("revolve+vdnn")
-    assert cost.why_not and cost.peak_bytes == 0
+    assert cost.why_not == "revolve and vdnn cannot be stacked: each plans how the same blocks run; keep one of them"
+    assert cost.peak_bytes == 0
 
 
 def steps(stack: str, minutes: float, share: float = 1.0) -> int:

@@ -236,5 +236,6 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     code, said, error = called("merge", damaged, "--results", theirs, "--json")
     assert (code, json.loads(said)["added"]) == (Exit.USAGE, {"learned": 1})
     assert f"{damaged}:1: " in error and "it is left out" in error
+    (tmp_path / "empty").mkdir()
     assert called("publish", "--to", tmp_path / "none", "--results", tmp_path / "empty")[0] == Exit.NOTHING
     assert called("publish", "--to", "s3://bucket", "--results", ours)[0] == Exit.USAGE

@@ -43,6 +43,7 @@ def test_only_a_board_of_the_same_records_is_replaced(there: Path, name: str) ->
 def test_an_empty_results_folder_leaves_the_board(there: Path) -> None:
     assert called("leaderboard")[0] == Exit.FINE
     before = Path("leaderboard.md").read_bytes()
+    Path("empty").mkdir()
     assert called("leaderboard", "--results", "empty", "--replace")[0] == Exit.NOTHING
     assert Path("leaderboard.md").read_bytes() == before
 

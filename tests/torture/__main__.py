@@ -1,4 +1,4 @@
-"""``python -m tests.torture [--share 0.1] [--write FILE] [ATTACK ...]``: makes the attacks and prints their table."""
+"""``python -m tests.torture [--share 0.1] [--keep] [ATTACK ...]``: makes the attacks and prints their rows."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ import argparse
 import importlib
 import os
 import pkgutil
-import platform
 import sys
-import time
 import traceback
-from pathlib import Path
+from collections.abc import Iterator
 
 from tests import torture
 from tests.torture import Attack, Row, Scale
-
-HEADING = """\
-# Torture
-
-What `make torture` printed on this machine. Real signals, processes, files and disks; each trial looks for what was
-lost, left behind, or ended in a traceback.
-
-"""
+from tests.torture.table import keep, told
 
 
 def attacks() -> dict[str, Attack]:
@@ -36,44 +27,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="ATTACK", help=f"some of: {', '.join(known)} [all]")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of trials [1]")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the table to this file")
+    parser.add_argument("--keep", action="store_true", help="keep each attack's rows in the committed table")
     asked = parser.parse_args()
     if foreign := sorted(set(asked.names) - set(known)):
         parser.error(f"no attack is called {', '.join(foreign)}; there are: {', '.join(known)}")
-    start_s = time.monotonic()
     rows: list[Row] = []
-    print("| test | trials | outcome |\n|---|---|---|", flush=True)
     for name in asked.names or known:
-        try:
-            for each in known[name](Scale(asked.share)):
-                rows.append(each)
-                print(line(each), flush=True)
-        except Exception as error:  # of one attack; the others are made
-            traceback.print_exc()
-            rows.append(Row(name, 0, f"the attack itself failed: {type(error).__name__}: {error}", held=False))
-            print(line(rows[-1]), flush=True)
-    if asked.write:
-        asked.write.write_text(document(rows, asked.share, time.monotonic() - start_s), "utf-8")
+        load, made = os.getloadavg()[0], []
+        for each in made_of(name, known[name], Scale(asked.share)):
+            made.append(each)
+            print(f"{name}: {each.test}: {each.trials} trials: {told(each)}", flush=True)
+        if asked.keep:
+            keep(name, made, asked.share, load)
+        rows += made
     failed = [each for each in rows if not each.held]
     print(f"{len(rows) - len(failed)} of {len(rows)} tests held", file=sys.stderr)
     return bool(failed)
 
 
-def line(each: Row) -> str:
-    """A row of the table in Markdown."""
-    cells = (each.test, str(each.trials), each.outcome + ("" if each.held else " **did not hold**"))
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-
-def document(rows: list[Row], share: float, seconds: float) -> str:
-    """The table as a page."""
-    of = "the usual numbers of trials" if share == 1 else f"{share:g} of the usual numbers of trials"
-    where = f"{of}, {seconds / 60:.0f} min, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
-    return (
-        HEADING
-        + "\n".join([f"With {where}.", "", "| test | trials | outcome |", "|---|---|---|", *map(line, rows)])
-        + "\n"
-    )
+def made_of(name: str, attack: Attack, scale: Scale) -> Iterator[Row]:
+    """The rows of one attack; of one that fails itself, a row that says so."""
+    try:
+        yield from attack(scale)
+    except Exception as error:  # the others are made
+        traceback.print_exc()
+        yield Row(name, 0, f"the attack itself failed: {type(error).__name__}: {error}", held=False)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ class Place:
             time.sleep(0.1)
         for each in processes:
             os.kill(each, signal.SIGKILL)
+        if (shared := Path("/dev/shm", f"leantrain-{self.folder.name}")).exists():
+            shared.unlink()
+            return "shared memory left"
         return f"{len(processes)} processes left" if processes else ""
 
     def folders(self) -> int:

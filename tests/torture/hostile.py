@@ -90,6 +90,14 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "ok",
     ),
     "leaves_a_program": (step("import subprocess; subprocess.Popen(['sleep', '3600'], start_new_session=True)"), "ok"),
+    "leaves_shared_memory": (
+        step(
+            "from multiprocessing.shared_memory import SharedMemory\n"
+            "self.shared = SharedMemory('leantrain-' + Path(os.environ['LEANTRAIN_PLACE']).name, True, 1)\n"
+            "os._exit(7)"
+        ),
+        "crashed",
+    ),
     "leaves_a_thread": (step("import threading; threading.Thread(target=time.sleep, args=(3600,)).start()"), "ok"),
     # what it changes
     "closes_files": (step("os.closerange(3, 4096)"), "crashed"),

@@ -1,6 +1,6 @@
-"""``leantrain run`` ended at random moments: by ``kill -9`` of its group and of itself alone, and by each signal.
+"""``leantrain run`` ended at random moments, as :mod:`tests.torture.kills` and :mod:`tests.torture.signals` do.
 
-Each trial ends a run, looks for what it left, ends it again, and lets it come to its end: all that was stored before is
+Each trial ends a run, looks for what it left, and lets the next one come to its end: all that was stored before is
 there, every seed once, and nothing else is left. A signal that can be handled comes after the command's first line:
 before it, Python itself is still loading.
 """
@@ -11,35 +11,23 @@ import os
 import random
 import signal
 import subprocess
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tests import plugin
-from tests.torture import Row, Scale, row, unavailable
+from tests.torture import Row, row, unavailable
 from tests.torture.command import LIMIT_S, SHORT, Place, at_once, place
 
 RUN = ("run", *SHORT, "-t", "twin")
 LATEST_S = 30.0  # of an idle machine's run, start-up included
-TOLD = b"interrupted; what was measured is kept"
 
 
-def attack(scale: Scale) -> Iterator[Row]:
-    kills: list[tuple[str, int, Callable[[random.Random], str]]] = [
-        ("kill -9 of the whole group during a run", 100, lambda coin: ended(coin, signal.SIGKILL, group=True)),
-        ("SIGKILL of the command alone", 20, lambda coin: ended(coin, signal.SIGKILL, group=False)),
-        *((f"{how.name} during a run", 20, lambda coin, how=how: ended(coin, how, group=False))
-          for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
-        ("kill -9 of the fork server while it loads", 10, lambda coin: without_server(coin)),
-        ("a temporary folder with a path of 110 characters", 1, lambda coin: far_away()),
-    ]  # fmt: skip
-    for test, usual, trial in kills:
-        if not os.path.isdir("/proc/self"):
-            yield unavailable(test, "processes are found in /proc")
-            continue
-        with at_once() as pool:
-            yield row(test, Counter(pool.map(trial, map(random.Random, range(scale.trials(usual))))))
+def made(test: str, trials: int, trial: Callable[[random.Random], str]) -> Row:
+    """The row of so many trials, as many side by side as there are cores."""
+    if not os.path.isdir("/proc/self"):
+        return unavailable(test, "processes are found in /proc")
+    with at_once() as pool:
+        return row(test, Counter(pool.map(trial, map(random.Random, range(trials)))))
 
 
 def ended(coin: random.Random, how: signal.Signals, group: bool) -> str:
@@ -77,36 +65,3 @@ def comes_to_its_end(at: Place) -> str:
     if learned != [("baseline", 0), ("baseline", 1), ("twin", 0)]:  # whose other seeds are the reference's
         return f"seeds {learned}"
     return at.left() or ("a temporary folder left" if at.folders() else "held")
-
-
-def without_server(coin: random.Random) -> str:
-    """The fork server is killed once while it loads."""
-    with place({"twin": "pass"}) as at:
-        command = at.start(*RUN)
-        end_s = time.monotonic() + LIMIT_S
-        while not (servers := [each for each in at.processes() if b"forkserver" in _called(each)]):
-            if command.poll() is not None or time.monotonic() > end_s:
-                break
-            time.sleep(0.02)
-        time.sleep(coin.uniform(0.0, 2.0))
-        for each in servers:
-            os.kill(each, signal.SIGKILL)
-        told = command.communicate(timeout=LIMIT_S)[1]
-        if b"Traceback" in told or b"Aborted" in told:
-            return f"a traceback: {told.splitlines()[-1].decode()}"
-        return at.left() or comes_to_its_end(at)
-
-
-def far_away() -> str:
-    """Everything as always, with a long TMPDIR."""
-    with place({"twin": "pass"}) as at, tempfile.TemporaryDirectory(prefix="x" * 100, dir="/tmp") as far:
-        at.environment["TMPDIR"] = far
-        return comes_to_its_end(at)
-
-
-def _called(process: int) -> bytes:
-    try:
-        with open(f"/proc/{process}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

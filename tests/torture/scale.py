@@ -1,4 +1,8 @@
-"""A hundred thousand records: every command over a whole store takes at most a minute and 2 GiB."""
+"""A hundred thousand records: every command over a whole store takes at most a minute and 2 GiB.
+
+The minute is one of a core, as the kernel counts it for all processes of a command: what an idle machine takes, since
+these commands compute in one thread; the time on the clock stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,14 @@ COMMANDS = {
     "claims": ["claims"],
     "history": ["history"],
     "export": ["leaderboard", "--write", "rows.csv"],
+    "a picture": ["leaderboard", "--write", "board.svg"],
+    "run --dry-run": ["run", "--dry-run"],
+    "doctor": ["doctor"],
+    "list sam": ["list", "sam"],
+    "publish": ["publish", "--to", "sent"],
+    "merge": ["merge", "sent"],
 }
+ENDS = (0, 1, 3, 4)  # as they should be: fine, something found, undecided, a machine that is busy
 
 
 def attack(scale: Scale) -> Iterator[Row]:
@@ -35,14 +46,15 @@ def attack(scale: Scale) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         generate(number, Path(folder) / "results")
         for name, arguments in COMMANDS.items():
-            code, seconds, gib = spent(arguments, Path(folder))
-            told = f"{seconds:.0f} s, {gib:.2f} GiB" + ("" if code in (0, 1, 3) else f", exit code {code}")
-            held = code in (0, 1, 3) and seconds <= LONGEST_S and gib <= MOST_GIB
+            code, core_s, clock_s, gib = spent(arguments, Path(folder))
+            told = f"{core_s:.0f} s ({clock_s:.0f} s on the clock), {gib:.2f} GiB"
+            held = code in ENDS and core_s <= LONGEST_S and gib <= MOST_GIB
+            told += "" if code in ENDS else f", exit code {code}"
             yield Row(f"{name} of {number:,} records (at most {LONGEST_S:.0f} s, {MOST_GIB:g} GiB)", 1, told, held)
 
 
-def spent(arguments: list[str], folder: Path) -> tuple[int, float, float]:
-    """The exit code, seconds and GiB of one command over ``folder``/results."""
+def spent(arguments: list[str], folder: Path) -> tuple[int, float, float, float]:
+    """The exit code of one command over ``folder``/results, seconds of a core and on the clock, GiB."""
     start_s = time.monotonic()
     with (folder / "printed").open("wb") as printed:
         process = subprocess.Popen(
@@ -51,7 +63,8 @@ def spent(arguments: list[str], folder: Path) -> tuple[int, float, float]:
         )  # fmt: skip
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, time.monotonic() - start_s, usage.ru_maxrss / 2**20
+    core_s = usage.ru_utime + usage.ru_stime
+    return process.returncode, core_s, time.monotonic() - start_s, usage.ru_maxrss / 2**20
 
 
 def generate(number: int, folder: Path) -> None:

@@ -4,14 +4,14 @@ row, and those that come after it are counted by the next process."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from suite.entries.catalogue import UnknownId
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.measure.at_scale.gpu_time import traced
 from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
 from suite.measure.contenders.child import ContenderFailed, Deputy
@@ -21,6 +21,8 @@ from suite.record.operators import TracedStep
 from suite.record.schema import Counters
 
 LIMIT_S = 600.0  # of one count
+
+T = TypeVar("T")
 
 
 class Aside:
@@ -38,12 +40,17 @@ class Aside:
             except ContenderFailed:
                 continue
 
+    def asked(self, question: Callable[..., T], *arguments: Any) -> T:
+        """``question(*arguments)``, a plain value, for which techniques are loaded. Raises UnknownId or ValueError as
+        it does, ContenderFailed where a technique fails."""
+        return self._deputy(question, *arguments, mendable=(UnknownId, ValueError))
+
     def counted(self, stack: str, scale: Scale) -> StepCount:
         """The step counted; what failed is a count with the reason. Raises ValueError for what refuses the scale."""
         try:
             return _counted_of(self._deputy(_counted, stack, scale, mendable=(ValueError,)))
         except ContenderFailed as failure:
-            return StepCount(stack, unavailable=f"{failure.status}: {failure.reason}", failed=True)
+            return StepCount.of_failure(stack, failure)
 
     def traced(self, stack: str, scale: Scale) -> TracedStep:
         """The step's operators. Raises ValueError for what refuses the scale, ContenderFailed for what failed."""
@@ -76,7 +83,7 @@ def _go_back() -> None:
 
 
 def _built(stack: str) -> None:
-    build(stack)
+    built(stack)
 
 
 def _counted(stack: str, scale: Scale) -> dict[str, Any]:

@@ -22,12 +22,12 @@ import torch
 from torch._subclasses import FakeTensor
 
 from suite.chain import tiers
-from suite.entries.catalogue import catalogue
+from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.sources import code_of
 from suite.judge.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, compared_with, trained_at
+from suite.measure.at_scale.paper_scale import Asking, Scale, SideBySide, StepCount, compared_with, here, trained_at
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
 from suite.measure.contenders.child import ContenderFailed
@@ -310,6 +310,7 @@ def survey_times(
     task: Task | None = None,
     progress: Progress = silent,
     trace: Tracing = traced,
+    ask: Asking = here,
 ) -> GpuTimes:
     """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
     the same code as then is not traced again."""
@@ -328,7 +329,10 @@ def survey_times(
 
     for done, stack in enumerate(wanted):
         progress(done / len(wanted), stack)
-        reference, own = compared_with(stack, at.task)
+        try:
+            reference, own = ask(compared_with, stack, at.task)
+        except ContenderFailed:  # so will its trace
+            reference, own = reference_of(stack)
         setting = at.but(task=task or own)
         other = (reference, known(reference, setting)) if reference != stack else None
         found = beside(other, (stack, known(stack, setting)), device)

@@ -39,9 +39,8 @@ from torch import Tensor
 
 from suite.entries.catalogue import reference_of
 from suite.entries.installed import baseline_of
-from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
-from suite.entries.spelling import build
+from suite.entries.together import built, run_of
 from suite.kernels.sharded import is_distributed as is_sharded
 from suite.loop.baseline import Baseline
 from suite.loop.data import Data, Examples
@@ -50,6 +49,7 @@ from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.weightless import weightless
+from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import is_distributed, reference_with_ranks, spelled_ranks, with_ranks
@@ -66,6 +66,8 @@ from suite.record.schema import COUNTS, Counters
 
 Counting = Callable[[str, "Scale"], "StepCount"]
 """How a stack's step is counted at a scale: here (:func:`counted`) or aside."""
+Asking = Callable[..., Any]
+"""``asking(question, *arguments)``: how a question is answered for which techniques are loaded: here or aside."""
 GENERATED_LATER = "what compiled code allocates is decided when it is generated"
 STEPS = 2  # before the counted one: optimizers make their state, and schedules by progress come round
 
@@ -111,6 +113,11 @@ class StepCount:
     data: str = ""
     unavailable: str = ""
     failed: bool = False
+
+    @classmethod
+    def of_failure(cls, stack: str, failure: ContenderFailed) -> StepCount:
+        """What stands for the count of a step that failed."""
+        return cls(stack, unavailable=f"{failure.status}: {failure.reason}", failed=True)
 
     def quantities(self) -> dict[str, int]:
         """What was counted, by the name and in the order of reports: bytes, FLOPs, parameters."""
@@ -180,7 +187,7 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
     """One step of the stack at that scale; ``then`` gets the run as that step leaves it. What cannot be counted is a
     StepCount with the reason.
 
-    Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise for a
+    Raises ValueError where the scale does not fit the baseline or the model, and what `built` and `Run` raise for a
     stack or a model that cannot be built.
     """
     try:
@@ -245,10 +252,10 @@ def noted_state(run: Run) -> Iterator[list[int]]:
 def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
     """A run of the stack at that scale, after its steps; inside, tensors have no values.
 
-    Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise.
+    Raises ValueError where the scale does not fit the baseline or the model, and what `built` and `Run` raise.
     """
     setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
-    technique = build(stack)
+    technique = built(stack)
     baseline = _shaped(baseline_of(setting), scale, is_distributed(stack))
     recipe = technique.recipe(baseline.recipe_of(setting))
     with (
@@ -311,24 +318,34 @@ class SideBySide:
         }
 
 
+def here(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer to a question for which techniques are loaded, in this process."""
+    return question(*arguments)
+
+
 def side_by_side(
     stacks: Iterable[str],
     scale: Scale,
     task: Task | None = None,
     progress: Progress = silent,
     count: Counting = counted,
+    ask: Asking = here,
 ) -> list[SideBySide]:
     """Each stack and the reference that its card names, counted; ``task`` in place of the card's own. What refuses the
     scale has the reason where others are counted beside it, and raises ValueError where none is."""
     wanted: list[tuple[str, str | None, Scale]] = []
+    known: dict[tuple[str, Scale], StepCount] = {}
     for stack in map(canonical, stacks):
         reference, own = reference_of(stack) if stack != BASELINE else (None, scale.setting.task)
+        at = replace(scale, setting=scale.setting.but(task=task or own))
         if scale.ranks is not None:
-            stack = with_ranks(stack, scale.ranks)
-            reference = reference_with_ranks(stack, scale.ranks)
-        wanted.append((stack, reference, replace(scale, setting=scale.setting.but(task=task or own))))
+            try:
+                stack, reference = ask(_on_ranks, stack, scale.ranks)
+            except ContenderFailed as failure:
+                known[stack, at] = StepCount.of_failure(stack, failure)
+                reference = None  # on as many ranks: that is not known
+        wanted.append((stack, reference, at))
     sides = [(each, at) for stack, reference, at in wanted for each in (reference, stack) if each is not None]
-    known: dict[tuple[str, Scale], StepCount] = {}
     for done, (each, at) in enumerate(sides):
         progress(done / len(sides), each)
         if (each, at) not in known:
@@ -353,26 +370,33 @@ def survey(
     progress: Progress = silent,
     count: Counting = counted,
     failed: Callable[[StepCount], object] = lambda count: None,
+    ask: Asking = here,
 ) -> PaperScale:
     """Counts the stacks and their references at that scale, and adds them to what is known; what has the same code as
     then is not counted again. A stack that spells its ranks is counted as :func:`of_its_ranks` says. ``keep`` gets all
     that is known after each count. What refuses the model, or cannot be counted, is known with its reason; ``failed``
     gets what failed, which is not kept."""
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
-    wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
+    wanted: dict[tuple[Setting, str], tuple[str, int | None]] = {}  # to what each is compared with, its ranks
     for stack in map(canonical, stacks):
-        reference, own = compared_with(stack, at.task)
-        setting = at.but(task=task or own)
-        wanted |= {(setting, each): compared_with(each, at.task)[0] for each in (reference, stack)}
+        try:
+            reference, own = ask(compared_with, stack, at.task)
+            sides = {
+                each: (ask(compared_with, each, at.task)[0], ask(spelled_ranks, each)) for each in (reference, stack)
+            }
+        except ContenderFailed as failure:
+            failed(StepCount.of_failure(stack, failure))
+            continue
+        wanted |= {(at.but(task=task or own), each): other for each, other in sides.items()}
     codes = {(each.place, each.stack): each.code for each in known.counts}
-    for done, ((setting, stack), reference) in enumerate(wanted.items()):
+    for done, ((setting, stack), (reference, ranks)) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
         place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
         code = code_of(setting, stack).counts
         if codes.get((place, stack)) == code:
             continue
         try:
-            step = count(stack, of_its_ranks(stack, replace(scale, setting=setting)))
+            step = count(stack, replace(scale, setting=setting, ranks=ranks or scale.ranks))
         except ValueError as refusal:
             step = StepCount(stack, unavailable=str(refusal))
         if step.failed:
@@ -386,6 +410,12 @@ def survey(
         known = known.with_newer(PaperScale(made=made, versions=versions(), counts=[entry]))
         keep(known)
     return known
+
+
+def _on_ranks(stack: str, ranks: int) -> tuple[str, str]:
+    """The stack and its reference on so many ranks. Raises ValueError for a stack that trains in one process."""
+    stack = with_ranks(stack, ranks)
+    return stack, reference_with_ranks(stack, ranks)
 
 
 def of_its_ranks(stack: str, scale: Scale) -> Scale:

@@ -27,7 +27,15 @@ from suite.loop.technique import Unavailable
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.fork_servers import STARTING, Server
 from suite.measure.contenders.output import Output, printing_to
-from suite.measure.contenders.processes import end_session, end_strays, lead_session, living, oom_kills, parent_of
+from suite.measure.contenders.processes import (
+    end_session,
+    end_strays,
+    lead_session,
+    living,
+    oom_kills,
+    parent_of,
+    track_own_resources,
+)
 from suite.measure.contenders.replies import NoReply, Replies, bounded, getpid, plain, send
 from suite.measure.rules.broken import RuleBroken
 from suite.record.numerics import off_the_clock
@@ -251,6 +259,7 @@ def begin() -> None:
     _speaker = os.getpid()
     parent = multiprocessing.parent_process()
     lead_session(of_server=parent is not None and parent.pid != os.getppid())
+    track_own_resources()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

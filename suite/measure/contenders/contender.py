@@ -27,6 +27,7 @@ import resource
 import shutil
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -37,12 +38,24 @@ from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
 from suite.entries.setting import check_model
 from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.data import HeldOut
 from suite.measure.contenders import fork_servers
-from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
+from suite.measure.contenders.child import (
+    BrokenEntry,
+    Child,
+    ContenderFailed,
+    Deputy,
+    answer,
+    begin,
+    death,
+    failure,
+    in_child,
+)
 from suite.measure.contenders.fork_servers import Server
 from suite.measure.contenders.processes import oom_kills
 from suite.measure.contenders.replies import bounded
+from suite.measure.contenders.world import is_distributed
 from suite.measure.links import LinkedNodes, enter, holders
 from suite.measure.rules import oversight
 from suite.measure.rules.broken import RuleBroken
@@ -142,6 +155,20 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
         in_child(_built, stacks, limit_s=limit_s, mendable=(UnknownId, StackError))
 
 
+def distributing(names: Iterable[str], limit_s: float = Limits.reply_s) -> tuple[list[str], dict[str, str]]:
+    """Those of the techniques that distribute a model, asked in a process apart, and what is wrong with those
+    whose code fails there."""
+    those, broken = [], {}
+    with Deputy(limit_s) as deputy:
+        for name in names:
+            try:
+                if deputy(is_distributed, name):
+                    those.append(name)
+            except ContenderFailed as failed:
+                broken[name] = f"{name}: {failed.status}: {failed}"
+    return those, broken
+
+
 MODEL_S, MODEL_BYTES = 120.0, 16 << 30  # a model of a user's that takes more to be built, without values, is refused
 
 
@@ -172,7 +199,7 @@ def _built(stacks: tuple[str, ...]) -> None:
         except StackError as error:
             raise BrokenEntry(str(error)) from error
     for stack in stacks:
-        build(stack)
+        built(stack)
 
 
 class Contender:

@@ -20,11 +20,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 PATIENCE_S = 5.0  # for what was killed to be gone: a process in the kernel's hands dies when that lets go of it
+CLEARING_S = 2.0  # for a resource tracker to remove what the dead have left
 LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None)
 
@@ -131,15 +133,33 @@ def oom_kills() -> int | None:
     return None
 
 
+def track_own_resources() -> None:
+    """Gives this process a resource tracker of its own, once it needs one: shared memory that it leaves goes
+    with it, and not only with the command, whose tracker a fork server hands on."""
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._fd is not None:
+        os.close(tracker._fd)
+    tracker._fd = tracker._pid = None
+
+
 def _end(victims_in: Callable[[Mapping[int, LivingProcesses]], set[int]]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
+    begin_s = time.monotonic()
     while victims := victims_in(living()) - {os.getpid()}:
+        passed_s = time.monotonic() - begin_s
         for each in victims:
-            with suppress(OSError):
-                os.kill(each, signal.SIGKILL)
-        if time.monotonic() > deadline_s:
+            if passed_s > CLEARING_S or not _is_tracker(each):
+                with suppress(OSError):
+                    os.kill(each, signal.SIGKILL)
+        if passed_s > PATIENCE_S:
             return
         time.sleep(0.005)
+
+
+def _is_tracker(process: int) -> bool:
+    """Whether it removes what others have left of shared memory, and then ends by itself."""
+    with suppress(OSError):
+        return b"resource_tracker import main" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
 
 
 def _below(table: Mapping[int, LivingProcesses], roots: Collection[int]) -> set[int]:

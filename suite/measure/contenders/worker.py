@@ -15,8 +15,8 @@ from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baseline_of, baselines
-from suite.entries.jobs import run_of
 from suite.entries.pretrained import checkpoint
+from suite.entries.together import run_of
 from suite.loop.data import HeldOut
 from suite.loop.technique import Unavailable
 from suite.measure.archives import intact

@@ -18,8 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.entries.card import Needs
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baselines
-from suite.entries.jobs import run_of
-from suite.entries.spelling import build
+from suite.entries.together import built, run_of
 from suite.judge.claims import decide, exactly, is_exact, unfit
 from suite.judge.known import Facts
 from suite.judge.verdicts import FAILS
@@ -110,7 +109,7 @@ class Trials:
 
     def _outcome(self, stack: str, task: Task) -> TrialOutcome:
         setting = self.setting.but(task=task)
-        ranks = build(stack).recipe(self._baseline.recipe_of(setting)).world_size
+        ranks = built(stack).recipe(self._baseline.recipe_of(setting)).world_size
         living = Living()
         run = run_of(
             Job(setting=setting, stack=stack),

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.entries.catalogue import catalogue, lookup
-from suite.entries.spelling import build
 from suite.judge.choice import (
     Candidate,
     Goal,
@@ -32,6 +31,7 @@ from suite.judge.choice import (
     stacks,
     useful,
 )
+from suite.measure.at_scale.aside import aside
 from suite.measure.at_scale.paper_scale import Scale
 from suite.measure.evidence import Progress, portion, silent
 from suite.measure.recommending.costs import Counting
@@ -79,8 +79,9 @@ class CountedChoice:
 
 def check(question: Question) -> None:
     """Raises UnknownId, and StackError for a stack of the user's that excludes itself or does not apply to a loop."""
+    with aside() as apart:
+        apart.check(question.stacks)
     for stack in question.stacks:
-        build(stack)
         for name in techniques_of(stack):
             if reason := lookup("technique", name, catalogue()).card.own_loop:
                 raise StackError(f"{name} does not apply to a loop of your own: {reason}")
@@ -95,7 +96,7 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
     check(question)
     counting = Counting(question.scale, question.gpu)
     progress(0.0, "count the model as it is")
-    plain = counting.cost(BASELINE)
+    (plain,) = counting.costs([BASELINE])
     if plain.why_not:
         raise ValueError(f"the model cannot be counted, so nothing says what fits: {plain.why_not}")
     if question.memory_bytes < plain.parameter_bytes:

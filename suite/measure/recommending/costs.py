@@ -38,6 +38,7 @@ from suite.record.operators import TracedStep
 
 FOLDER = "step_costs"
 LIMIT_S = 120.0  # of one count, which takes some ten seconds at a billion parameters
+REFUSALS = (ValueError, LookupError, OSError)
 
 
 @contextmanager
@@ -61,14 +62,15 @@ class Counting:
     gpu: Gpu | None = None
 
     def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[StepCost]:
-        """The cost of each stack, as it is known."""
+        """The cost of each stack, as it is known. Raises ValueError, LookupError, OSError of a refused model."""
         wanted = list(stacks)
         with deputy(LIMIT_S) as counting:
             for done, stack in enumerate(wanted):
                 progress(done / len(wanted), f"count {stack}")
                 if (known := self._kept(stack)) is None:
                     try:
-                        known = StepCost.model_validate(counting(_cost, self, stack))
+                        refusals = REFUSALS if stack == BASELINE else ()
+                        known = StepCost.model_validate(counting(_cost, self, stack, mendable=refusals))
                     except ContenderFailed as failure:  # which another try may not be
                         known = StepCost(stack=stack, why_not=f"its count {failure.status}: {failure.reason}")
                 yield known

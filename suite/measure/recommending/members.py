@@ -13,16 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from suite.chain.plan import Solver
+from suite.entries.cards import with_cards
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.choice import Estimate, Member
 from suite.judge.metrics import MetricValue
 from suite.judge.rows import Row, rows
 from suite.judge.trend import in_words, trend
 from suite.loop.technique import CHAINED, SLOTS, overrides
+from suite.measure.at_scale.aside import deputy
+from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.record import gpu_times, paper_scale
 from suite.record.job import BASELINE, SIZES, Setting, StackError
 from suite.record.store import Records, Store
 
+LIMIT_S = 120.0  # for a technique to be loaded
 TREND = {"↘": "worth less at larger sizes, by the records", "↗": "worth more at larger sizes, by the records"}
 
 
@@ -36,10 +40,13 @@ def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]
         for each in gpu_times.read(folder).times
         if gpu and each.gpu == gpu and each.ratio and each.place.baseline == setting.baseline
     }
-    return [
-        _member(entry, setting, known.get(name, ()), at_scale.get(name, {}), modelled.get(name), gpu)
-        for name, entry in catalogue().items()
-    ]
+    sound, broken = with_cards(catalogue())
+    with deputy(LIMIT_S) as asked:
+        members = [
+            _member(entry, setting, known.get(name, ()), at_scale.get(name, {}), modelled.get(name), gpu, asked)
+            for name, entry in sound.items()
+        ]
+    return [*members, *(Member(name, "", why_not=why) for name, why in broken.items())]
 
 
 def _rows_by_stack(setting: Setting, folder: Path) -> Mapping[str, Sequence[Row]]:
@@ -80,16 +87,16 @@ def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estim
 
 def _member(
     entry: Entry, setting: Setting, known: Sequence[Row], counts: Mapping[str, Estimate], modelled: Estimate | None,
-    gpu: str | None,
+    gpu: str | None, asked: Deputy,
 ) -> Member:  # fmt: skip
     card, changes, plans, why_not = entry.card, frozenset[str](), False, entry.card.own_loop
     if card.task == "adapt" and setting.task != "adapt":
         why_not = why_not or "it adapts a model that is trained already: --task adapt"
     if not why_not:
         try:
-            changes = frozenset(name for name in (*CHAINED, *SLOTS) if overrides(entry.technique, name))
-            plans = isinstance(entry.technique(), Solver)
-        except StackError as broken:
+            changed, plans = asked(_contract, entry.id, mendable=(StackError,))
+            changes = frozenset(changed)
+        except (StackError, ContenderFailed) as broken:
             why_not = str(broken)
     slope = trend(known)
     measured = _first(known, "training_time")
@@ -102,6 +109,12 @@ def _member(
         why_not=why_not,
         note=f"{entry.id}: {TREND[word]}" if (word := in_words(slope)) in TREND else "",
     )  # fmt: skip
+
+
+def _contract(id: str) -> tuple[list[str], bool]:
+    """What a technique overrides, and whether it plans schedules."""
+    cls = catalogue()[id].technique
+    return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], isinstance(cls(), Solver)
 
 
 def _first(known: Iterable[Row], metric: str) -> Estimate | None:

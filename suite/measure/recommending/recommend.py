@@ -122,7 +122,7 @@ class _Answer:
 
     def cost(self, stack: str) -> StepCost:
         if stack not in self.costs:
-            self.costs[stack] = self.counting.cost(stack)
+            (self.costs[stack],) = self.counting.costs([stack])
         return self.costs[stack]
 
     def fits(self, stack: str) -> bool:

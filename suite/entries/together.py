@@ -1,0 +1,46 @@
+"""Which techniques exclude one another, beyond the slots, one each in a stack (:class:`suite.loop.stack.Stack`).
+
+What plans how the blocks run has them all to itself: the schedule of another would run within its own. What takes
+blocks away comes before what changes each of them.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from torch import nn
+
+from suite.chain.plan import Solver
+from suite.entries import jobs
+from suite.entries.spelling import build
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.record.job import Job, StackError, techniques_of
+
+
+def built(stack: str) -> Stack:
+    """The stack as :func:`suite.entries.spelling.build` makes it. Raises UnknownId, and StackError also for techniques
+    that exclude one another."""
+    made = build(stack)
+    planners = [name for name, each in made.techniques.items() if isinstance(each, Solver) and not each.is_reference]
+    if len(planners) > 1:
+        raise StackError(
+            f"{' and '.join(planners)} cannot be stacked: each plans how the same blocks run; keep one of them"
+        )
+    return made
+
+
+def run_of(job: Job, **options: Any) -> Run:
+    """The run of a job as :func:`suite.entries.jobs.run_of` makes it; StackError also where a technique takes away what
+    another one, before it in the stack, has changed."""
+    try:
+        return jobs.run_of(job, **options)
+    except AttributeError as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last.name != nn.Module.get_submodule.__name__ or len(techniques_of(job.stack)) < 2:
+            raise
+        raise StackError(
+            f"{job.stack} cannot be stacked so: a technique takes away blocks that one before it has changed; put first"
+            " what takes them away, or leave it out"
+        ) from error
