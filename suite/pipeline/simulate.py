@@ -7,8 +7,9 @@ A rank does its operations in its order, each as soon as it and what the operati
     U(s)      after what the rank did before; on ranks that update together, after what all of them did
 
 What another rank has made is there when its message has crossed the link, an alpha-beta one: a rank sends its messages
-one after the other, beta keeps the next one waiting, alpha does not, and what a limiter has saved up goes at once.
-Without a link a message takes no time.
+one after the other, beta keeps the next one waiting, alpha does not, and what a limiter has saved up goes at once. A
+message leaves when it is made and its receiver expects it: gloo sends nothing before. Without a link a message takes no
+time.
 
 The bubble is the share of the ranks' time in which they wait. Its closed forms are the papers', where a forward pass
 takes one unit of time, a message none and an update none.
@@ -16,9 +17,12 @@ takes one unit of time, a message none and an update none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count, takewhile
 
 from suite.pipeline.link import AlphaBeta
 from suite.pipeline.schedule import Broken, PipelineOp, PipelineSchedule, Program
@@ -34,28 +38,34 @@ class PipelineCosts:
     """What was measured of a pipeline, in seconds and bytes.
 
     Attributes:
-        forward, backward: of each stage, a micro-batch's pass.
+        forward, backward: of each stage, a micro-batch's pass, by its place in the batch: the first of a batch draws
+            it, and makes room for gradients. One value is that of all places.
         update: of each stage, without what ranks send each other.
         handed: bytes of each stage's output for a micro-batch, and of the gradient that comes back for it.
         joint: bytes that each rank sends in the all-reduces before an update, in ``reductions`` of them; with none
             of them ranks update each by itself.
+        ahead: of how many operations from its next one on a rank expects the messages; of all where None.
     """
 
-    forward: Sequence[float]
-    backward: Sequence[float]
+    forward: Sequence[Sequence[float]]
+    backward: Sequence[Sequence[float]]
     update: Sequence[float]
     handed: Sequence[int]
     joint: int = 0
     reductions: int = 0
+    ahead: int | None = None
 
     def of(self, op: PipelineOp) -> Time:
         """Seconds of an operation."""
-        by_stage = {"forward": self.forward, "backward": self.backward, "update": self.update}[op.kind]
-        return Time(by_stage[op.stage])
+        if op.kind == "update":
+            return Time(self.update[op.stage])
+        places = (self.forward if op.kind == "forward" else self.backward)[op.stage]
+        return Time(places[op.micro % len(places)])
 
-    def message(self, op: PipelineOp) -> int:
+    def message(self, done: Done) -> int:
         """Bytes of what a pass hands on."""
-        return self.handed[op.stage if op.kind == "forward" else op.stage - 1]
+        kind, stage, _ = done
+        return self.handed[stage if kind == "forward" else stage - 1]
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ def simulated(program: Program, stages: int, backward: Time | int = 2) -> Timeli
 
     Raises Broken where the ranks wait for each other for good.
     """
-    equal = PipelineCosts([1] * stages, [backward] * stages, [0] * stages, [0] * stages)  # type: ignore[list-item]
+    equal = PipelineCosts([[1]] * stages, [[backward]] * stages, [0] * stages, [0] * stages)  # type: ignore[list-item]
     return _PipelineClock(program, stages, equal, None).timeline()
 
 
@@ -123,70 +133,109 @@ class _Uplink:
 
 
 class _PipelineClock:
-    """One run of a program: what is done, what is on the link, and who is free when."""
+    """One run of a program, from event to event: a rank ends an operation, or a message comes."""
 
     def __init__(self, program: Program, stages: int, costs: PipelineCosts, link: AlphaBeta | None) -> None:
         self.program, self.stages, self.costs, self.link = program, stages, costs, link
-        self.ended: dict[Done, tuple[int, Time, Time]] = {}  # by which rank, when there, when elsewhere
-        self.free = [NO_TIME] * len(program)
-        self.uplinks = [_Uplink(link) for _ in program] if link else []
-        self.following = [0] * len(program)
+        self.now = NO_TIME
+        self.events: list[tuple[Time, int, Callable[[], None]]] = []
+        self.numbers = count()  # of events at one time the first comes first
         self.slots: list[list[PipelineSlot]] = [[] for _ in program]
+        self.following = [0] * len(program)
+        self.busy = [False] * len(program)
+        self.may_update = [0] * len(program)  # operations that a rank need not wait with any more
+        self.uplinks = [_Uplink(link) for _ in program] if link else []
+        self.makers: dict[Done, int] = {}
+        self.takers = {done: rank for rank, ops in enumerate(program) for op in ops if (done := self._needed(op))}
+        self.there: set[Done] = set()
+        self.expected = {done for ops in program for op in ops[: costs.ahead] if (done := self._needed(op))}
 
     def timeline(self) -> Timeline:
-        while any(self._next(rank) for rank in range(len(self.program))):
-            progress = [self._advance(rank) for rank in range(len(self.program))]
-            if not any(progress) and not self._update_together():
-                stuck = [op for rank in range(len(self.program)) if (op := self._next(rank))]
-                raise Broken(f"the ranks wait for each other for good, before {stuck}")
+        for rank in range(len(self.program)):
+            self._go_on(rank)
+        while self.events:
+            self.now, _, action = heappop(self.events)
+            action()
+        if stuck := [op for rank in range(len(self.program)) if (op := self._next(rank))]:
+            raise Broken(f"the ranks wait for each other for good, before {stuck}")
         return Timeline(tuple(map(tuple, self.slots)))
+
+    def _at(self, moment: Time, action: Callable[[], None]) -> None:
+        heappush(self.events, (moment, next(self.numbers), action))
+
+    def _needed(self, op: PipelineOp) -> Done | None:
+        return _waits_for(op, self.stages)
 
     def _next(self, rank: int) -> PipelineOp | None:
         ops, at = self.program[rank], self.following[rank]
         return ops[at] if at < len(ops) else None
 
-    def _advance(self, rank: int) -> bool:
-        """Runs what a rank can do by itself; whether that was anything."""
-        before = self.following[rank]
-        while (op := self._next(rank)) and not (op.kind == "update" and self.costs.reductions):
-            waits = _waits_for(op, self.stages)
-            if waits is not None and waits not in self.ended:
-                break
-            there = NO_TIME
-            if waits is not None:
-                by, here, elsewhere = self.ended[waits]
-                there = here if by == rank else elsewhere
-            self._run(rank, op, max(self.free[rank], there))
-        return self.following[rank] > before
+    def _go_on(self, rank: int) -> None:
+        """Begins a rank's next operation, if nothing is in its way."""
+        op = self._next(rank)
+        if op is None or self.busy[rank]:
+            return
+        if op.kind == "update" and self.costs.reductions and not self.may_update[rank]:
+            self._update_together()
+            return
+        needed = self._needed(op)
+        if needed is not None and needed not in self.there:
+            return
+        self.busy[rank] = True
+        self.slots[rank].append(PipelineSlot(rank, op, self.now, self.now + self.costs.of(op)))
+        self._at(self.slots[rank][-1].end, partial(self._end, rank, op))
 
-    def _run(self, rank: int, op: PipelineOp, start: Time) -> None:
-        end = self.free[rank] = start + self.costs.of(op)
-        self.slots[rank].append(PipelineSlot(rank, op, start, end))
+    def _end(self, rank: int, op: PipelineOp) -> None:
+        self.busy[rank] = False
         self.following[rank] += 1
+        self.may_update[rank] = max(0, self.may_update[rank] - 1)
         if op.kind != "update":
-            self.ended[op.kind, op.stage, op.micro] = rank, end, self._elsewhere(rank, op, end)
+            self.makers[op.kind, op.stage, op.micro] = rank
+            self._hand_on((op.kind, op.stage, op.micro))
+        if self.costs.ahead is not None:
+            for later in self.program[rank][self.following[rank] :][self.costs.ahead - 1 : self.costs.ahead]:
+                if (needed := self._needed(later)) is not None:
+                    self.expected.add(needed)
+                    self._hand_on(needed)
+        self._go_on(rank)
 
-    def _elsewhere(self, rank: int, op: PipelineOp, end: Time) -> Time:
-        """When what a pass has made is on another rank."""
-        last = op.stage == (self.stages - 1 if op.kind == "forward" else 0)
-        if self.link is None or last:  # whose result nobody waits for
-            return end
-        return self.uplinks[rank].sent(Time(self.costs.message(op)), end) + Time(self.link.latency_s)
+    def _hand_on(self, done: Done) -> None:
+        """Sends what a pass has made, once that is there and expected, to who takes it."""
+        maker, taker = self.makers.get(done), self.takers.get(done)
+        if maker is None or taker is None:
+            return
+        if maker == taker:
+            self.there.add(done)
+        elif done in self.expected:
+            arrives = self.now
+            if self.link:
+                arrives = self.uplinks[maker].sent(Time(self.costs.message(done)), self.now)
+                arrives += Time(self.link.latency_s)
+            self._at(arrives, partial(self._arrive, taker, done))
 
-    def _update_together(self) -> bool:
-        """Runs the updates that all ranks have come to; whether they have."""
+    def _arrive(self, taker: int, done: Done) -> None:
+        self.there.add(done)
+        self._go_on(taker)
+
+    def _update_together(self) -> None:
+        """Lets all ranks update that have come to it, if all have: after their all-reduces, in a ring."""
         following = [self._next(rank) for rank in range(len(self.program))]
-        if not all(op and op.kind == "update" for op in following):
-            return False
-        start = max(self.free)
+        if any(self.busy) or not all(op and op.kind == "update" for op in following):
+            return
+        start = self.now
         if self.link:
-            delays = self.costs.reductions * Time(self.link.latency_s)
-            start = max(each.sent(Time(self.costs.joint), start) for each in self.uplinks) + delays
-        for rank in range(len(self.program)):
-            self.free[rank] = start
-            while (op := self._next(rank)) and op.kind == "update":
-                self._run(rank, op, self.free[rank])
-        return True
+            hops = self.costs.reductions * 2 * (len(self.program) - 1)
+            start = max(each.sent(Time(self.costs.joint), start) for each in self.uplinks)
+            start += hops * Time(self.link.latency_s)
+        for rank, ops in enumerate(self.program):
+            updates = takewhile(lambda op: op.kind == "update", ops[self.following[rank] :])
+            self.may_update[rank] = sum(1 for _ in updates)
+            self.busy[rank] = True
+            self._at(start, partial(self._begin_update, rank))
+
+    def _begin_update(self, rank: int) -> None:
+        self.busy[rank] = False
+        self._go_on(rank)
 
 
 def _waits_for(op: PipelineOp, stages: int) -> tuple[str, int, int] | None:

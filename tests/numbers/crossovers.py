@@ -1,9 +1,10 @@
 """Below which bandwidth each method of ranks pays: ``python -m tests.numbers.crossovers [--results results]``.
 
-Runs the link sweep (``leantrain study ID -b gpt``, a minute and a quarter on two idle cores) of every entry that has
-one and no tables of the installed code from this machine, and keeps each as it ends: interrupted, the same command goes
-on with the next. Then it prints where each method and its reference take equally long, measured on rate-limited links
-beside the alpha-beta model's, marked as modelled. ``--dry-run`` prints what is kept and what is missing.
+Runs the link sweep (``leantrain study ID -b gpt``, a minute or so on two idle cores) of every entry that has one and no
+tables of the installed code from this machine, those that compress first, and keeps each as it ends: interrupted, the
+same command goes on with the next. Then it prints where each method and its reference take equally long, measured on
+rate-limited links beside the alpha-beta model's, marked as modelled. ``--dry-run`` prints what is kept and what is
+missing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +31,9 @@ MOST_BUSY = 0.2  # cores that others may keep busy: two ranks need both
 
 
 def swept() -> list[str]:
-    """The entries whose card asks for a link sweep."""
-    return [entry.id for entry in catalogue().values() if isinstance(entry.card.study, LinkSweep)]
+    """The entries whose card asks for a link sweep, those that compress first: they have most to win."""
+    entries = [entry for entry in catalogue().values() if isinstance(entry.card.study, LinkSweep)]
+    return [each.id for each in sorted(entries, key=lambda each: each.card.category)]
 
 
 def kept_here(folder: Path) -> dict[str, Study]:
@@ -74,10 +77,11 @@ def main() -> None:
     for number, id in enumerate([] if chosen.dry_run else missing, 1):
         if (busy := busy_cores()) > MOST_BUSY and not chosen.busy:
             raise SystemExit(f"others keep {busy:.1f} cores busy: wait for an idle machine, or say --busy")
-        print(f"{number} of {len(missing)}: {id}", flush=True)
+        print(f"{number} of {len(missing)}: {id}", end="", flush=True)
+        start_s = time.monotonic()
         command = [sys.executable, "-m", "leantrain", "study", id, "-b", BASELINE, "--results", str(chosen.results)]
-        if (code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode) != 0:
-            print(f"{id}: its study ended with exit code {code}", flush=True)
+        code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+        print(f", {time.monotonic() - start_s:.0f} s{f', exit code {code}' if code else ''}", flush=True)
     Console(highlight=False).print(shown(ids, kept_here(chosen.results)))
 
 

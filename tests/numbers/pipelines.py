@@ -1,10 +1,12 @@
 """The event simulator against two real ranks on a limited link: ``python -m tests.numbers.pipelines [--mbit 30 100]``.
 
-In turns of a second or so: what passes and updates take, and what is left of a step, is measured on the link without a
-limit; then alpha and beta of the limited link as it is, and steps there. From its own turn's profile the simulator says
-how long a step takes, so that a neighbour on the cores meets both; the median over turns is the answer. The limiter's
-burst is part of the model: at 30 Mbit/s what it lets through at once after a pause would take 9 ms. A measurement, not
-a test: neighbours on the cores are not in the model, and two ranks need two.
+In turns of a second or so: what passes take, each at its place in the batch, what updates do, and what is left of a
+step, is measured on the link without a limit; then alpha (half of a message there and back) and beta of the limited
+link as it is, and steps there. From its own turn's profile the simulator says how long a step takes, so that a
+neighbour on the cores meets both. Within a turn means are taken, since those of operations add up to a step's; the
+median over turns is the answer. The limiter's burst is part of the model: at 30 Mbit/s what it lets through at once
+after a pause would take 9 ms. A measurement, not a test: neighbours on the cores are not in the model, and two ranks
+need two.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
-from statistics import median
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
@@ -39,12 +41,13 @@ from suite.pipeline.schedule import PipelineOp, PipelineSchedule
 from suite.pipeline.simulate import PipelineCosts, on_link
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
-from techniques.parallelism.shared.pipelined import Pipelined
+from techniques.parallelism.shared.pipelined import AHEAD, Pipelined
 
 STEPS, WARMUP, TURNS, RANKS = 5, 6, 6, 2
 STEADY = 3  # simulated steps after the first: what a limiter saves up depends on the step before
 PATIENCE_S = 120.0  # with a rank that has not answered: setting up, or a window
 LARGE = 1 << 18  # numbers, of an all-reduce that shows a link's rate
+THERE_AND_BACK = 20  # messages of one number, each way
 WITHIN = 0.10
 
 
@@ -80,9 +83,10 @@ def waiting(run: Run, spent: list[float]) -> Iterator[None]:
 
 
 def profiled(run: Run) -> dict[str, Any]:
-    """Seconds of this rank's operations by kind and stage, without what it waits for, and what else a step takes."""
+    """Seconds of this rank's operations by kind, stage and place in the batch, without what it waits for, and what else
+    a step takes."""
     own = pipeline_of(run)
-    seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
+    seconds: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     spent, inside, rest = [0.0], [0.0], []
 
     def timed(function: Any) -> Any:
@@ -93,7 +97,7 @@ def profiled(run: Run) -> dict[str, Any]:
             finally:
                 whole = time.perf_counter() - start_s
                 inside[0] += whole
-                seconds[op.kind, op.stage].append(whole - (spent[0] - before))
+                seconds[op.kind, op.stage, op.micro % own.plan.micro_batches].append(whole - (spent[0] - before))
 
         return call
 
@@ -107,7 +111,7 @@ def profiled(run: Run) -> dict[str, Any]:
             rest.append(time.perf_counter() - start_s - inside[0])
     for name in ("_forward", "_backward", "_update"):
         delattr(own, name)
-    costs = [[kind, stage, each] for (kind, stage), each in seconds.items()]
+    costs = [[*operation, each] for operation, each in seconds.items()]
     return {"costs": costs, "rest": rest}
 
 
@@ -206,7 +210,7 @@ def on_this_link(run: Run) -> dict[str, Any]:
         return median(taken)
 
     seconds(torch.zeros(LARGE), 1)
-    alpha, large = seconds(torch.zeros(1), 9), seconds(torch.zeros(LARGE), 3)
+    alpha, large = there_and_back_s() / 2, seconds(torch.zeros(LARGE), 3)
     taken = []
     for _ in range(STEPS):
         dist.barrier()
@@ -216,18 +220,38 @@ def on_this_link(run: Run) -> dict[str, Any]:
     return {"alpha": alpha, "beta": 4 * LARGE / large, "steps": taken}
 
 
+def there_and_back_s() -> float:
+    """Seconds that a message of one number and its answer take, each expected before it is sent."""
+    other, taken = 1 - dist.get_rank(), []
+    ball, room = torch.zeros(1), torch.zeros(1)
+    dist.barrier()
+    for _ in range(THERE_AND_BACK):
+        coming = dist.irecv(room, other)
+        assert coming is not None
+        start_s = time.perf_counter()
+        if dist.get_rank() == 0:
+            dist.send(ball, other)
+        coming.wait()
+        if dist.get_rank() == 1:
+            dist.send(ball, other)
+        taken.append(time.perf_counter() - start_s)
+    return median(taken)
+
+
 def predicted_s(ranks: Ranks, profiles: list[Any], plan: PipelineSchedule, examples: int, link: AlphaBeta) -> float:
     """Seconds of a step by the simulator, from the ranks' profiles of a turn."""
-    known: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for kind, stage, taken in (each for profile in profiles for each in profile["costs"]):
-        known[kind, stage] += taken
-    rest_s = min(median(profile["rest"]) for profile in profiles)
-    forward, backward, update = (
-        [median(known[kind, stage]) for stage in range(plan.stages)] for kind in ("forward", "backward", "update")
+    known: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for kind, stage, place, taken in (each for profile in profiles for each in profile["costs"]):
+        known[kind, stage, place] += taken
+    rest_s = min(mean(profile["rest"]) for profile in profiles)
+    forward, backward = (
+        [[mean(known[kind, stage, place]) for place in range(plan.micro_batches)] for stage in range(plan.stages)]
+        for kind in ("forward", "backward")
     )
+    update = [mean(known["update", stage, -1 % plan.micro_batches]) for stage in range(plan.stages)]
     about = ranks.about[0]
     handed, joint = [examples * size for size in about["handed"]], about["tied"] + about["norms"]
-    costs = PipelineCosts(forward, backward, update, handed, joint, reductions=1 + (about["tied"] > 0))
+    costs = PipelineCosts(forward, backward, update, handed, joint, 1 + (about["tied"] > 0), AHEAD)
     first, later = (float(on_link(plan.program(steps), costs, link).end) for steps in (1, 1 + STEADY))
     return rest_s + (later - first) / STEADY
 
@@ -251,7 +275,7 @@ def turns_of(ranks: Ranks, network: LinkedNodes, mbit: float, plan: PipelineSche
         burst = BURST_BYTES * min(1.0, 8e-6 * seen["beta"] / mbit)  # without what packets have around it
         link = AlphaBeta(seen["alpha"], seen["beta"], burst)
         simulated_s = predicted_s(ranks, profiles, plan, examples, link)
-        yield Turn(link.latency_s, link.bytes_per_s, simulated_s, median(seen["steps"]))
+        yield Turn(link.latency_s, link.bytes_per_s, simulated_s, mean(seen["steps"]))
 
 
 def main() -> None:

@@ -146,6 +146,7 @@ class Session:
     def traffic(self) -> dict[str, int]:
         with Traffic() as traffic:
             self.run.train(1)
+        self.conduct.check_steps(self.run, 1)
         return {"sent_bytes": traffic.wire_bytes(self.run.world_size), "messages": traffic.messages}
 
     def link(self) -> dict[str, float]:

@@ -5,7 +5,8 @@ or a neighbour does to one it does to the other. Beside what was measured stands
 it takes without a limit and, all of it waited for, what its bytes and messages take longer on the link. Where no
 link can be made the model is all there is, and the tables say why.
 
-The crossover is the bandwidth at which both sides take equally long.
+The crossover is the bandwidth at which both sides take equally long: the line between two rates says where, and a step
+is measured there, too. What takes long is measured less often: at a slow rate one side is far ahead.
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BY_BANDWIDTH, CROSSOVERS = "speedup_by_bandwidth", "crossover"
-ROUNDS = 8  # of two blocks a side; six or more have an interval
-STEPS, BURNED = 200, 60  # of a schedule; a warm-up of a quarter of it is over when the first is timed
+ROUNDS = 6  # of two blocks a side: as few as have an interval
+RATE_S = 8.0  # of rounds at one rate: no round begins that would end later, but for the first
+BURNED = 0.3  # of a schedule: a warm-up of a quarter of it is over when the first step is timed
 NOTE = (
-    "Both sides in turn on one link; step times are medians of {rounds} rounds, the ends of the speed-up those of an "
-    "interval of its median (95 %). Rate and latency are those of all-reduces on the link as it was. Modelled: the "
-    "step without a limit, and alpha and beta of all that it sends but for the limiter's burst, as if nothing "
-    "overlapped; where nothing was measured, at the rate asked for."
+    "Both sides in turn on one link; step times are medians of the rounds, up to {rounds} of them within {seconds:g} "
+    "s; of {rounds} the speed-up has an interval (of its median, 95 %). Rate and latency are those of all-reduces on "
+    "the link as it was. Modelled: the step without a limit, and alpha and beta of all that it sends but for the "
+    "limiter's burst, as if nothing overlapped; where nothing was measured, at the rate asked for."
 )
 READING = "Where both sides take equally long: the stack is faster below it where its speed-up falls with the rate."
 MEASURED, MODELLED, PAPER = "measured", "modelled", "paper"
 
 
 class LinkRow(NamedTuple):
-    """One rate; None: no limit, and nothing measured where there is no link. Times in ms, latency too."""
+    """One rate; None: no limit, and nothing measured where there is no link. Times in ms, latency too; the ends of the
+    speed-up where there were enough rounds."""
 
     mbit: float | None
     link_mbit: float | None
@@ -57,6 +60,7 @@ class LinkRow(NamedTuple):
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
+    rounds: int
     modelled_reference_ms: float
     modelled_ms: float
     modelled_speedup: float
@@ -99,17 +103,18 @@ class Sides:
         return AlphaBeta(found.latency_s, found.bytes_per_s, burst_bytes)
 
     def times(self, coin: random.Random) -> dict[str, list[float]]:
-        """Seconds of a step of each side, of each round."""
+        """Seconds of a step of each side, of each round that there is time for; of one at least."""
 
         def block(side: str, _: int) -> float:
             return self.contenders[side].block(1).seconds
 
-        for side in self.contenders:
-            block(side, 0)
         found: dict[str, list[float]] = {side: [] for side in self.contenders}
-        for each in in_rounds(list(self.contenders), ROUNDS, coin, block):
+        start_s = time.monotonic()
+        for done, each in enumerate(in_rounds(list(self.contenders), ROUNDS, coin, block), 1):
             for side, pair in each.block_s.items():
                 found[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
+            if (time.monotonic() - start_s) * (done + 1) / done > RATE_S:
+                break
         return found
 
 
@@ -119,7 +124,8 @@ def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
     why = reason_without_links()
     if why:
         lab.warn(f"no link between ranks: unavailable ({why}): times are modelled")
-    setting = lab.setting.but(steps=STEPS)
+    steps, burned = schedule_of(len(asked.mbit))
+    setting = lab.setting.but(steps=steps)
     end_s = time.monotonic() + 60 * lab.minutes
     with ExitStack() as held:
         contenders = {side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)}
@@ -132,17 +138,26 @@ def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
         for each in contenders.values():
             each.prepare()
             each.set_up()
-            each.block(BURNED)
+            each.block(burned)
         rows = measured(sides, asked.mbit, lab, end_s)
-    note = NOTE.format(rounds=ROUNDS) + (f" Measured: unavailable ({why})." if why else "")
+    note = NOTE.format(rounds=ROUNDS, seconds=RATE_S) + (f" Measured: unavailable ({why})." if why else "")
     return [
         StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(each) for each in rows], note),
         StudyTable(CROSSOVERS, CrossoverRow._fields, [tuple(each) for each in crossovers(rows, asked)], READING),
     ]
 
 
+def schedule_of(rates: int) -> tuple[int, int]:
+    """Steps of a schedule, and those of them before the first that is timed: of as many ``rates``, of none, and of one
+    between two, and a step whose traffic is counted."""
+    timed = 2 * ROUNDS * (rates + 2) + 1
+    steps = math.ceil(timed / (1 - BURNED))
+    return steps, steps - timed
+
+
 def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> list[LinkRow]:
-    """A row without a limit and one for each rate, the fastest first; of those that the time is up for the model."""
+    """A row without a limit, one for each rate, the fastest first, and one for where the sides take equally long by
+    those; of those that the time is up for the model."""
     coin = random.Random(0)
     none = StepTraffic(sent_bytes=0, messages=0)
     traffic = [each.traffic() if each.world_size > 1 else none for each in sides.contenders.values()]
@@ -150,15 +165,24 @@ def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> li
     models = [StepModel(median(own), sent, free) for own, sent in zip(taken, traffic, strict=True)]
     on_links = sides.network is not None
     burst = BURST_BYTES if on_links else 0  # that a step begins with: it is longer than a limiter takes to save it
-    rows = [row_of(None, free if on_links else None, taken if on_links else None, models, free)]
+
+    def at(rate: float) -> LinkRow:
+        if sides.network is None or time.monotonic() >= end_s:
+            return row_of(rate, None, None, models, AlphaBeta(free.latency_s, rate * 1e6 / 8, burst))
+        sides.network.limit(rate)
+        link, own = sides.speed(burst), list(sides.times(coin).values())
+        return row_of(rate, link, own, models, link)
+
+    rows = []
     for done, rate in enumerate(sorted(rates, reverse=True)):
-        lab.progress((done + 1) / (len(rates) + 1), f"{rate:g} Mbit/s")
-        link, own = None, None
-        if sides.network is not None and time.monotonic() < end_s:
-            sides.network.limit(rate)
-            link, own = sides.speed(burst), list(sides.times(coin).values())
-        rows.append(row_of(rate, link, own, models, link or AlphaBeta(free.latency_s, rate * 1e6 / 8, burst)))
-    return rows
+        lab.progress((done + 1) / (len(rates) + 2), f"{rate:g} Mbit/s")
+        rows.append(at(rate))
+    points = [(each.mbit, each.speedup) for each in rows if each.mbit and each.speedup]
+    if len(points) == len(rows) and (between := crossover(MEASURED, points).mbit):
+        lab.progress((len(rates) + 1) / (len(rates) + 2), f"{between:.3g} Mbit/s")
+        rows.append(at(float(f"{between:.3g}")))
+    first = row_of(None, free if on_links else None, taken if on_links else None, models, free)
+    return [first, *sorted(rows, key=lambda each: each.mbit or 0.0, reverse=True)]
 
 
 def row_of(
@@ -173,12 +197,12 @@ def row_of(
     there = [model.at(modelled) for model in models]
     theirs = (1e3 * there[0], 1e3 * there[1], there[0] / there[1])
     if link is None or taken is None:
-        return LinkRow(mbit, None, None, None, None, None, None, None, *theirs)
+        return LinkRow(mbit, None, None, None, None, None, None, None, 0, *theirs)
     ratio = median_interval([math.log(a / b) for a, b in zip(*taken, strict=True)]).ratio()
     reference_s, stack_s = (median(each) for each in taken)
-    speedup = ratio.estimate, ratio.low, ratio.high
+    low, high = (ratio.low, ratio.high) if math.isfinite(ratio.high) else (None, None)
     now = link.bytes_per_s * 8 / 1e6, 1e3 * link.latency_s
-    return LinkRow(mbit, *now, 1e3 * reference_s, 1e3 * stack_s, *speedup, *theirs)
+    return LinkRow(mbit, *now, 1e3 * reference_s, 1e3 * stack_s, ratio.estimate, low, high, len(taken[0]), *theirs)
 
 
 def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
@@ -214,8 +238,8 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     seen = sorted((each for each in rows if each.link_mbit and each.speedup), key=lambda each: each.link_mbit or 0)
     if seen:
         middle = [each.speedup or 1 for each in seen]
-        low = [max(0.0, at - max(0.0, each.speedup_low or 0)) for at, each in zip(middle, seen, strict=True)]
-        high = [max(0.0, (each.speedup_high or 0) - at) for at, each in zip(middle, seen, strict=True)]
+        low = [max(0.0, at - (each.speedup_low or at)) for at, each in zip(middle, seen, strict=True)]
+        high = [max(0.0, (each.speedup_high or at) - at) for at, each in zip(middle, seen, strict=True)]
         axes.errorbar([each.link_mbit or 0 for each in seen], middle, [low, high], marker="o", label="measured")
     line = sorted((mbit, each.modelled_speedup) for each in rows if (mbit := each.link_mbit or each.mbit))
     axes.plot([mbit for mbit, _ in line], [speedup for _, speedup in line], "--", color="grey", label="modelled")

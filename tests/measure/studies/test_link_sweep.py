@@ -88,13 +88,17 @@ def test_of_steps_that_follow_the_model_measured_and_modelled_agree_at_every_rat
 ) -> None:
     (by_rate, crossing), warned = tables(monkeypatch)
     rows = [LinkRow(*each) for each in by_rate.rows]
-    assert [each.mbit for each in rows] == [None, 1000.0, 100.0, 10.0] and not warned
+    first, fast, between, *slow = [each.mbit for each in rows]
+    assert (first, fast, slow) == (None, 1000.0, [100.0, 10.0]) and not warned
+    assert between is not None and 100 < between < 1000
+    assert {each.rounds for each in rows} == {link_sweep.ROUNDS}
     for each in rows:
         assert each.speedup == pytest.approx(each.modelled_speedup) == pytest.approx(each.speedup_low)
         assert each.stack_ms == pytest.approx(each.modelled_ms)
     marks = {each.evidence: each for each in (CrossoverRow(*row) for row in crossing.rows)}
     assert 100 < equal_at() < 1000
-    assert 100 < marks["measured"].mbit < 1000 and marks["measured"].reading.startswith("faster below")
+    assert marks["measured"].mbit == pytest.approx(equal_at(), rel=0.1)  # the burst of a limiter is no rate
+    assert marks["measured"].reading.startswith("faster below")
     assert (marks["paper"].mbit, marks["paper"].reading) == (1e4, "a cluster")
     assert plot([by_rate, crossing]).axes
 
@@ -113,6 +117,20 @@ def test_without_links_there_is_the_model_alone_and_the_reason(monkeypatch: pyte
 def test_rates_that_there_was_no_time_for_are_modelled(monkeypatch: pytest.MonkeyPatch) -> None:
     (by_rate, _), _ = tables(monkeypatch, minutes=0.0)
     assert [LinkRow(*row).speedup is None for row in by_rate.rows] == [False, True, True, True]
+
+
+def test_a_slow_rate_has_a_round_at_least_and_no_interval_of_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_sweep, "RATE_S", 0.0)
+    (by_rate, crossing), _ = tables(monkeypatch)
+    for each in (LinkRow(*row) for row in by_rate.rows):
+        assert each.rounds == 1 and each.speedup == pytest.approx(each.modelled_speedup)
+        assert each.speedup_low is None and each.speedup_high is None
+    assert plot([by_rate, crossing]).axes
+
+
+def test_a_warm_up_of_a_quarter_of_the_schedule_is_over_before_what_is_timed() -> None:
+    steps, burned = link_sweep.schedule_of(5)
+    assert steps / 4 < burned and steps - burned == 2 * link_sweep.ROUNDS * 7 + 1
 
 
 def test_a_crossover_lies_on_the_line_between_its_neighbours() -> None:

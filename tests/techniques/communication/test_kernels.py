@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from techniques.communication.onebit_adam.two_sided import signed, signs
 from techniques.communication.onebit_sgd.technique import OneBitSGD
 from techniques.communication.shared import sparse
 from techniques.communication.shared.ranks import GatheredRanks
@@ -14,6 +15,8 @@ from techniques.communication.topk_ef.technique import TopK
 portable = pytest.importorskip("suite.kernels.portable")  # not every platform has Triton
 one_bit_kernel = pytest.importorskip("techniques.communication.onebit_sgd.kernel")
 top_k_kernel = pytest.importorskip("techniques.communication.shared.top_k_kernel")
+signs_kernel = pytest.importorskip("techniques.communication.onebit_adam.kernel")
+basis_kernel = pytest.importorskip("techniques.communication.powersgd.kernel")
 
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")
@@ -86,3 +89,60 @@ def test_what_the_kernel_does_not_take_goes_to_torch() -> None:
     """Rows of 17 and of 12 entries share bytes of bits; rows of 16 do not."""
     taken = {(5, 17): False, (5, 12): False, (5, 16): True, (5, 2, 8): True, (5, 1): True, (5,): True, (0, 8): False}
     assert {shape: one_bit_kernel.takes(torch.Size(shape)) for shape in taken} == taken
+
+
+LENGTHS = (1, 7, 4096 + 5, 30, 4096, 5)  # end to end in whole bytes, and no tensor but the first begins with one
+
+
+def test_a_worker_s_signs_scales_and_memory_are_torch_s_step_by_step() -> None:
+    """The kernel remembers what was wanted and its scales, torch what was left out: that is what the next step adds."""
+    generator = torch.Generator().manual_seed(4)
+    ours, scales, theirs = torch.zeros(sum(LENGTHS)), torch.zeros(len(LENGTHS)), torch.zeros(sum(LENGTHS))
+    for _ in range(3):
+        x = torch.randn(sum(LENGTHS), generator=generator)
+        theirs += x
+        expected_scales, expected_bits = signs(theirs, LENGTHS)
+        sent, bits = signs_kernel.from_worker(x, ours, scales, LENGTHS)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sent, expected_scales, rtol=1e-5, atol=1e-6)
+        assert torch.equal(bits, expected_bits) and torch.equal(sent, scales) and len(bits) == len(x) / 8
+        theirs -= signed(expected_scales, expected_bits, LENGTHS)
+
+
+def test_a_server_s_mean_is_of_what_was_sent_and_of_what_it_left_out() -> None:
+    generator, ranks = torch.Generator().manual_seed(5), 3
+    ours, scales, theirs = torch.zeros(sum(LENGTHS)), torch.zeros(len(LENGTHS)), torch.zeros(sum(LENGTHS))
+    for _ in range(2):
+        sent = [signs(torch.randn(sum(LENGTHS), generator=generator), LENGTHS) for _ in range(ranks)]
+        theirs += torch.stack([signed(*each, LENGTHS) for each in sent]).mean(0)
+        expected = signs(theirs, LENGTHS)
+        messages = torch.stack([each for each, _ in sent]), torch.stack([each for _, each in sent])
+        got = signs_kernel.from_server(messages, ours, scales, LENGTHS)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        torch.testing.assert_close(signed(*got, LENGTHS), signed(*expected, LENGTHS), rtol=1e-5, atol=1e-6)
+        theirs -= signed(*expected, LENGTHS)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_bases_are_orthonormal_and_span_their_matrices(rank: int) -> None:
+    """Of several heights at once, one of more rows than a program has at a time; as QR's up to the sign of a column."""
+    generator = torch.Generator().manual_seed(6)
+    matrices = [torch.randn(height, rank, generator=generator) for height in (rank, 9, 40, basis_kernel.HELD + 3)]
+    for matrix, basis in zip(matrices, basis_kernel.orthogonalised(matrices), strict=True):
+        expected, got = torch.linalg.qr(matrix.double())[0], basis.double()
+        torch.testing.assert_close(got.T @ got, torch.eye(rank).double(), rtol=0, atol=1e-6)
+        torch.testing.assert_close((got * expected).sum(0).abs(), torch.ones(rank).double(), rtol=0, atol=1e-5)
+
+
+def test_a_column_that_depends_on_others_becomes_a_direction_of_its_own() -> None:
+    """Zeros, a multiple of the first, and a sum: each basis is whole, and holds what its matrix does."""
+    column, other = torch.randn(2, 33, generator=torch.Generator().manual_seed(7))
+    matrices = [
+        torch.zeros(33, 3),
+        torch.stack([column, 3 * column, other], 1),
+        torch.stack([column, other, column + other], 1),
+        torch.stack([torch.zeros(33), column, 1e-20 * other], 1),
+    ]
+    for matrix, basis in zip(matrices, basis_kernel.orthogonalised(matrices), strict=True):
+        torch.testing.assert_close(basis.T @ basis, torch.eye(3), rtol=0, atol=1e-6)
+        torch.testing.assert_close(basis @ (basis.T @ matrix), matrix, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,81 @@
+"""Checks and timings of PowerSGD's batched orthogonalisation, beside batched QR and the loop of torch's hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from suite.kernels.bench import Bench, Inputs
+from techniques.communication.powersgd import kernel
+from techniques.communication.powersgd.technique import orthogonalised
+
+WIDTH, LAYERS, VOCABULARY = 768, 12, 50257  # of GPT-2's smallest model
+HEIGHTS = [VOCABULARY, 1024, *([WIDTH, WIDTH, WIDTH, 4 * WIDTH] * LAYERS)]  # rows of its matrices
+LOW = (3, 17)
+
+
+def make(rank: int, sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+    """Matrices of that many entries, at least as high as they are wide."""
+    heights = [max(rank, size // rank) for size in sizes]
+    drawn = [torch.randn(height * rank, device=device, generator=generator) for height in heights]
+    return {"matrices": drawn}
+
+
+def matrices(inputs: Inputs, rank: int) -> list[Tensor]:
+    return [each.view(-1, rank) for each in inputs["matrices"]]
+
+
+def reference(inputs: Inputs, rank: int) -> Inputs:
+    """Gram-Schmidt in float64, twice; what is not finite spoils its matrix."""
+    bases = []
+    for each in matrices(inputs, rank):
+        basis = each.double() if each.isfinite().all() else torch.full_like(each, torch.nan, dtype=torch.float64)
+        for own in range(rank):
+            before, x = basis[:, :own], basis[:, own]
+            for _ in range(2):
+                x = x - before @ (before.T @ x)
+            basis[:, own] = x / x.norm()
+        bases.append(basis.flatten())
+    return {"bases": bases}
+
+
+def by_kernel(inputs: Inputs, rank: int) -> Callable[[], object]:
+    def run() -> None:
+        inputs["bases"] = [each.flatten() for each in kernel.orthogonalised(matrices(inputs, rank))]
+
+    return run
+
+
+def by_qr(inputs: Inputs, rank: int) -> Callable[[], object]:
+    """One batch for each shape."""
+    named = {str(number): each for number, each in enumerate(matrices(inputs, rank))}
+    return lambda: orthogonalised(named)
+
+
+def by_hook(inputs: Inputs, rank: int) -> Callable[[], object]:
+    """torch's, column by column of a batch of one shape."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
+
+    return lambda: [_orthogonalize(each.clone().unsqueeze(0)) for each in matrices(inputs, rank)]
+
+
+def bench(rank: int) -> Bench:
+    own = partial(by_kernel, rank=rank), partial(by_qr, rank=rank), partial(by_hook, rank=rank)
+    return Bench(
+        make=partial(make, rank),
+        kernel=own[0],
+        reference=partial(reference, rank=rank),
+        tolerance=64,  # sums of some thousand products by halves; a low matrix may lean on the columns before
+        bytes_per_element=8,
+        flops_per_element=4 * (rank - 1) + 3,
+        peers={"torch.linalg.qr": own[1], "torch's hook": own[2]},
+        multi_tensor=False,
+        checked_sizes=[rank * height for height in (*LOW, kernel.HELD // rank + 5)],
+        timed_sizes=[rank * height for height in HEIGHTS],
+    )
+
+
+BENCHES = {f"rank{rank}": bench(rank) for rank in (2, 4)}
