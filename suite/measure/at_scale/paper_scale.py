@@ -25,13 +25,11 @@ may hold more for a moment. Never run on a GPU to compare: the kernels are those
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,8 +38,8 @@ from torch import Tensor
 from suite.entries.catalogue import reference_of
 from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
+from suite.entries.packages import built
 from suite.entries.sources import code_of
-from suite.entries.spelling import build
 from suite.kernels.sharded import is_distributed as is_sharded
 from suite.loop.baseline import Baseline
 from suite.loop.data import Data, Examples
@@ -49,6 +47,7 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.fake_ranks import fake_ranks
+from suite.measure.at_scale.processor_limit import line_of
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
@@ -248,7 +247,7 @@ def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
     Raises ValueError where the scale does not fit the baseline or the model, and what `build` and `Run` raise.
     """
     setting = scale.setting if scale.setting.steps else scale.setting.but(steps=STEPS)
-    technique = build(stack)
+    technique = built(stack)
     baseline = _shaped(baseline_of(setting), scale, is_distributed(stack))
     recipe = technique.recipe(baseline.recipe_of(setting))
     with (
@@ -405,11 +404,7 @@ def compared_with(stack: str, task: Task) -> tuple[str, Task]:
 
 def _why(error: RuntimeError) -> str:
     """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
-    harness = Path(__file__).parents[2]
-    last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
-    where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
+    where = line_of(error.__traceback__)
     operator = getattr(error, "func", None)
     if operator is not None:
         return f"its step reads values, and tensors have none here: {operator} in {where}"

@@ -35,8 +35,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
+from suite.entries.packages import built
 from suite.entries.setting import check_model
-from suite.entries.spelling import build
 from suite.loop.data import HeldOut
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.child import BrokenEntry, Child, ContenderFailed, answer, begin, death, failure, in_child
@@ -100,7 +100,7 @@ class TimedBlock(BaseModel):
 
 def world_size(job: Job) -> int:
     """Ranks that the stack's recipe asks for, by running the techniques' code in this process."""
-    return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
+    return built(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
 WORLD_SIZES: dict[tuple[Setting, str], int] = {}
@@ -172,7 +172,7 @@ def _built(stacks: tuple[str, ...]) -> None:
         except StackError as error:
             raise BrokenEntry(str(error)) from error
     for stack in stacks:
-        build(stack)
+        built(stack)
 
 
 class Contender:
