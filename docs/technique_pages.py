@@ -16,11 +16,20 @@ from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
 from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
-from suite.show import claims
+from suite.show import claims, peers
 from suite.show.bibtex import bibtex
 from suite.show.described import Figure
 from suite.show.pages import matrix
-from suite.show.pages.board import HEADLINE, leaning, seeds_text, shown_interval, text, timings_text, unverified_text
+from suite.show.pages.board import (
+    HEADLINE,
+    leaning,
+    machine_line,
+    seeds_text,
+    shown_interval,
+    text,
+    timings_text,
+    unverified_text,
+)
 from suite.show.pages.markdown import code, escape
 from suite.show.pages.markup import unverified
 from suite.show.pages.rendered import as_markdown
@@ -53,7 +62,19 @@ def index(report: Report) -> str:
 
 def page(entry: Entry, report: Report) -> str:
     """One technique's page."""
-    sections = (_head, _schedule, _results, _studies, _use, _about, _claims, _hyper_parameters, _mutants, _source)
+    sections = (
+        _head,
+        _schedule,
+        _results,
+        _studies,
+        _use,
+        _about,
+        _claims,
+        _peers,
+        _hyper_parameters,
+        _mutants,
+        _source,
+    )
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
 
 
@@ -160,7 +181,6 @@ def _about(entry: Entry, report: Report) -> Iterator[str]:
         ("What the numbers do not show", card.limitations),
         ("Why it does not apply to a loop of your own", card.own_loop),
         ("Counter-evidence", card.counter_evidence),
-        ("Other implementations, run beside it", ", ".join(card.peers)),
     ):
         if words.strip():
             yield f"## {title}\n\n{escape(words)}\n"
@@ -243,6 +263,23 @@ def _grid(heads: Sequence[str], part: Iterable[claims.ClaimLine]) -> Iterator[st
     for each in part:
         cells = (f"**{each.verdict}**", *map(escape, each.cells[2:]))
         yield f"| {' | '.join(cells)} |"
+
+
+def _peers(entry: Entry, report: Report) -> Iterator[str]:
+    """Beside other packages' implementations, and why some are not."""
+    own = [each for each in report.peers if each.technique == entry.id]
+    if not own and not entry.card.peers:
+        return
+    yield f"## {peers.TITLE}\n"
+    if own:
+        yield f"{escape(peers.READING)}\n"
+        yield f"| {' | '.join(peers.HEAD[1:])} |"
+        yield f"|{'---|' * len(peers.HEAD[1:])}"
+        yield from (f"| {' | '.join(map(escape, each.cells[1:]))} |" for each in own)
+        machines = dict.fromkeys(f"{each.row.machine.name}: {machine_line(each.row.machine.facts)}" for each in own)
+        yield f"\nOn {escape('; '.join(machines))}.\n"
+    if why := peers.missing({entry.id: entry.card}, report.peers).get(entry.id):
+        yield f"Not in the table: {escape(why)}.\n"
 
 
 def _settings(entry: Entry) -> list[tuple[str, object]]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from suite.record.job import Task
 
 AUTO = "auto"
+ASKED_MINUTES, KEPT_MINUTES = 1.0, 10.0  # somebody waits for the first
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples a step. [the baseline's]")]
 BatchOrAuto = Annotated[
     str | None,
@@ -56,6 +57,10 @@ Ranks = Annotated[
         help="Processes that train together, each with the baseline's batch or its share of --batch; rank 0 is "
         "counted. [the technique's]",
     ),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option("--minutes", min=0.01, help="Minutes of one core that a count may take. [1; with --keep 10]"),
 ]
 Operators = Annotated[
     str,
@@ -119,6 +124,7 @@ def count(
             "--keep", help="Keep the counts, with --gpu the modelled times, in the results folder, for the board."
         ),
     ] = False,
+    minutes: Minutes = None,
     folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -127,8 +133,8 @@ def count(
     Of a technique and its reference, exactly, on tensors that have shapes and no values, by the operators that a GPU
     would run; of several ranks, what the first holds and sends. With --gpu also its time and energy there, modelled and
     never measured: by class of operator, with the band that 9 of 10 published steps kept within. Exit code 4 if none of
-    the techniques can be counted so; the reason says which value it asked for. Exit code 5 if one crashed or hung: the
-    others are counted all the same.
+    the techniques can be counted so; the reason says which value it asked for. Exit code 5 if one crashed or took more
+    than --minutes: the others are counted all the same.
     """
     with understandable(as_json):
         if named(context, "folder") and not keep:
@@ -150,13 +156,14 @@ def count(
         )
         if gpu and scale.setting.device != "cuda":
             raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {device}")
+        core_s = 60 * (minutes or (KEPT_MINUTES if keep else ASKED_MINUTES))
         if keep and gpu:
-            return _keep_times(stacks, scale, task_of(training), gpu, folder, as_json)
+            return _keep_times(stacks, scale, task_of(training), gpu, folder, as_json, core_s)
         if keep:
-            return _keep(stacks, scale, task_of(training), folder, as_json)
+            return _keep(stacks, scale, task_of(training), folder, as_json, core_s)
         if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
-        with bar(quiet=as_json) as progress, aside() as apart:
+        with bar(quiet=as_json) as progress, aside(core_s) as apart:
             apart.check(stacks or ())
             counts = paper_scale.side_by_side(
                 stacks or ["baseline"], scale, task_of(training), progress, apart.counted, apart.asked
@@ -214,7 +221,7 @@ def _check_kept(scale: Scale) -> None:
 
 
 def _keep_times(
-    stacks: list[str] | None, scale: Scale, task: Task | None, gpu: str, folder: Path, as_json: bool
+    stacks: list[str] | None, scale: Scale, task: Task | None, gpu: str, folder: Path, as_json: bool, core_s: float
 ) -> None:
     """Models for the board the steps of these stacks, or of all, on a GPU, and keeps each when it is known."""
     from suite.entries.catalogue import catalogue
@@ -227,7 +234,7 @@ def _keep_times(
     device, at = by_any_name()[gpu], scale.setting.baseline
     name = device.name
     wanted = stacks or [id for id, entry in catalogue().items() if at in entry.card.baselines]
-    with bar(quiet=as_json) as progress, aside() as apart:
+    with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
         known = survey_times(wanted, scale, device, folder, task, progress, apart.traced, apart.asked)
     shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
@@ -237,7 +244,9 @@ def _keep_times(
         out.print(f"{many(len(shown), 'modelled step')} on {name}: {folder / gpu_times.NAME}")
 
 
-def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool) -> None:
+def _keep(
+    stacks: list[str] | None, scale: Scale, task: Task | None, folder: Path, as_json: bool, core_s: float
+) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.entries.catalogue import catalogue
     from suite.measure.at_scale.aside import aside
@@ -249,7 +258,7 @@ def _keep(stacks: list[str] | None, scale: Scale, task: Task | None, folder: Pat
     at = scale.setting.baseline
     _check_kept(scale)
     wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
-    with bar(quiet=as_json) as progress, aside() as apart:
+    with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
         known = survey(
             wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress,

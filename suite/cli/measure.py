@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,6 +121,13 @@ def run(
     machine: MachineOptions,
     learning: LearningOptions,
     evidence: EvidenceOptions,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Time techniques beside other packages' implementations of them, and nothing else.",
+        ),
+    ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, how long it takes and how much disk.")
     ] = False,
@@ -140,12 +147,13 @@ def run(
         from suite.entries.cards import with_cards
         from suite.entries.catalogue import catalogue, lookup
         from suite.entries.installed import baselines
+        from suite.entries.packages import how_to_install
         from suite.entries.setting import check_size, chosen
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, distributing
         from suite.measure.controls import control_pairs
-        from suite.measure.peers import peer_pairs
-        from suite.measure.plan import pairs_of
+        from suite.measure.peers import peer_pairs, with_updates
+        from suite.measure.plan import Wanted, pairs_of
         from suite.record.job import RECIPES, SIZES
         from suite.show.pages.beside import HEAD, beside
 
@@ -192,18 +200,23 @@ def run(
         for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
                 check_model_apart(each)
-        pairs += control_pairs(pairs)
-        if techniques:
-            against_peers, absent = peer_pairs(pairs)
+        effort = evidence.effort(learning)
+        if not peers:
+            pairs += control_pairs(pairs)
+        against_peers, absent = peer_pairs(pairs) if techniques or peers else ([], [])
+        for package in absent:
+            warn(f"not measured beside {package}, which is not installed: {how_to_install(package)}")
+        if peers:
+            pairs = with_updates(against_peers)
+            effort = replace(effort, wanted=Wanted(seeds=0, timings=effort.wanted.timings, tuned=False))
+            if not pairs:
+                fail("no technique of these has a peer that is installed", Exit.NOTHING, as_json)
+        else:
             pairs += against_peers
-            for package in absent:
-                warn(f"not measured beside {package}, which is not installed: pip install {package}")
         if dry:
-            return _foresee(pairs, learning.results, evidence.effort(learning), as_json)
+            return _foresee(pairs, learning.results, effort, as_json)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
-            measured = measure(
-                pairs, learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
-            )
+            measured = measure(pairs, learning.results, effort, progress=progress, warn=warn, stored=sent)
     if as_json:
         print(json.dumps([json.loads(each.model_dump_json()) for each in measured.added]))
     else:

@@ -24,12 +24,13 @@ from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup, package_folder
 from suite.entries.installed import GROUP
 from suite.record.code import Chain, Source, fields_of_type, read_source
-from suite.record.job import Setting, split, techniques_of
+from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, split, techniques_of
 from suite.record.schema import Code
 
 LOOP = "suite.entries.jobs"
 CHECKPOINT = "suite.entries.pretrained"  # what an adapt run starts from
 RECORDING = "suite.reading.recording"
+UPDATES = "suite.entries.updates"  # where a part of a step is run alone
 METERS = "suite.meters"
 OUTSIDE = ("suite.record", "suite.entries.card", "suite.entries.catalogue", "suite.entries.sources")
 """What describes and records."""
@@ -53,7 +54,19 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
     baseline = lookup("baseline", setting.baseline, _baselines())
     besides = [lookup("baseline", name, _baselines()) for name in trained_besides(stack)]
     adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
-    return frozenset([LOOP, baseline, *besides, *filter(None, adapting), *techniques])
+    elsewhere = packages_in(stack)
+    return frozenset([LOOP, baseline, *besides, *filter(None, adapting), *techniques, *elsewhere])
+
+
+def packages_in(stack: str) -> list[str]:
+    """The modules with which other packages' implementations, or parts of a step alone, are run."""
+    modules: list[str] = []
+    for name, settings in split(stack):
+        entry = catalogue().get(name)
+        if entry and settings.get(IMPLEMENTATION, OWN) != OWN and (entry.folder / "packages.py").is_file():
+            modules.append(entry.module.removesuffix("technique") + "packages")
+        modules += [UPDATES] if PART in settings else []
+    return modules
 
 
 def trained_besides(stack: str) -> list[str]:

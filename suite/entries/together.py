@@ -12,17 +12,16 @@ from typing import Any
 from torch import nn
 
 from suite.chain.plan import Solver
-from suite.entries import jobs
-from suite.entries.spelling import build
+from suite.entries import jobs, packages
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.record.job import Job, StackError, techniques_of
 
 
 def built(stack: str) -> Stack:
-    """The stack as :func:`suite.entries.spelling.build` makes it. Raises UnknownId, and StackError also for techniques
+    """The stack as :func:`suite.entries.packages.built` makes it. Raises UnknownId, and StackError also for techniques
     that exclude one another."""
-    made = build(stack)
+    made = packages.built(stack)
     planners = [name for name, each in made.techniques.items() if isinstance(each, Solver) and not each.is_reference]
     if len(planners) > 1:
         raise StackError(

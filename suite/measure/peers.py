@@ -1,44 +1,47 @@
 """Peers: somebody else's implementations of a technique, run as contenders on the same seeds, batches and start.
 
-A technique that another package can do in its place has a field ``implementation``, a Literal: ``own``, and the names
-of the packages (``lora:implementation=peft``). ``leantrain run -t ID`` measures it against each of them, too.
+``leantrain run -t ID`` measures a technique against each package that can do it in its place
+(:mod:`suite.entries.packages`), too; ``leantrain run --peers`` times all techniques beside all packages that are
+installed, and nothing else: whole steps and, of what replaces the optimizer, its updates alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.util import find_spec
-from typing import get_args, get_type_hints
 
 from suite.entries.catalogue import catalogue
+from suite.entries.packages import done_by, in_form_of, is_installed, packages_of, updates_of
+from suite.loop.technique import overrides
 from suite.measure.plan import Pair
-from suite.record.job import join, split, techniques_of
-
-FIELD, OWN = "implementation", "own"
+from suite.record.job import IMPLEMENTATION, split, techniques_of
 
 
 def peers_of(stack: str) -> list[str]:
     """The packages that can do what the stack's one technique does; none of a stack that has chosen one."""
     names = techniques_of(stack)
-    if len(names) != 1 or FIELD in split(stack)[0][1]:
+    if len(names) != 1 or IMPLEMENTATION in split(stack)[0][1]:
         return []
-    hint = get_type_hints(catalogue()[names[0]].technique).get(FIELD)
-    return [name for name in get_args(hint) if name != OWN]
-
-
-def done_by(package: str, stack: str) -> str:
-    """The stack of one technique, as ``package`` does it."""
-    [(name, settings)] = split(stack)
-    return join([(name, settings | {FIELD: package})])
+    return packages_of(catalogue()[names[0]])
 
 
 def peer_pairs(pairs: Iterable[Pair]) -> tuple[list[Pair], list[str]]:
-    """Each stack against its installed peers, and the peers that are not installed."""
+    """Each stack, in its peer's form, against each installed peer, and the peers that are not installed."""
     against, absent = [], dict[str, None]()
     for pair in pairs:
         for package in peers_of(pair.stack):
-            if find_spec(package):
-                against.append(Pair(pair.setting, pair.stack, done_by(package, pair.stack)))
+            if is_installed(package):
+                ours = in_form_of(package, pair.stack)
+                against.append(Pair(pair.setting, ours, done_by(package, ours)))
             else:
                 absent[package] = None
     return against, list(absent)
+
+
+def with_updates(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs, and behind those of an optimizer the same of its updates alone."""
+    both: list[Pair] = []
+    for pair in pairs:
+        both.append(pair)
+        if overrides(catalogue()[techniques_of(pair.stack)[0]].technique, "optimizer"):
+            both.append(Pair(pair.setting, updates_of(pair.stack), updates_of(pair.reference)))
+    return both

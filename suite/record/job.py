@@ -28,6 +28,12 @@ TASKS: tuple[Task, ...] = get_args(Task)
 BASELINE = "baseline"
 """The spelling of the empty stack."""
 
+IMPLEMENTATION, OWN = "implementation", "own"
+"""The setting of a technique that names whose it is: ours, or a package's (:mod:`suite.entries.packages`)."""
+
+PART, UPDATE = "part", "update"
+"""The setting that leaves of each step a part alone: the optimizer's updates."""
+
 S = TypeVar("S", bound="Setting")
 _any_text = GetPydanticSchema(lambda kind, handler: handler(str))  # a record may have a size that is unknown here
 
@@ -123,3 +129,17 @@ def parts_of(stack: str) -> list[str]:
     except StackError:  # a record may hold anything
         return []
     return [join([part]) for part in parts] if len(parts) > 1 else []
+
+
+def package_of(stack: str) -> str:
+    """The package whose implementation a technique of the stack is; "" where all are ours, or it is no stack."""
+    try:
+        named = [settings.get(IMPLEMENTATION, OWN) for _, settings in split(stack)]
+    except StackError:  # a record may hold anything
+        return ""
+    return next((each for each in named if each != OWN), "")
+
+
+def is_updates_alone(stack: str) -> bool:
+    """Whether the stack's steps are an optimizer's updates alone."""
+    return any(settings.get(PART) == UPDATE for _, settings in split(stack))

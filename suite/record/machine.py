@@ -48,7 +48,7 @@ INSTRUCTION_SETS = {  # by the kernel's name of the flag; those that kernels of 
 }  # fmt: skip
 ATEN_AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"))
 CLOCK_STEP_MHZ = 50  # makers name clocks in such steps, and a counter's calibration is a few MHz beside them
-PACKAGES = ("transformers", "timm", "triton")
+PACKAGES = ("transformers", "timm", "triton", "bitsandbytes", "lion_pytorch", "peft", "torchao")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STEAL_SHARE = 0.01
 THROTTLED_SHARE = 0.01

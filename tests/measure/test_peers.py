@@ -3,15 +3,16 @@
 import pytest
 
 from suite.entries.catalogue import catalogue
+from suite.entries.packages import done_by
 from suite.measure import peers
-from suite.measure.peers import done_by, peer_pairs, peers_of
+from suite.measure.peers import peer_pairs, peers_of, with_updates
 from suite.measure.plan import pair_of
 from suite.record.job import Setting
 
 
 def test_a_technique_says_by_its_field_who_else_can_do_it() -> None:
     assert peers_of("lora") == ["peft"] == peers_of("lora:rank=4")
-    for none in ("lion", "baseline", "lora:implementation=peft", "lora+lion"):
+    for none in ("sam", "baseline", "lora:implementation=peft", "lora+lion"):
         assert peers_of(none) == []
 
 
@@ -20,12 +21,26 @@ def test_a_peer_has_the_same_settings() -> None:
 
 
 def test_each_pair_gets_one_beside_each_installed_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [pair_of(Setting(baseline="bert"), stack) for stack in ("lora", "lion")]
+    monkeypatch.setattr(peers, "is_installed", lambda name: name != "lion_pytorch")
+    pairs = [pair_of(Setting(baseline="bert"), stack) for stack in ("lora", "sam", "lion", "lamb")]
     against, absent = peer_pairs(pairs)
-    assert [(each.stack, each.reference) for each in against] == [("lora", "lora:implementation=peft")]
-    assert against[0].setting == pairs[0].setting and not absent
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    assert peer_pairs(pairs) == ([], ["peft"])
+    assert [(each.stack, each.reference) for each in against] == [
+        ("lora", "lora:implementation=peft"),
+        ("lion", "lion:implementation=timm"),
+        ("lamb:variant=timm", "lamb:implementation=timm,variant=timm"),
+    ]
+    assert against[0].setting == pairs[0].setting and absent == ["lion_pytorch"]
+    monkeypatch.setattr(peers, "is_installed", lambda name: False)
+    assert peer_pairs(pairs) == ([], ["peft", "lion_pytorch", "timm"])
+
+
+def test_of_an_optimizer_the_updates_are_timed_alone_too() -> None:
+    pairs = [
+        pair_of(Setting(baseline="bert"), *sides)
+        for sides in (("lora", "lora:implementation=peft"), ("lion", "lion:implementation=timm"))
+    ]
+    assert [each.stack for each in with_updates(pairs)] == ["lora", "lion", "lion:part=update"]
+    assert with_updates(pairs)[-1].reference == "lion:implementation=timm,part=update"
 
 
 def test_cards_name_the_peers_that_their_techniques_have() -> None:

@@ -25,13 +25,11 @@ may hold more for a moment. Never run on a GPU to compare: the kernels are those
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +46,7 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.fake_ranks import fake_ranks
+from suite.measure.at_scale.processor_limit import line_of
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
@@ -435,11 +434,7 @@ def compared_with(stack: str, task: Task) -> tuple[str, Task]:
 
 def _why(error: RuntimeError) -> str:
     """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
-    harness = Path(__file__).parents[2]
-    last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
-    where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
+    where = line_of(error.__traceback__)
     operator = getattr(error, "func", None)
     if operator is not None:
         return f"its step reads values, and tensors have none here: {operator} in {where}"

@@ -37,7 +37,6 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
 from suite.entries.setting import check_model
-from suite.entries.spelling import build
 from suite.entries.together import built
 from suite.loop.data import HeldOut
 from suite.measure.contenders import fork_servers
@@ -113,7 +112,7 @@ class TimedBlock(BaseModel):
 
 def world_size(job: Job) -> int:
     """Ranks that the stack's recipe asks for, by running the techniques' code in this process."""
-    return build(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
+    return built(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
 WORLD_SIZES: dict[tuple[Setting, str], int] = {}

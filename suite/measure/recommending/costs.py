@@ -7,11 +7,9 @@ by a process that is replaced where it dies or takes too long.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +21,7 @@ from suite.judge.choice import StepCost
 from suite.judge.roofline import DEFAULT, Software, modelled
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
-from suite.measure.at_scale.aside import deputy
+from suite.measure.at_scale.aside import deputy, heap_set_aside
 from suite.measure.at_scale.gpu_time import trace_step
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.measure.contenders.child import ContenderFailed
@@ -39,19 +37,6 @@ from suite.record.operators import TracedStep
 FOLDER = "step_costs"
 LIMIT_S = 120.0  # of one count, which takes some ten seconds at a billion parameters
 REFUSALS = (ValueError, LookupError, OSError)
-
-
-@contextmanager
-def heap_set_aside() -> Iterator[None]:
-    """Meanwhile the collector looks at no object that is there already. A count takes stock of the heap before its run
-    and at its end (:mod:`suite.meters.holders`), and what both find is none of the run's: libraries have a million such
-    objects, and walking over them was half of the time of a small model's count."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from suite.entries.card import Card
 from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
 from suite.record.text import in_html
-from suite.show import claims, models, paper_scale, references, stacks, studies
+from suite.show import claims, models, paper_scale, peers, references, stacks, studies
 from suite.show.answer import at_paper_sizes
 from suite.show.described import Section
 from suite.show.packing import Pack, packed
@@ -109,6 +109,7 @@ def _folded(
         claims.log(report.negative) if report.negative else None,
         paper_scale.section(report.paper_scale) if report.paper_scale else None,
         models.section(report.models) if report.models else None,
+        peers.section(report.peers, report.cards),
     ]
     return list(filter(None, sections))
 
@@ -129,6 +130,7 @@ def _contents(
     entries += [f'<li><a href="#log">{claims.LOG_TITLE}</a></li>'] if report.negative else []
     entries += [f'<li><a href="#paper-scale">{paper_scale.TITLE}</a></li>'] if report.paper_scale else []
     entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
+    entries += [f'<li><a href="#peers">{peers.TITLE}</a></li>'] if report.peers else []
     entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
     return "".join(entries)
 

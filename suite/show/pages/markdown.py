@@ -15,7 +15,7 @@ from suite.guard.calibrated import Calibration, report
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
-from suite.show import claims, models, paper_scale, references, stacks, studies
+from suite.show import claims, models, paper_scale, peers, references, stacks, studies
 from suite.show.described import Section, slug
 from suite.show.pages import matrix
 from suite.show.pages.board import (
@@ -90,6 +90,8 @@ def _further(report: Report) -> Iterator[tuple[Section, str, str]]:
         yield paper_scale.section(report.paper_scale), "the papers' own sizes", "paper-scale"
     if report.models:
         yield models.section(report.models), "techniques on other models", "models"
+    if beside := peers.section(report.peers, report.cards):
+        yield beside, "other implementations", "peers"
 
 
 def _page(lines: Sequence[str]) -> str:

@@ -29,7 +29,9 @@ from suite.record.job import techniques_of
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
+from suite.show import peers
 from suite.show.models import Shown
+from suite.show.peers import PeerRow
 from suite.show.pictures import study_plots
 from suite.show.references import ShownReferences
 from suite.show.studies import Studied
@@ -111,6 +113,7 @@ class Report:
         origins: of records by their id.
         qualities: by baseline what its loss is, in words.
         negative: what did not hold, the newest first.
+        peers: techniques beside other packages' implementations, which are in no other row.
     """
 
     rows: Sequence[Row] = ()
@@ -129,6 +132,7 @@ class Report:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     qualities: Mapping[str, str] = field(default_factory=dict)
     negative: Sequence[NegativeResult] = ()
+    peers: Sequence[PeerRow] = ()
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
@@ -148,10 +152,9 @@ class Report:
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
         left_out: list[str] = []
+        every, of_packages = peers.apart(rows(records, left_out=left_out), records.timed)
         chosen = [
-            row
-            for row in rows(records, left_out=left_out)
-            if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
+            row for row in every if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
         ]
         controls = set() if stacks else only_controls(cards.values())
         return cls(
@@ -163,6 +166,11 @@ class Report:
                 if not on or each.baseline in ("", *on)
             ],
             negative=negative_results(chosen, cards.values()),
+            peers=[
+                each
+                for each in of_packages
+                if (not stacks or each.technique in named) and (not on or each.row.conditions.baseline in on)
+            ],
             calibrations=calibrations,
             cards=cards,
             studies=[

@@ -16,7 +16,7 @@ from suite.judge.rows import Row, of_version
 from suite.judge.verdicts import rank
 from suite.record.job import techniques_of
 from suite.record.text import in_html
-from suite.show import claims
+from suite.show import claims, peers
 from suite.show.bibtex import bibtex
 from suite.show.packing import Pack
 from suite.show.pages import markup, matrix
@@ -113,6 +113,7 @@ def _technique(
         _plots(placed, ranges),
         _claims(stack, placed[0].technique, own),
         _mutants(names, report.folders),
+        _peers(names, report),
         f"<p>Studies: {links}</p>" if (links := ", ".join(studies[name] for name in names if name in studies)) else "",
         _usage(stack, placed, known, report.folders),
         _records(placed, report.origins),
@@ -125,6 +126,15 @@ def _technique(
         f"<article><h3>{markup.code(stack)}</h3>"
         f"{''.join(filter(None, parts))}</article></details>"
     )
+
+
+def _peers(names: Sequence[str], report: Report) -> str:
+    """Beside other packages' implementations of the stack's one technique."""
+    own = [each for each in report.peers if [each.technique] == list(names)]
+    if not own:
+        return ""
+    items = (in_html(": ".join((", ".join(each.cells[1:4]), f"{each.cells[4]} ({each.cells[5]})"))) for each in own)
+    return f"<h4>{peers.TITLE}</h4><p>{in_html(peers.READING)}</p><ul>{markup.items(items)}</ul>"
 
 
 # the card -----------------------------------------------------------------------------------------------------------
