@@ -33,7 +33,7 @@ def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int
     ``key`` [batch, heads, tokens, width], floats or integers of 8 bits; ``less`` [batch, heads, keys] is taken from the
     products of each key."""
     tall, wide = (max(1, most // block) * block for most in (QUERIES, KEYS))
-    times, room = _products(query, tall * wide)
+    times, room = _products(query, key, tall * wide)
     sides = [[*x.flatten(0, 1)] for x in (query, key, *([] if less is None else [less]))]
     found = []
     for head, (queries, keys) in enumerate(zip(*sides[:2])):
@@ -56,7 +56,7 @@ def by_rows_of_blocks(
     ``said`` gets the products [queries, keys], which it may change, the head, counted through the batch, and which
     queries these are.
     """
-    times, room = _products(query, block * key.shape[2])
+    times, room = _products(query, key, block * key.shape[2])
     parts = []
     for head, (queries, keys) in enumerate(zip(query.flatten(0, 1), key.flatten(0, 1).mT.contiguous())):
         for first in range(0, len(queries), block):
@@ -68,8 +68,12 @@ def by_rows_of_blocks(
 Products = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def _products(query: Tensor, most: int) -> tuple[Products, Tensor]:
-    """How rows and columns are multiplied, and room for so many products."""
+def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
+    """How rows and columns are multiplied, and room for so many products. Raises ValueError where there are none."""
+    if not query.numel() or not key.numel():
+        raise ValueError(
+            f"blocks are predicted of one query and one key or more, not {[*query.shape]} and {[*key.shape]}"
+        )
     exact = query.dtype == torch.int8
     multiply = torch._int_mm if exact else torch.mm
 

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from techniques.attention.elsa.technique import Elsa
-from techniques.attention.sanger.technique import Sanger
+from techniques.attention.sanger.technique import LARGEST, SEEN, Sanger
 from techniques.attention.shared import by_blocks
 from techniques.attention.shared.block_attention import block_attention
+from techniques.attention.shared.block_maxima import by_rows_of_blocks, of_blocks
 from techniques.attention.shared.kept_pairs import Pairs, pairs_of
 from tests.runs import new_run
 
@@ -98,3 +99,23 @@ def test_biases_of_scores_are_refused_and_what_hides_is_none():
     torch.testing.assert_close(own.attend(hidden, query, kept, 0.0), Sanger().attend(hidden, query, kept, 0.0))
     with pytest.raises(ValueError, match="adds biases to its scores"):
         own.attend(pairs_of(query, query, hides[None, None] + 0.5, False, 1.0), query, kept, 0.0)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+@pytest.mark.parametrize("execution", ["pairs", "blocks"])
+def test_no_token_and_one(tokens, execution):
+    own = Sanger(execution=execution)
+    layer = torch.nn.Identity()
+    own.now = "", layer
+    for name in (LARGEST, SEEN):
+        layer.register_buffer(name, torch.zeros(2))
+    query, key, value = (torch.randn(2, 3, tokens, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    output = own.attention(query, key, value, mask=None, causal=False, scale=0.5, dropout_p=0.0)
+    torch.testing.assert_close(output, value)
+
+
+def test_blocks_of_no_token_are_not_predicted():
+    none = torch.zeros(1, 1, 0, 4)
+    for predict in (of_blocks, lambda q, k: by_rows_of_blocks(q, k, lambda *_: none)):
+        with pytest.raises(ValueError, match="one query and one key or more"):
+            predict(none, none)
