@@ -15,7 +15,7 @@ from torch import Tensor
 
 from techniques.attention.shared.kept_pairs import BLOCK
 
-QUERIES, KEYS = 256, 512  # whose products are made together, or those of a block
+QUERIES, KEYS = 512, 512  # whose products are made together, or those of a block
 
 
 def over_queries(scores: Tensor, block: int = BLOCK) -> Tensor:
