@@ -1,18 +1,21 @@
-"""The page of the papers' accelerators: the model, its constants with their sources, and what is only quoted."""
+"""The page of the papers' accelerators: headlines beside the model, the model, its constants, and what is quoted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from suite.entries.catalogue import catalogue
+from suite.judge.studies import Study
 from suite.show.pages.markdown import code, escape
+from techniques.shared.chips import headlines
+from techniques.shared.chips.headlines import headline_claims
 from techniques.shared.chips.model import Chip, chips, context, energy_tables
 
 FIELDS = ("clock_hz", "units", "bits", "bytes_per_s", "power_w")
 
 
-def page() -> str:
-    return "\n".join([*_head(), *_chips(), *_energy(), *_context()]) + "\n"
+def page(studies: Sequence[Study]) -> str:
+    return "\n".join([*_head(), *_headlines(studies), *_chips(), *_energy(), *_context()]) + "\n"
 
 
 def _head() -> Iterator[str]:
@@ -22,6 +25,38 @@ def _head() -> Iterator[str]:
         "can reach is quoted. The three never stand in one ratio.\n"
     )
     yield "::: techniques.shared.chips.model\n"
+
+
+def _headlines(studies: Sequence[Study]) -> Iterator[str]:
+    yield f"## Headlines\n\n{headlines.NOTE}.\n"
+    lines = []
+    for entry in catalogue().values():
+        found = {each["claim"]: each for study in studies if study.technique == entry.id for each in _rows(study)}
+        for claim in headline_claims(entry.folder).values():
+            row = found.get(claim.id, {"unavailable": f"leantrain study {entry.id} -b {claim.baselines[0]} makes it"})
+            lines.append((_entry(entry.id), escape(claim.statement), *_beside(row)))
+    heads = ("entry", "quoted", "modelled", "measured", "drift, modelled", "drift, measured", "of what, or why not")
+    yield from _table(heads, lines)
+    yield ""
+
+
+def _rows(study: Study) -> Iterator[Mapping[str, object]]:
+    for table in study.tables:
+        if table.name == "headlines":
+            yield from (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+
+
+def _beside(row: Mapping[str, object]) -> Iterator[str]:
+    spread = f" ({_number(row['least'])} to {_number(row['most'])})" if row.get("modelled") is not None else ""
+    yield _number(row.get("modelled")) + spread
+    yield from (_number(row.get(name)) for name in ("measured", "drift_modelled", "drift_measured"))
+    words = [f"{kind}: {row[name]}" for kind, name in (("modelled", "modelled_of"), ("measured", "measured_of"))
+             if row.get(name)]  # fmt: skip
+    yield escape("; ".join([*words, *([f"unavailable: {row['unavailable']}"] if row.get("unavailable") else [])]))
+
+
+def _number(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else "n/a"
 
 
 def _chips() -> Iterator[str]:

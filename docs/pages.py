@@ -77,7 +77,8 @@ def generated() -> dict[str, str]:
     pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
     pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
-    return pages | {"commands.md": command_pages.page(), "accelerators.md": accelerator_page.page()}
+    accelerators = accelerator_page.page([each.study for each in report().studies])
+    return pages | {"commands.md": command_pages.page(), "accelerators.md": accelerators}
 
 
 def api(module: str) -> str:

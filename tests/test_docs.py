@@ -276,6 +276,15 @@ def test_a_techniques_page_has_its_studies_drawn() -> None:
     assert site()["techniques/flip.md"].count('class="study"') == 1
 
 
+def test_every_headline_of_a_chip_stands_beside_the_model_or_says_what_makes_it() -> None:
+    text = site()["accelerators.md"].partition("## Modelled")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| [")]
+    claims = [claim for entry in catalogue().values() for claim in entry.card.claim]
+    assert len(rows) == sum(claim.metric == "study.headlines.modelled" for claim in claims)
+    assert all("modelled:" in row or "unavailable:" in row for row in rows)
+    assert any("152.6 times faster" in row for row in rows)
+
+
 def test_figures_of_context_are_quoted_and_every_constant_of_a_chip_says_where_it_is_from() -> None:
     from techniques.shared.chips.model import chips, context
 

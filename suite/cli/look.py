@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from inspect import getdoc, getmodule
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,6 +123,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
 
 
 def _show(entry: Entry, folder: Path, as_json: bool) -> None:
+    from suite.judge.studies import path_of
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
     card, cls = entry.card, entry.technique
@@ -138,6 +140,8 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     out.print(f"baselines {' '.join(card.baselines)}; task {card.task}; compared with {card.reference}")
     out.print("overrides " + ", ".join(changes))
     out.print("hyper-parameters " + (", ".join(f"{key}={value}" for key, value in settings.items()) or "none"))
+    if algorithm := getdoc(getmodule(cls)):
+        out.print(f"\n[bold]Algorithm.[/bold] {escape(algorithm)}")
     for title, text in (
         ("Variant", card.variant), ("Limitations", card.limitations), ("Counter-evidence", card.counter_evidence),
     ):  # fmt: skip
@@ -155,6 +159,8 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     for study in _studies_of(card.id, folder):  # a number says in its row what kind it is
         at = f"{study.baseline} {study.size} ({study.recipe}), machine {study.machine.name}, {study.made:%Y-%m-%d}"
         out.print(f"\n[bold]Study[/bold] {escape(at)}")
+        if (plot := path_of(study, folder).with_suffix(".svg")).is_file():
+            out.print(f"plot: {escape(str(plot))}")
         for table in study.tables:
             out.print(f"\n{escape(table.name)}: {escape(table.note)}" if table.note else f"\n{escape(table.name)}")
             show_table(table.columns, table.as_text())

@@ -126,7 +126,7 @@ class Claim(Strict):
     not the defaults; ``against`` is the stack that it is compared with, where that is not the card's reference: another
     technique, or a control, a variant with a setting of that name. ``within`` is a stack that both sides have besides.
     ``study.TABLE.COLUMN`` is a metric, too: of the technique's own study, a share of its seeds in the row that ``cell``
-    tells apart by other columns.
+    tells apart by other columns; of a modelled claim the number there, from the row's ``least`` to its ``most``.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")

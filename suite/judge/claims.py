@@ -15,7 +15,8 @@ conditions), and of how far the evidence is from the paper's setting. The outcom
 8. undecided        the interval contains both; the reason says how many replicates would tell.
 
 A claim that names a control compares two stacks that have one reference: what both learned and had counted, seed by
-seed, or what was timed together. One that names a cell of a study is about a share of the study's seeds.
+seed, or what was timed together. One that names a cell of a study is about a share of the study's seeds, or what the
+study's model says.
 
 Whether it is *reproduced* or *contradicted* is for :mod:`suite.judge.verdicts` to say, from the outcome, the distance
 (:mod:`suite.judge.distance`), and whether somebody read the statement in the paper.
@@ -213,7 +214,7 @@ def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
     if interval is None and not seen.missed:
         return "not measured", seen.reason
     if interval is not None and claim.kind == "modelled":
-        return "modelled", f"the model {'agrees' if _inside(claim, interval) else 'does not agree'} with the claim"
+        return "modelled", _by_model(claim, interval)
     if seen.inactive:
         return "not exercised", seen.inactive
     if seen.open:
@@ -227,6 +228,14 @@ def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
         differs = f"not so in {interval.n} seeds" if of_study(claim) else "an exact count differs"
         return (HOLDS, "exactly") if _inside(claim, interval) else (FAILS, differs)
     return _compared(claim, seen, interval)
+
+
+def _by_model(claim: Claim, interval: Interval) -> str:
+    if _inside(claim, interval):
+        return "the model agrees with the claim"
+    if _outside(claim, interval):
+        return "the model does not agree with the claim"
+    return "the model's range has values that agree with the claim, and others that do not"
 
 
 def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Outcome, str]:
@@ -664,17 +673,31 @@ def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
 
 
 def _in_study(claim: Claim, study: Study) -> Observation:
-    """The share that the claim's cell holds, of as many seeds as its row says: all of them, or one tells nothing."""
+    """What the claim's cell holds: a share of as many seeds as its row says, or a modelled number."""
     _, name, column = claim.metric.split(".")
+    by_model = claim.kind == "modelled"
     table = next((each for each in study.tables if each.name == name), None)
-    if table is None or not {column, "seeds", *claim.cell} <= {*table.columns}:
+    if table is None or not {column, *claim.cell, *(() if by_model else ("seeds",))} <= {*table.columns}:
         return Observation(reason=f"the study has no {column} in a table {name}")
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     fitting = [row for row in rows if all(row[key] == value for key, value in claim.cell.items())]
     if len(fitting) != 1:
         wanted = ", ".join(f"{key} {value}" for key, value in claim.cell.items())
         return Observation(reason=f"{len(fitting)} rows of the table {name} have {wanted}")
-    share, seeds = fitting[0][column], fitting[0]["seeds"]
+    return _as_modelled(fitting[0], column) if by_model else _share(fitting[0], column)
+
+
+def _as_modelled(row: Mapping[str, Any], column: str) -> Observation:
+    """From the row's ``least`` to its ``most``, where it has them."""
+    value = row[column]
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return Observation(reason=f"unavailable: {row.get('unavailable') or f'the study has no number in {column}'}")
+    return Observation(Interval(value, row.get("least", value), row.get("most", value), 1.0, "the model's inputs", 1))
+
+
+def _share(row: Mapping[str, Any], column: str) -> Observation:
+    """All of the seeds, or one tells nothing."""
+    share, seeds = row[column], row["seeds"]
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         return Observation(reason=f"{column} is no share of the seeds")
     several = seeds > 1

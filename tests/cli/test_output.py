@@ -155,11 +155,14 @@ def test_a_shell_is_offered_the_names(begun: str, offered: str) -> None:
 def test_a_techniques_card_ends_with_what_its_studies_found(tmp_path: Path) -> None:
     found = [("modelled", 1.5857), ("measured", None)]
     table = StudyTable("numbers", ("kind", "speedup"), found, "not one over the other")
-    write_study(study(technique="sanger", baseline="bert", tables=[table]), tmp_path)
+    path = write_study(study(technique="sanger", baseline="bert", tables=[table]), tmp_path)
+    assert path and path.suffix == ".json"
+    path.with_suffix(".svg").write_text("<svg/>")
     write_study(study(technique="dota", baseline="bert", tables=[StudyTable("other", ("x",), [(1,)])]), tmp_path)
     code, text, _ = called("list", "sanger", "--results", tmp_path)
     assert code == 0 and "numbers: not one over the other" in text
     assert text.index("Properties of this") < text.index("modelled\t1.586") < text.index("measured\tn/a")
     assert text.count("Study bert nano (modern)") == 1 and "\nother" not in text
     (tmp_path / "none").mkdir()
+    assert "softmax(S over M) V" in text and f"plot: {path.with_suffix('.svg')}" in text
     assert "Study" not in called("list", "sanger", "--results", tmp_path / "none")[1]

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from suite.entries.card import Claim
-from suite.judge.claims import Judgement, control_of, only_controls, stack_of, verdicts
+from suite.judge.claims import Judgement, control_of, only_controls, shown, stack_of, verdicts
 from suite.judge.studies import Study, StudyTable
 from suite.record.schema import Counted, Learned, Line, Timed
 from tests.factories import CODE, MACHINE, claim, evidence, machine, rows, side, timed
@@ -149,6 +149,35 @@ def test_what_a_study_does_not_have_is_not_measured_and_says_so() -> None:
 def test_a_claim_on_a_study_names_table_column_and_cell(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"study\.TABLE\.COLUMN"):
         claim(**changes)
+
+
+def headlines(**changes: Any) -> Study:
+    row: dict[str, Any] = {"claim": "speed", "modelled": 5.0, "least": 2.0, "most": 9.0, "unavailable": ""} | changes
+    return study(tables=[StudyTable("headlines", tuple(row), [tuple(row.values())])])
+
+
+def of_headline(**changes: Any) -> Claim:
+    values = {"cell": {"claim": "speed"}, "kind": "modelled", "relation": ">="}
+    return claim(metric="study.headlines.modelled", **values | changes)
+
+
+@pytest.mark.parametrize(
+    ("expected", "relation", "why"),
+    [(1.5, ">=", "agrees with the claim"), (58.1, ">=", "does not agree"), (3.0, ">=", "and others that do not")],
+)
+def test_a_chips_headline_is_compared_with_the_model_and_never_judged(expected: float, relation: str, why: str) -> None:
+    verdict = seen(of_headline(expected=expected, relation=relation), headlines())
+    assert verdict.outcome == verdict.word == "modelled" and why in verdict.reason
+    assert shown(verdict) == "5 [2, 9]" and verdict.detectable is None
+
+
+def test_a_headline_that_no_arithmetic_reaches_says_why() -> None:
+    verdict = seen(of_headline(expected=4.5), headlines(modelled=None, unavailable="which hardware is not known"))
+    assert (verdict.outcome, verdict.interval) == ("not measured", None)
+    assert verdict.reason.startswith("unavailable: which hardware is not known")
+    assert "no number in modelled" in seen(of_headline(expected=4.5), headlines(modelled=math.nan)).reason
+    alone = study(tables=[StudyTable("headlines", ("claim", "modelled"), [("speed", 4.0)])])
+    assert shown(seen(of_headline(expected=4.5), alone)) == "4"
 
 
 def test_the_lines_that_were_taken_are_of_all_kinds() -> None:

@@ -9,6 +9,7 @@ to 7.0 times lie within what M = n / 2 and n / 8 allow at most, 2 and 8 times.
 
 from __future__ import annotations
 
+from techniques.shared.chips.headlines import Modelled, between
 from techniques.shared.chips.model import chips
 from techniques.shared.chips.numbers import Number
 
@@ -34,3 +35,10 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
         inputs = f"a recorded model's candidates {candidates:.3g} and kept {kept:.3g} of the keys, M = 0.5 n"
         rows.append(Number("modelled", "throughput, conservative", against, TOKENS / own, "phases", inputs))
     return rows
+
+
+def over_itself(seen: list[dict[str, float]]) -> Modelled:
+    """Throughput over all keys on the same pipeline, of both settings at most, and at what was ``seen``."""
+    return between(
+        [each.speedup or 0.0 for each in modelled(seen)], "the same pipeline with all keys; M = n / 2 to n / 8"
+    )

@@ -7,20 +7,22 @@ from pathlib import Path
 from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
-from techniques.attention.a3.chip import TOKENS, modelled
+from techniques.attention.a3.chip import TOKENS, modelled, over_itself
 from techniques.attention.a3.technique import A3, near_best
 from techniques.attention.shared.kept_pairs import kept_attention
-from techniques.attention.shared.skipping import Head, as_it_is, drawn, drift_here, traces
+from techniques.attention.shared.skipping import HERE, Head, as_it_is, drawn, drift_here, traces
+from techniques.shared.chips.headlines import Beside, headlines
 from techniques.shared.chips.numbers import numbers, quoted
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``numbers``."""
+    """The tables ``headlines`` and ``numbers``."""
     lab.progress(0.0, "searching")
-    head = drawn(TOKENS)
+    folder, seen, head = Path(__file__).parent, traces(lab, "a3"), drawn(TOKENS)
     searched = as_it_is(f"search in its batched form and attention, {TOKENS} tokens", head, lambda: approximated(head))
-    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "a3")), searched, drift_here(TOKENS)]
-    return [numbers(rows)]
+    here = [searched, drift_here(TOKENS)]
+    found = {"throughput": Beside(over_itself(seen), searched.speedup, f"{searched.what}, over {HERE}", None, None)}
+    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here])]
 
 
 def approximated(head: Head) -> Tensor:

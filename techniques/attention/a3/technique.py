@@ -23,19 +23,20 @@ from torch import Tensor, nn
 from techniques.attention.shared.kept_pairs import Pairs, or_best
 from techniques.attention.shared.masking import KeptInEvaluation
 
-AT_ONCE = 2**24  # products that are sorted together
+AT_ONCE = 2**20  # products that are sorted together
 
 
 def greedy_scores(query: Tensor, key: Tensor, visible: Tensor, pops: Tensor) -> Tensor:
-    """g [queries, keys] of one head: ``query`` [queries, width], ``key`` [keys, width], ``visible`` bool [queries,
-    keys], ``pops`` int64 [queries], of the largest products and of the smallest. Of equal products any."""
-    products = (query[:, None] * key * visible[..., None]).flatten(1)
-    taken = torch.zeros_like(query[:, :1] @ key[:, :1].T)
-    count = min(int(pops.max()), products.shape[1]) if len(pops) else 0
+    """g [..., queries, keys]: ``query`` [..., queries, width], ``key`` [..., keys, width], ``visible`` bool [...,
+    queries, keys], ``pops`` int64 [..., queries], of the largest products and of the smallest. Of equal products
+    any."""
+    products = (query[..., :, None, :] * key[..., None, :, :] * visible[..., None]).flatten(-2)
+    taken = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
+    count = min(int(pops.max()), products.shape[-1]) if pops.numel() else 0
     for sign in (1, -1):
-        values, places = (products * sign).topk(count, dim=1)
-        chosen = (torch.arange(count, device=pops.device) < pops[:, None]) & (values > 0)
-        taken.scatter_add_(1, places // query.shape[1], values * chosen * sign)
+        values, places = (products * sign).topk(count, dim=-1)
+        chosen = (torch.arange(count, device=pops.device) < pops[..., None]) & (values > 0)
+        taken.scatter_add_(-1, places // query.shape[-1], values * chosen * sign)
     return taken
 
 
@@ -81,13 +82,17 @@ class A3(KeptInEvaluation):
     def among(self, pairs: Pairs) -> Tensor:
         """bool [batch, heads, queries, keys]: the candidates."""
         visible = pairs.visible.expand(pairs.shape)
-        rows = max(1, AT_ONCE // (pairs.longest * pairs.query.shape[-1]))  # of queries
-        heads = []
-        for query, key, sees in zip(pairs.query.flatten(0, 1), pairs.key.flatten(0, 1), visible.flatten(0, 1)):
-            parts = zip(query.float().split(rows), sees.split(rows))
-            found = [greedy_scores(part, key.float(), own, self.pops(own.sum(-1))) for part, own in parts]
-            heads.append(torch.cat(found))
-        return candidates(torch.stack(heads).view(pairs.shape), visible)
+        of_query = max(1, pairs.longest * pairs.query.shape[-1])  # products
+        rows, heads = (max(1, AT_ONCE // each) for each in (of_query, of_query * pairs.query.shape[-2]))
+        parts = zip(*(each.flatten(0, 1).split(heads) for each in (pairs.query.float(), pairs.key.float(), visible)))
+        found = [
+            torch.cat([
+                greedy_scores(some, key, own, self.pops(own.sum(-1)))
+                for some, own in zip(query.split(rows, 1), sees.split(rows, 1))
+            ], 1)
+            for query, key, sees in parts
+        ]  # fmt: skip
+        return candidates(torch.cat(found).view(pairs.shape), visible)
 
     def pops(self, keys: Tensor) -> Tensor:
         """M for as many visible ``keys``, int64, 1 or more where there are any."""

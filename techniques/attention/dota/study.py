@@ -12,21 +12,36 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.dota.blocks import detected_blocks
-from techniques.attention.dota.chip import modelled
+from techniques.attention.dota.chip import TOKENS, modelled, over_gpu
 from techniques.attention.dota.technique import Dota, ternary
 from techniques.attention.shared.kept_pairs import largest_kept
-from techniques.attention.shared.skipping import WIDTH, Head, draw, measured, skipping, traces
-from techniques.shared.chips.numbers import numbers, quoted
+from techniques.attention.shared.skipping import (
+    WIDTH,
+    Head,
+    beside,
+    draw,
+    measured,
+    skipping,
+    traces,
+    without_model,
+)
+from techniques.shared.chips.headlines import headlines
+from techniques.shared.chips.numbers import drift, numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector chose."""
-    tables = skipping(lab, "dota", predict, keep)
-    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "dota")), *measured(tables)]
-    return [numbers(rows), *tables]
+    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector
+    chose."""
+    folder, tables, seen = Path(__file__).parent, skipping(lab, "dota", predict, keep), traces(lab, "dota")
+    here = measured(tables)
+    found = {
+        "speed": beside(over_gpu(seen), here, drift(TOKENS)),
+        "speed_against_accelerators": without_model(here, "which hardware the paper compared with is not known here"),
+    }
+    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 @cache

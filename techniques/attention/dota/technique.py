@@ -27,6 +27,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Site
 from suite.model.attention import eager
 from techniques.attention.dota.loads import in_order, out_of_order
+from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import Pairs, largest_kept, pairs_of
 from techniques.attention.shared.masking import KeptPairs
 
@@ -63,7 +64,7 @@ def detector_cost(tokens: int, width: int, heads: int, rank: int, bits: int) -> 
 
 
 @dataclass
-class Dota(KeptPairs):
+class Dota(ByBlocks, KeptPairs):
     """``retention`` r over the keys; ``rank`` k over a head's width; ``weight`` of the detectors' loss. With ``pull``
     that loss also draws the model's scores to the detected ones."""
 

@@ -12,20 +12,16 @@ from torch import Tensor
 
 from techniques.attention.elsa.hashing import whole
 from techniques.attention.elsa.technique import farthest
-from techniques.attention.shared.block_maxima import by_rows_of_blocks, over_keys, over_queries
+from techniques.attention.shared.block_maxima import of_blocks
 from techniques.attention.shared.kept_pairs import BLOCK, Pairs
 
 
 def near_blocks(query: Tensor, key: Tensor, threshold: float, bias: float, block: int = BLOCK) -> Tensor:
     """bool [batch, heads, blocks, blocks] of ``query`` and ``key`` [batch, heads, tokens, width], one token or more."""
     one = torch.ones(1, key.shape[-2], dtype=torch.bool, device=key.device)  # every query sees the same keys
-    allowed = farthest(Pairs(query[..., :1, :], key, one, None, 1.0), threshold, bias)[..., 0, :].flatten(0, 1)
+    allowed = farthest(Pairs(query[..., :1, :], key, one, None, 1.0), threshold, bias)[..., 0, :]
     least = query.shape[-1] - 2 * allowed  # of the products: k less twice the distance
     matrix = whole(query.shape[-1]).to(query.device)
     queries, keys = ((x.float() @ matrix.T >= 0).to(torch.int8) * 2 - 1 for x in (query, key))
-
-    def beyond(products: Tensor, head: int, _: slice) -> Tensor:
-        return over_keys(over_queries(products, block) - least[head], block)
-
-    spare = by_rows_of_blocks(queries, keys, beyond, block)
+    spare = of_blocks(queries, keys, least, block)
     return (spare >= 0) | (spare == spare.amax(-1, keepdim=True)) & (spare < 0).all(-1, keepdim=True)

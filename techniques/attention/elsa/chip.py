@@ -10,8 +10,9 @@ The structure is from memory, and so are its constants: what follows is consiste
 from __future__ import annotations
 
 from techniques.attention.elsa.hashing import multiplications
-from techniques.shared.chips.model import chips
-from techniques.shared.chips.numbers import Number, against_gpu, drift
+from techniques.shared.chips.headlines import Modelled, between
+from techniques.shared.chips.model import GUESSED, chips
+from techniques.shared.chips.numbers import GPU, Number, against_gpu, drift, gpu_attention_s
 
 TOKENS, WIDTH, HEADS = 512, 64, 12
 BANKS, DISTANCES, HASHING, DIVISION = 4, 8, 256, 16  # P_a, P_c, m_h, m_o
@@ -43,3 +44,13 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
         seconds = own * HEADS / ACCELERATORS / chip.clock_hz
         rows += against_gpu(seconds, f"{ACCELERATORS} accelerators", TOKENS, WIDTH, HEADS, inputs)
     return [*rows, *drift(TOKENS)]
+
+
+def over_gpu(seen: list[dict[str, float]]) -> Modelled:
+    """Over unfused attention on the modelled GPU, at a quarter of the keys and at what was ``seen``; with the clock,
+    which is from memory, as it is, halved and doubled."""
+    shares = [0.25, *(each["density"] for each in seen[:1])]
+    gpu = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False) * chips()["elsa"].clock_hz * ACCELERATORS / HEADS
+    ends = [gpu * times / cycles(TOKENS, share * TOKENS) for share in shares for times in GUESSED]
+    inputs = f"{TOKENS} tokens, {' and '.join(f'{each:.3g}' for each in shares)} of the keys"
+    return between(ends, f"{ACCELERATORS} accelerators over unfused attention on {GPU}, modelled; {inputs}")

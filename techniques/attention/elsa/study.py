@@ -11,12 +11,13 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.elsa.blocks import near_blocks
-from techniques.attention.elsa.chip import modelled
+from techniques.attention.elsa.chip import TOKENS, modelled, over_gpu
 from techniques.attention.elsa.hashing import hamming, quantile_bias, signs
 from techniques.attention.elsa.technique import Elsa, estimates, least_scores
 from techniques.attention.shared.kept_pairs import or_best
-from techniques.attention.shared.skipping import WIDTH, Head, draw, drawn, measured, skipping, traces
-from techniques.shared.chips.numbers import numbers, quoted
+from techniques.attention.shared.skipping import WIDTH, Head, beside, draw, drawn, measured, skipping, traces
+from techniques.shared.chips.headlines import headlines
+from techniques.shared.chips.numbers import drift, numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,10 +26,11 @@ LEARNED_FROM = 256  # tokens
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
-    tables = skipping(lab, "elsa", predict, keep)
-    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "elsa")), *measured(tables)]
-    return [numbers(rows), *tables]
+    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    folder, tables, seen = Path(__file__).parent, skipping(lab, "elsa", predict, keep), traces(lab, "elsa")
+    here = measured(tables)
+    found = {"speed": beside(over_gpu(seen), here, drift(TOKENS))}
+    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 @cache

@@ -25,6 +25,7 @@ from suite.loop.data import mixed_seed
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from techniques.attention.elsa.hashing import hamming, quantile_bias, signs
+from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import Pairs, or_best, softmax_over
 from techniques.attention.shared.masking import KeptInEvaluation
 
@@ -68,7 +69,7 @@ def least_scores(pairs: Pairs, p: float) -> Tensor:
 
 
 @dataclass
-class Elsa(KeptInEvaluation):
+class Elsa(ByBlocks, KeptInEvaluation):
     """``p``: the larger, the fewer keys; 0 is dense attention. ``bias`` None is the quantile of the model's own width.
     ``batches`` of training data set the thresholds."""
 

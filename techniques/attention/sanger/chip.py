@@ -8,8 +8,9 @@ and are read once a phase. ``cost.py`` replays the released model, and without i
 from __future__ import annotations
 
 from techniques.attention.sanger.cost import layer_s
+from techniques.shared.chips.headlines import Modelled, between
 from techniques.shared.chips.model import Chip, Phase, chips, time_s
-from techniques.shared.chips.numbers import Number, against_gpu, against_itself, drift
+from techniques.shared.chips.numbers import GPU, Number, against_gpu, against_itself, drift, gpu_attention_s
 
 TOKENS, WIDTH, HEADS, BITS = 512, 64, 12, 4
 PAPERS = ((0.087, 0.56), (0.331, 0.74))  # density and balance: second-hand
@@ -50,3 +51,12 @@ def at(chip: Chip, density: float, balance: float, inputs: str) -> list[Number]:
         *against_itself(chip, own, dense(TOKENS), inputs),
         *against_gpu(time_s(own, chip), chip.title, TOKENS, WIDTH, HEADS, inputs),
     ]
+
+
+def over_gpu(seen: list[dict[str, float]]) -> Modelled:
+    """Over unfused attention on the modelled GPU, at the paper's densities and at what was ``seen``."""
+    shares = [*PAPERS, *((each["density"], each["load_balance"]) for each in seen[:1])]
+    gpu, chip = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False), chips()["sanger"]
+    inputs = f"{TOKENS} tokens, density {', '.join(f'{density:.3g}' for density, _ in shares)}"
+    ends = [gpu / time_s(phases(TOKENS, *share), chip) for share in shares]
+    return between(ends, f"the array over unfused float32 attention on {GPU}, modelled; {inputs}")

@@ -11,20 +11,22 @@ from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
 from techniques.attention.sanger.blocks import predicted_blocks
-from techniques.attention.sanger.chip import modelled
+from techniques.attention.sanger.chip import TOKENS, modelled, over_gpu
 from techniques.attention.sanger.technique import HIGHEST, UNIFORM, Sanger, prediction_mask, unit
-from techniques.attention.shared.skipping import WIDTH, Head, draw, measured, skipping, traces
-from techniques.shared.chips.numbers import numbers, quoted
+from techniques.attention.shared.skipping import WIDTH, Head, beside, draw, measured, skipping, traces
+from techniques.shared.chips.headlines import headlines
+from techniques.shared.chips.numbers import drift, numbers, quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
-    tables = skipping(lab, "sanger", predict, keep)
-    rows = [*quoted(Path(__file__).parent), *modelled(traces(lab, "sanger")), *measured(tables)]
-    return [numbers(rows), *tables]
+    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    folder, tables, seen = Path(__file__).parent, skipping(lab, "sanger", predict, keep), traces(lab, "sanger")
+    here = measured(tables)
+    found = {"chip_against_gpu": beside(over_gpu(seen), here, drift(TOKENS))}
+    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 def threshold(head: Head) -> float:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from techniques.attention.sanger.packing import load_balance
+from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import EmptyRows, Pairs, scored, softmax_over, with_empty_rows
 from techniques.attention.shared.masking import KeptPairs
 
@@ -60,7 +61,7 @@ def prediction_mask(pairs: Pairs, largest: Tensor, bits: int, threshold: float, 
 
 
 @dataclass
-class Sanger(KeptPairs):
+class Sanger(ByBlocks, KeptPairs):
     """``threshold`` None is UNIFORM over the keys of a row: the paper's 0.02 at 128 of them. ``empty``: what a row does
     that keeps nothing: attends to all that it may, as in the authors' code, or to nothing."""
 

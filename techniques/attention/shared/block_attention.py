@@ -1,13 +1,14 @@
 """Attention that computes the kept blocks of pairs and no others, forward and backward, by PyTorch's operators.
 
-    S = scale Q K^T    at the kept blocks of queries and keys; what is hidden inside a block is masked
-    O = softmax(S) V   over them; a query whose row of blocks is empty gets 0
-    dQ, dK, dV         at the same blocks, from scores that are computed again; kept are O and the rows' log-sums
+    S = scale Q K^T             at the kept blocks of queries and keys; what is hidden inside a block is masked
+    O = dropout(softmax(S)) V   over them; a query whose row of blocks is empty gets 0
+    dQ, dK, dV                  at the same blocks, from scores that are computed again; of the forward pass O is kept
 
 Rows of blocks that keep equally many are one batch of products: their blocks of keys and values are gathered, side by
-side, a few rows at a time, so that scores stay in the cache. The work, and the memory, follow the kept blocks. How
-blocks are chosen is not this module's: :func:`techniques.attention.shared.kept_pairs.touched` gives those that a mask
-of pairs needs. float16 and bfloat16 are widened.
+side, a few rows at a time, in memory that all groups use one after the other, so that it stays in the cache. The work,
+and the memory, follow the kept blocks. How blocks are chosen is not this module's:
+:func:`techniques.attention.shared.kept_pairs.touched` gives those that a mask of pairs needs. float16 and bfloat16 are
+widened.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ AT_ONCE = 2**17  # scores that are computed together: half a megabyte of them
 
 def block_attention(
     query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, *, scale: float, kept: Tensor | None = None,
-    causal: bool = False, block: int = BLOCK,
+    causal: bool = False, block: int = BLOCK, dropout_p: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """``query`` [batch, heads, queries, width] over ``key`` and ``value`` [batch, heads, keys, width], in the query's
     dtype.
 
     ``blocks`` bool [batch, heads, ceil(queries / block), ceil(keys / block)]: which are computed. Inside of these all
     pairs take part, or those of ``kept`` (bool, broadcasts to all pairs); with ``causal`` none after the query's own
-    place. Raises ValueError for shapes that do not fit.
+    place. Of the weights a share ``dropout_p`` is dropped. Raises ValueError for shapes that do not fit.
     """
     _check(query, key, value, blocks, block)
     kept = None if kept is None else kept.expand(*query.shape[:-1], key.shape[-2])
     q, k, v = (each.float() if each.dtype.itemsize < 4 else each for each in (query, key, value))
-    output: Tensor = _BlockAttention.apply(q, k, v, blocks, scale, kept, causal, block)
+    seed = int(torch.randint(2**62, ())) if dropout_p else 0
+    output: Tensor = _BlockAttention.apply(q, k, v, blocks, kept, Form(scale, causal, block, dropout_p, seed))
     return output.to(query.dtype)
 
 
@@ -56,6 +58,16 @@ def _check(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, block: int
     wanted = (*query.shape[:2], -(-query.shape[-2] // block), -(-key.shape[-2] // block))
     if blocks.dtype != torch.bool or blocks.shape != wanted:
         raise ValueError(f"blocks are bool {[*wanted]} here, not {blocks.dtype} {[*blocks.shape]}")
+
+
+class Form(NamedTuple):
+    """What is computed of the blocks; which weights are dropped follows from ``seed``, in both passes."""
+
+    scale: float
+    causal: bool
+    block: int
+    dropout_p: float
+    seed: int
 
 
 class Group(NamedTuple):
@@ -75,18 +87,9 @@ class Blocked(NamedTuple):
     key: Tensor
     value: Tensor
 
-    def gathered(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        """The group's queries [g, block, width], and keys and values [g, count * block, width]."""
-        return self.query[group.rows], _side_by_side(self.key, group.columns), _side_by_side(self.value, group.columns)
-
-
-def _side_by_side(x: Tensor, columns: Tensor) -> Tensor:
-    g, count = columns.shape
-    return x.index_select(0, columns.flatten()).view(g, count * x.shape[1], x.shape[2])
-
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:
-    padded = F.pad(x, (0, 0, 0, -x.shape[-2] % block)) if x.shape[-2] % block else x.contiguous()
+    padded = (F.pad(x, (0, 0, 0, -x.shape[-2] % block)) if x.shape[-2] % block else x).contiguous()
     return padded.view(math.prod(padded.shape[:3]) // block, block, x.shape[-1])
 
 
@@ -124,65 +127,120 @@ def _hidden(
 ) -> Tensor | None:
     """Which pairs of a group's blocks take no part: those beyond the last key, after the query, or not kept."""
     found = None
+    if inside is not None:
+        found = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
+    if not causal and not shape[1] % block:
+        return found
     place = torch.arange(block, device=rows.device)
     keys = (local[..., None] * block + place).flatten(1)[:, None]  # [g, 1, count * block]
-    if shape[1] % block:
-        found = keys >= shape[1]
+    beyond = keys >= shape[1]
     if causal:
-        after = keys > (rows % of[0] * block)[:, None, None] + place[:, None]
-        found = after if found is None else found | after
-    if inside is not None:
-        left = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
-        found = left if found is None else found | left
-    return found
+        beyond = beyond | (keys > (rows % of[0] * block)[:, None, None] + place[:, None])
+    return beyond if found is None else found | beyond
 
 
-def _scores(query: Tensor, key: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
-    scores = torch.bmm(query * scale, key.transpose(1, 2))
-    return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
+# the two passes -----------------------------------------------------------------------------------------------------
+
+
+class Room:
+    """Memory that tensors of many shapes use one after the other: fresh memory for each costs a CPU as much as a
+    product."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.whole = like.new_empty(0)
+
+    def of(self, *shape: int) -> Tensor:
+        """An unfilled tensor, which the next one overwrites."""
+        if (size := math.prod(shape)) > self.whole.numel():
+            self.whole = self.whole.new_empty(size)
+        return self.whole[:size].view(shape)
+
+
+class Dropout:
+    """Of each group's weights, in one order in both passes: what they are multiplied with, None where all stay."""
+
+    def __init__(self, form: Form, like: Tensor) -> None:
+        self.stays = 1 - form.dropout_p
+        self.random = torch.Generator(like.device).manual_seed(form.seed)
+        self.room = Room(like)
+
+    def of(self, weights: Tensor) -> Tensor | None:
+        """0, or the inverse of the share that stays."""
+        if self.stays == 1:
+            return None
+        drawn = self.room.of(*weights.shape).bernoulli_(self.stays, generator=self.random)
+        return drawn.div_(self.stays) if self.stays else drawn
+
+
+def _side_by_side(x: Tensor, columns: Tensor, room: Room) -> Tensor:
+    """The blocks ``columns`` [g, count] of ``x`` as [g, count * block, width]."""
+    g, count = columns.shape
+    into = room.of(g * count, *x.shape[1:])
+    return torch.index_select(x, 0, columns.flatten(), out=into).view(g, count * x.shape[1], x.shape[2])
+
+
+def _product(x: Tensor, y: Tensor, room: Room) -> Tensor:
+    return torch.bmm(x, y, out=room.of(*x.shape[:2], y.shape[2]))
+
+
+def _weights(query: Tensor, key: Tensor, scale: float, hidden: Tensor | None, rooms: tuple[Room, Room]) -> Tensor:
+    """The softmax of each row; 0 where a pair is hidden, and all of a row that has no other."""
+    scores = _product(query * scale, key.transpose(1, 2), rooms[0])
+    if hidden is not None:
+        scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, -1, out=rooms[1].of(*scores.shape))
+    return weights if hidden is None else weights.masked_fill_(hidden, 0.0)
 
 
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, scale: float, kept: Tensor | None,
-        causal: bool, block: int,
-    ) -> Tensor:  # fmt: skip
-        own = Blocked(*(_in_blocks(each, block) for each in (query, key, value)))
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, kept: Tensor | None, form: Form
+    ) -> Tensor:
+        own = Blocked(*(_in_blocks(each, form.block) for each in (query, key, value)))
         output = own.query.new_zeros(*own.query.shape[:2], value.shape[-1])
-        sums = own.query.new_zeros(*own.query.shape[:2], 1)  # log of each row's sum; 0 of an empty one
-        for group in groups(blocks, (query.shape[-2], key.shape[-2]), block, kept, causal):
-            q, k, v = own.gathered(group)
-            scores = _scores(q, k, scale, group.hidden)
-            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-            weights = scores.sub_(largest).exp_()
-            total = weights.sum(-1, keepdim=True)
-            output[group.rows] = torch.bmm(weights, v).div_(total.clamp(min=torch.finfo(scores.dtype).tiny))
-            sums[group.rows] = torch.where(total > 0, total.log() + largest, 0.0)
-        ctx.save_for_backward(query, key, value, blocks, kept, output, sums)
-        ctx.scale, ctx.causal, ctx.block = scale, causal, block
+        of_keys, of_values, of_scores, of_weights, outputs = (Room(own.query) for _ in range(5))
+        dropout = Dropout(form, own.query)
+        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, kept, form.causal):
+            k, v = (_side_by_side(x, group.columns, to) for x, to in ((own.key, of_keys), (own.value, of_values)))
+            weights = _weights(own.query[group.rows], k, form.scale, group.hidden, (of_scores, of_weights))
+            if (factors := dropout.of(weights)) is not None:
+                weights.mul_(factors)
+            output.index_copy_(0, group.rows, _product(weights, v, outputs))
+        ctx.save_for_backward(query, key, value, blocks, kept, output)
+        ctx.form = form
         return _whole(output, query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, blocks, kept, output, sums = ctx.saved_tensors
-        block, scale = ctx.block, ctx.scale
-        own = Blocked(*(_in_blocks(each, block) for each in (query, key, value)))
-        outer = _in_blocks(gradient, block)
+        query, key, value, blocks, kept, output = ctx.saved_tensors
+        form: Form = ctx.form
+        own = Blocked(*(_in_blocks(each, form.block) for each in (query, key, value)))
+        outer = _in_blocks(gradient, form.block)
         means = (outer * output).sum(-1, keepdim=True)
         of = Blocked(*map(torch.zeros_like, own))
-        for group in groups(blocks, (query.shape[-2], key.shape[-2]), block, kept, ctx.causal):
-            q, k, v = own.gathered(group)
-            d_out, columns = outer[group.rows], group.columns.flatten()
-            weights = _scores(q, k, scale, group.hidden).sub_(sums[group.rows]).exp_()
-            of_value = torch.bmm(weights.transpose(1, 2), d_out)
-            of_scores = torch.bmm(d_out, v.transpose(1, 2)).sub_(means[group.rows]).mul_(weights).mul_(scale)
-            of.query[group.rows] = torch.bmm(of_scores, k)
-            of_key = torch.bmm(of_scores.transpose(1, 2), q)
-            for x, part in ((of.key, of_key), (of.value, of_value)):
-                x.index_add_(0, columns, part.view(-1, block, x.shape[-1]))
-        return (*map(_whole, of, (query.shape, key.shape, value.shape)), *[None] * 5)
+        of_keys, of_values, of_scores, of_weights, parts = (Room(own.query) for _ in range(5))
+        dropout = Dropout(form, own.query)
+        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, kept, form.causal):
+            q, d_out, columns = own.query[group.rows], outer[group.rows], group.columns.flatten()
+            k, v = (_side_by_side(x, group.columns, to) for x, to in ((own.key, of_keys), (own.value, of_values)))
+            weights = _weights(q, k, form.scale, group.hidden, (of_scores, of_weights))
+            d_scores = _product(d_out, v.transpose(1, 2), of_scores)
+            if (factors := dropout.of(weights)) is not None:
+                d_scores.mul_(factors)
+            d_scores.sub_(means[group.rows]).mul_(weights)
+            of.query.index_copy_(0, group.rows, _product(d_scores, k, parts))
+            _add(of.key, columns, _product(d_scores.transpose(1, 2), q, parts))
+            weights = weights if factors is None else weights.mul_(factors)
+            _add(of.value, columns, _product(weights.transpose(1, 2), d_out, parts))
+        of.query.mul_(form.scale)
+        of.key.mul_(form.scale)
+        return (*map(_whole, of, (query.shape, key.shape, value.shape)), None, None, None)
+
+
+def _add(x: Tensor, columns: Tensor, parts: Tensor) -> None:
+    x.index_add_(0, columns, parts.view(-1, *x.shape[1:]))
 
 
 def _whole(x: Tensor, shape: torch.Size) -> Tensor:

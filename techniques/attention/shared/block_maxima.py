@@ -1,6 +1,6 @@
-"""Largest scores of blocks of pairs, made a few rows of blocks at a time, so that all scores never stand in memory.
+"""Largest products of blocks of pairs, made a few at a time, so that they stay in the cache and never all in memory.
 
-Scores of one turn are written where those of the last one were: fresh memory for each costs a CPU as much as the
+Products of one turn are written where those of the last one were: fresh memory for each costs a CPU as much as the
 products.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from techniques.attention.shared.kept_pairs import BLOCK
 
-ROWS = 4  # of blocks that are scored together
+QUERIES, KEYS = 512, 512  # whose products are made together, or those of a block
 
 
 def over_queries(scores: Tensor, block: int = BLOCK) -> Tensor:
@@ -28,25 +28,61 @@ def over_keys(scores: Tensor, block: int = BLOCK) -> Tensor:
     return _filled(scores, (0, -scores.shape[1] % block)).unflatten(1, (-1, block)).amax(2)
 
 
+def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int = BLOCK) -> Tensor:
+    """[batch, heads, ceil(queries / block), ceil(keys / block)]: the largest product of each block, of ``query`` and
+    ``key`` [batch, heads, tokens, width], floats or integers of 8 bits; ``less`` [batch, heads, keys] is taken from the
+    products of each key."""
+    tall, wide = (max(1, most // block) * block for most in (QUERIES, KEYS))
+    times, room = _products(query, key, tall * wide)
+    sides = [[*x.flatten(0, 1)] for x in (query, key, *([] if less is None else [less]))]
+    found = []
+    for head, (queries, keys) in enumerate(zip(*sides[:2])):
+        columns = []
+        for first in range(0, len(keys), wide):
+            part = keys[first : first + wide].T.contiguous()
+            best = [over_queries(times(rows, part, room), block) for rows in queries.split(tall)]
+            of_keys = torch.cat(best) if less is None else torch.cat(best) - sides[2][head][first : first + wide]
+            columns.append(over_keys(of_keys, block))
+        found.append(torch.cat(columns, 1))
+    return torch.stack(found).unflatten(0, query.shape[:2])
+
+
 def by_rows_of_blocks(
     query: Tensor, key: Tensor, said: Callable[[Tensor, int, slice], Tensor], block: int = BLOCK
 ) -> Tensor:
-    """What ``said`` of the products of some queries with all keys of a head, for all of them: [batch, heads,
+    """What ``said`` of the products of a row of blocks with all keys of its head, for all of them: [batch, heads,
     ceil(queries / block), ...], of ``query`` and ``key`` [batch, heads, tokens, width], floats or integers of 8 bits.
 
     ``said`` gets the products [queries, keys], which it may change, the head, counted through the batch, and which
     queries these are.
     """
-    step, exact = ROWS * block, query.dtype == torch.int8
-    room = torch.empty(step, key.shape[2], dtype=torch.int32 if exact else query.dtype, device=query.device)
-    times = torch._int_mm if exact else torch.mm
+    times, room = _products(query, key, block * key.shape[2])
     parts = []
     for head, (queries, keys) in enumerate(zip(query.flatten(0, 1), key.flatten(0, 1).mT.contiguous())):
-        for first in range(0, len(queries), step):
-            own = slice(first, min(first + step, len(queries)))
-            products = times(queries[own], keys, out=room[: own.stop - first])
-            parts.append(said(products, head, own))
-    return torch.cat(parts).unflatten(0, (*query.shape[:2], -1))
+        for first in range(0, len(queries), block):
+            own = slice(first, min(first + block, len(queries)))
+            parts.append(said(times(queries[own], keys, room), head, own))
+    return torch.stack(parts).unflatten(0, (*query.shape[:2], -1))
+
+
+Products = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
+    """How rows and columns are multiplied, and room for so many products. Raises ValueError where there are none."""
+    if not query.numel() or not key.numel():
+        raise ValueError(
+            f"blocks are predicted of one query and one key or more, not {[*query.shape]} and {[*key.shape]}"
+        )
+    exact = query.dtype == torch.int8
+    multiply = torch._int_mm if exact else torch.mm
+
+    def times(rows: Tensor, columns: Tensor, room: Tensor) -> Tensor:
+        shape = len(rows), columns.shape[1]
+        product: Tensor = multiply(rows, columns, out=room[: shape[0] * shape[1]].view(shape))
+        return product
+
+    return times, torch.empty(most, dtype=torch.int32 if exact else query.dtype, device=query.device)
 
 
 def _filled(scores: Tensor, amounts: tuple[int, ...]) -> Tensor:

@@ -88,6 +88,10 @@ class MaskedAttention(Technique):
                 self.seen.append(self.described(pairs, value, kept))
         if path in self.acts:
             self.acts[path]()
+        return self.attend(pairs, value, kept, dropout_p)
+
+    def attend(self, pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float) -> Tensor:
+        """Attention over the ``kept`` pairs, in the dtype of ``value``."""
         return kept_attention(pairs, value, kept, dropout_p)
 
     def sites(self, run: Run) -> Mapping[str, Site]:

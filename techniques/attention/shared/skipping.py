@@ -24,6 +24,7 @@ from suite.model.attention import eager
 from suite.record.job import canonical
 from techniques.attention.shared.block_attention import block_attention
 from techniques.attention.shared.kept_pairs import BLOCK, Pairs, pairs_of, worth
+from techniques.shared.chips.headlines import Beside, Modelled
 from techniques.shared.chips.numbers import Number
 
 if TYPE_CHECKING:
@@ -238,6 +239,21 @@ def as_it_is(what: str, head: Head, way: Callable[[], Tensor]) -> Number:
     return Number(
         "measured", what, HERE, 1 / over_first(wall, 1), "", f"{1 / over_first(cpu, 1):.3g} in processor time"
     )
+
+
+def beside(modelled: Modelled, here: Sequence[Number], drifted: Sequence[Number]) -> Beside:
+    """What stands beside a headline over a GPU: ``here`` is what was measured, this machine's drift last; ``drifted``
+    the modelled one, in float32 first."""
+    return Beside(modelled, here[0].speedup, _of(here[0]), drifted[0].speedup, here[-1].speedup)
+
+
+def without_model(here: Sequence[Number], why: str) -> Beside:
+    """What stands beside a headline of which ``why`` says that no arithmetic reaches it."""
+    return Beside(None, here[0].speedup, _of(here[0]), None, None, why)
+
+
+def _of(number: Number) -> str:
+    return f"{number.what}, over {number.against}"
 
 
 def dense(head: Head) -> Tensor:

@@ -8,20 +8,27 @@ from pathlib import Path
 from torch import Tensor
 
 from suite.measure.lab import Lab, StudyTable
-from techniques.attention.shared.skipping import TOPIC, Head, as_it_is, drawn, drift_here
-from techniques.attention.vitcod.chip import TOKENS, modelled
+from techniques.attention.shared.skipping import TOPIC, Head, as_it_is, beside, drawn, drift_here, without_model
+from techniques.attention.vitcod.chip import HEADS, TOKENS, WIDTH, modelled, over_gpu
 from techniques.attention.vitcod.masks import informative, split_attention
 from techniques.attention.vitcod.technique import Vitcod
-from techniques.shared.chips.numbers import numbers, quoted
+from techniques.shared.chips.headlines import headlines
+from techniques.shared.chips.numbers import drift, numbers, quoted
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``numbers``."""
+    """The tables ``headlines`` and ``numbers``."""
     lab.progress(0.0, "attending in two parts")
-    head = drawn(TOKENS, TOPIC)
+    folder, head = Path(__file__).parent, drawn(TOKENS, TOPIC)
     mask = informative(head.pairs.scores.softmax(-1)[0, 0], Vitcod().information, leading=1)
     split = as_it_is(f"both parts of a mask, merged, {TOKENS} tokens", head, lambda: in_two_parts(head, mask))
-    return [numbers([*quoted(Path(__file__).parent), *modelled(), split, drift_here(TOKENS)])]
+    here = [split, drift_here(TOKENS)]
+    found = {
+        "speed_gpu": beside(over_gpu(), here, drift(TOKENS, WIDTH, HEADS)),
+        "speed_cpu": without_model(here, "the paper's CPU, and what it ran there, are not known here"),
+        "speed_sanger": without_model(here, "how the paper scaled Sanger to this chip's size is not known here"),
+    }
+    return [headlines(folder, found), numbers([*quoted(folder), *modelled(), *here])]
 
 
 def in_two_parts(head: Head, mask: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.model.anatomy import anatomy
 from suite.model.leading import picture_row
+from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import Pairs, softmax_over
 from techniques.attention.shared.masking import KeptPairs
 from techniques.attention.vitcod.masks import informative, polarised
@@ -48,7 +49,7 @@ class AutoEncoder(nn.Sequential):
 
 
 @dataclass
-class Vitcod(KeptPairs):
+class Vitcod(ByBlocks, KeptPairs):
     """``information`` is the share of average attention that a row keeps; 1 and no ``autoencoder`` is dense attention.
     Masks are made after ``first`` of the run, from ``batches`` of training data; ``weight`` is that of the
     auto-encoders' loss; a token kept by more than ``shared`` of the queries is global."""

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from suite.entries.card import read_card
 from suite.judge.studies import StudyTable
 from suite.record.devices import devices
+from techniques.shared.chips.headlines import METRIC as HEADLINE
 from techniques.shared.chips.model import Chip, Phase, bound_s, energy_j, energy_tables, time_s
 
 GPU = "V100"  # of most of the papers
@@ -38,13 +39,13 @@ def numbers(rows: Iterable[Number]) -> StudyTable:
 
 
 def quoted(folder: Path) -> list[Number]:
-    """The figures that the card in ``folder`` quotes of time and energy, as speed-ups and savings."""
-    claims = [each for each in read_card(folder / "card.toml").claim if each.kind == "literature"]
+    """What the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
     return [
-        Number("literature", f"{each.statement} ({each.place})", "as it says", 1 / each.expected, "", each.conditions)
-        for each in claims
-        if each.expected
-    ]
+        Number("literature", f"{each.statement} ({each.place})", "as it says",
+               each.expected if each.metric == HEADLINE else 1 / each.expected, "", each.conditions)
+        for each in read_card(folder / "card.toml").claim
+        if each.expected and (each.kind == "literature" or each.metric == HEADLINE)
+    ]  # fmt: skip
 
 
 def against_itself(chip: Chip, sparse: Sequence[Phase], dense: Sequence[Phase], inputs: str) -> list[Number]:

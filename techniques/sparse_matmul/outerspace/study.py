@@ -1,6 +1,7 @@
 """The bound that memory bandwidth sets to OuterSPACE, beside the times that its paper reports, and its algorithm here.
 
-``bound``: the paper's five uniform matrices; bytes and seconds by ``traffic.py``, the reported time, and their ratio,
+``headlines``: the paper's speed-ups, and what stands beside them. ``bound``: the paper's five uniform matrices; bytes
+and seconds by ``traffic.py``, the reported time, and their ratio,
 which nothing here was fitted to close. ``traffic``: where the bytes go. ``numbers``: what is quoted, what the
 same memory allows Gustavson's order without a cache, and what libraries and the same products, expanded, sorted and
 compressed, take on this machine for the first of these matrices.
@@ -18,6 +19,7 @@ from scipy.sparse import csr_array
 
 from suite.measure.exact import one_thread
 from suite.measure.lab import Lab, StudyTable
+from techniques.shared.chips.headlines import Beside, between, headlines
 from techniques.shared.chips.model import chips
 from techniques.shared.chips.numbers import Number, numbers, quoted
 from techniques.sparse_matmul.outerspace.probes import REPORTED
@@ -26,10 +28,16 @@ from techniques.sparse_matmul.shared.dataflows import csr, expanded
 
 TURNS = 3
 NOTE = "Modelled: 128 GiB/s and nothing else; reported times as digitised by TeAAL's authors (MICRO 2023)"
+MEMORIES = {
+    "against_mkl": ("a Xeon of 76.8 GB/s (from memory)", 76.8e9),
+    "against_cusparse": ("a K40 of 288 GB/s (from memory)", 288e9),
+    "against_cusp": ("a K40 of 288 GB/s (from memory)", 288e9),
+}
+"""What the paper compared with, and the bytes a second of its memory."""
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``numbers``, ``bound`` and ``traffic``; nothing is recorded."""
+    """The tables ``headlines``, ``numbers``, ``bound`` and ``traffic``; nothing is recorded."""
     lab.progress(0.0, "modelling memory traffic")
     bounds, shares = [], []
     for rows, density, seconds in REPORTED:
@@ -39,8 +47,10 @@ def study(lab: Lab) -> list[StudyTable]:
         bounds.append((rows, density, moved, bound, seconds, seconds / bound))
         parts = (2 * entries, 2 * products, result)
         shares.append((rows, density, *(ELEMENT_BYTES * part / moved for part in parts)))
+    folder, here = Path(__file__).parent, measured()
     return [
-        numbers([*quoted(Path(__file__).parent), *modelled(), *measured()]),
+        headlines(folder, beside(here)),
+        numbers([*quoted(folder), *modelled(), *here]),
         StudyTable("bound", ("rows", "density", "bytes", "bound_s", "reported_s", "reported_over_bound"), bounds, NOTE),
         StudyTable(
             "traffic", ("rows", "density", "operands", "products", "result"), shares, "Shares of the modelled bytes"
@@ -48,15 +58,36 @@ def study(lab: Lab) -> list[StudyTable]:
     ]
 
 
+def gustavson_s(rows: int, density: float, bandwidth: float) -> float:
+    """The bound of Gustavson's order, which reads a row of B for each entry of A; pointers are left out."""
+    entries, products, result = uniform(rows, density)
+    return ELEMENT_BYTES * (entries + products + result) / bandwidth
+
+
+def beside(here: list[Number]) -> dict[str, Beside]:
+    """What stands beside the headlines: what the memories' bandwidths alone allow, and the outer products here."""
+    found = {}
+    for claim, (name, bandwidth) in MEMORIES.items():
+        ratios = [gustavson_s(rows, density, bandwidth) / bound_s(rows, density) for rows, density, _ in REPORTED]
+        of = f"memories' bandwidths alone, on five uniform matrices; over Gustavson's order without a cache on {name}"
+        _, mkl, outer = (each.speedup or 0.0 for each in here)
+        on_cpu = claim == "against_mkl"
+        found[claim] = Beside(
+            between(ratios, of), outer / mkl if on_cpu else None,
+            f"{here[2].what}, over {here[1].what} on this machine, one thread" if on_cpu else "", None, None,
+            "drift: the library's own times of the paper are not known here" + ("" if on_cpu else "; measured: no GPU"),
+        )  # fmt: skip
+    return found
+
+
 def modelled() -> list[Number]:
-    """The bound of each matrix beside that of Gustavson's order, which reads a row of B for each entry of A."""
+    """The bound of each matrix beside that of Gustavson's order."""
     title, found = chips()["outerspace"].title, []
     for rows, density, _ in REPORTED:
-        entries, products, result = uniform(rows, density)
-        other_s = ELEMENT_BYTES * (entries + products + result) / BANDWIDTH
         inputs = f"{rows} rows, density {density:g}; bytes over 128 GiB/s, pointers of the other left out"
         against = "Gustavson's order on the same memory, without a cache"
-        found.append(Number("modelled", title, against, other_s / bound_s(rows, density), "closed form", inputs))
+        ratio = gustavson_s(rows, density, BANDWIDTH) / bound_s(rows, density)
+        found.append(Number("modelled", title, against, ratio, "closed form", inputs))
     return found
 
 

@@ -111,6 +111,16 @@ def test_narrow_non_contiguous_and_large_numbers():
     torch.testing.assert_close(large, dense(query * 1e4, key * 1e4, value, mask, 1.0))
 
 
+@pytest.mark.parametrize("n", [8, 9])
+def test_one_product_that_is_taken_apart_as_timm_does(n):
+    packed = torch.randn(2, n, 3, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    given = [*packed.requires_grad_().permute(2, 0, 3, 1, 4).unbind(0)]
+    blocks = drawn(-(-n // 4), -(-n // 4), 0.6)
+    agree(
+        block_attention(*given, blocks, scale=0.5, block=4), dense(*given, of_pairs(blocks, 4, n, n), 0.5), given, 1e-11
+    )
+
+
 def test_what_is_not_a_number_stays_seen():
     query, key, value = (each.detach() for each in heads(8, 8, 4))
     query[0, 0, 1, 2] = math.nan

@@ -11,6 +11,7 @@ from techniques.attention.dota import chip as of_dota
 from techniques.attention.elsa import chip as of_elsa
 from techniques.attention.sanger import chip as of_sanger
 from techniques.attention.vitcod import chip as of_vitcod
+from techniques.shared.chips.headlines import Beside, between, headlines
 from techniques.shared.chips.model import (
     Chip,
     Phase,
@@ -141,3 +142,26 @@ def test_what_is_quoted_modelled_and_measured_stands_apart(technique):
 @pytest.mark.parametrize(("technique", "headline"), [("dota", 152.6), ("elsa", 58.1), ("outerspace", 7.9)])
 def test_headlines_are_those_of_the_cards(technique, headline):
     assert any(each.speedup == pytest.approx(headline, rel=2e-3) for each in quoted(folder(technique)))
+
+
+def test_a_headline_without_a_number_beside_it_is_an_error():
+    beside = Beside(between([3.0, 1.0, 2.0, 9.0], "it"), 0.5, "here", 1.4, None, "drift: no GPU")
+    found = headlines(folder("elsa"), {"speed": beside})
+    assert dict(zip(found.columns, found.rows[0], strict=True)) == {
+        "claim": "speed", "quoted": 58.1, "modelled": 2.0, "least": 1.0, "most": 9.0, "measured": 0.5,
+        "drift_modelled": 1.4, "drift_measured": None, "modelled_of": "it", "measured_of": "here",
+        "unavailable": "drift: no GPU",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="has the headlines speed, and found are other"):
+        headlines(folder("elsa"), {"other": beside})
+
+
+def test_what_is_from_memory_makes_the_range_of_a_headline():
+    assert of_elsa.over_gpu([])[:3] == pytest.approx((5.07, 5.07 / 2, 5.07 * 2), abs=0.01)
+    assert of_a3.over_itself([])[:3] == (2, 2, 8)
+    own, (least, most) = of_dota.over_gpu([]), (of_dota.over_gpu([]).least, of_dota.over_gpu([]).most)
+    assert least < own.speedup < most < 152.6
+    released = of_vitcod.over_gpu()
+    assert released.most / released.least == pytest.approx(8 * 9437 / 9492)
+    sparser, denser = of_sanger.over_gpu([]).most, of_sanger.over_gpu([]).least
+    assert sparser > denser > 0

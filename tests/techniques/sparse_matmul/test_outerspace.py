@@ -62,7 +62,10 @@ def test_the_study_needs_no_run(monkeypatch):
         def progress(self, share: float, what: str) -> None:
             assert share == 0.0 and what
 
-    numbers, bound, traffic = study(Place())  # type: ignore[arg-type]
+    headlines, numbers, bound, traffic = study(Place())  # type: ignore[arg-type]
+    for claim, quoted, modelled, least, most, measured, *_ in headlines.rows:
+        assert quoted in (7.9, 13.0, 14.0) and least <= modelled <= most < quoted  # bandwidths alone reach none of them
+        assert (measured is not None) == (claim == "against_mkl")
     kinds = [row[0] for row in numbers.rows]
     assert kinds == ["literature"] * 3 + ["modelled"] * 5 + ["measured"] * 3
     for row in numbers.rows:  # every product goes to memory and comes back: half of what is moved, and pointers less
