@@ -20,7 +20,8 @@ from suite.entries.card import Property
 from suite.entries.catalogue import catalogue
 from suite.judge.at_scale import counts_at_scale
 from suite.judge.claims import Judgement, verdicts
-from suite.judge.rows import rows
+from suite.judge.known import LearnedPair
+from suite.judge.rows import Row, rows
 from suite.record.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -140,11 +141,16 @@ def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: li
 
 
 @cache
+def of_rows() -> list[Row]:
+    """The rows of the committed records."""
+    return rows(Store(RESULTS).read()[0])
+
+
+@cache
 def of_claims() -> list[Judgement]:
     """All verdicts on claims; those on properties are left out."""
-    records, _ = Store(RESULTS).read()
     at_scale, _ = counts_at_scale(RESULTS)
-    every = verdicts(rows(records), [entry.card for entry in catalogue().values()], at_scale)
+    every = verdicts(of_rows(), [entry.card for entry in catalogue().values()], at_scale)
     return [each for each in every if not isinstance(each.claim, Property)]
 
 
@@ -201,3 +207,29 @@ def test_far_words_name_the_size_and_near_ones_are_few() -> None:
     assert {each.word for each in unread} <= {"statement not read", *UNJUDGED}
     far = [each for each in judged if re.match("holds at|not seen at", each.word)]
     assert far and all(each.place.differs and each.word.endswith(each.place.size) for each in far)
+
+
+def test_what_was_not_exercised_has_no_quality_on_any_row() -> None:
+    """Where every run is the reference's to the bit, in its losses and its end, nothing was tried of a technique whose
+    card promises a better loss: either the row is a control, or it says that the mechanism never acted."""
+    alike = [row for row in of_rows() if row.known.learned and all(map(_ended_alike, row.known.learned))]
+    assert alike
+    for row in alike:
+        names = {name.partition(":")[0] for name in row.stack.split("+")}
+        promised = [claim for name in names for claim in card_of(name)["claim"] if _promises_a_better_loss(claim)]
+        if promised and not row.known.does_the_same:
+            assert row.inactive, f"{row.stack} on {row.conditions.baseline} is its reference to the bit"
+    for row in of_rows():
+        if row.inactive:
+            assert row.value("equivalent_budget").kind == row.value("loss").kind == "unavailable"
+
+
+def _ended_alike(pair: LearnedPair) -> bool:
+    return (pair.reference.train_loss, pair.reference.final) == (pair.contender.train_loss, pair.contender.final)
+
+
+def _promises_a_better_loss(claim: dict[str, Any]) -> bool:
+    of_quality = claim["metric"] in ("loss", "equivalent_budget", "loss_at_equal_time")
+    return of_quality and claim["kind"] in ("quality", "measured") and (
+        claim.get("relation") == "<" or (claim.get("relation") == "<=" and claim["expected"] <= 1)
+    )  # fmt: skip

@@ -120,3 +120,14 @@ def tunes(stack: str) -> bool:
     """Whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
     entries = catalogue()
     return any("rate" in entries[name].card.tune for name in techniques_of(stack) if name in entries)
+
+
+def activity_probes(stack: str) -> tuple[str, ...]:
+    """The probes, by the names under which runs report them, that show whether the mechanism of a stack of one
+    technique acts; none of several, where the others may."""
+    entries = catalogue()
+    names = techniques_of(stack)
+    if len(names) != 1 or names[0] not in entries:
+        return ()
+    probes = (each.needs.active.removeprefix("probe.") for each in entries[names[0]].card.claim if each.needs.active)
+    return tuple(dict.fromkeys(each if each.startswith(f"{names[0]}.") else f"{names[0]}.{each}" for each in probes))

@@ -53,7 +53,7 @@ from suite.judge.statistics import (
     required_replicates,
 )
 from suite.judge.studies import Study
-from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, Outcome, Unjudged, word
+from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, NOT_EXERCISED, Outcome, Unjudged, word
 from suite.record.job import Setting, Size, canonical, parts_of
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside, CountPlace
 
@@ -211,12 +211,12 @@ def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
     if claim.kind == "literature":
         return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
     interval = seen.interval
-    if interval is None and not seen.missed:
+    if interval is None and not seen.missed and not seen.inactive:
         return "not measured", seen.reason
     if interval is not None and claim.kind == "modelled":
         return "modelled", _by_model(claim, interval)
     if seen.inactive:
-        return "not exercised", seen.inactive
+        return NOT_EXERCISED, seen.inactive
     if seen.open:
         return "tuning open", seen.open
     if seen.missed:
@@ -393,11 +393,11 @@ def _inactive(claim: Claim, row: Row) -> str:
         return ""
     if row.known.does_the_same:
         return "its runs and counts are the reference's to the bit"
-    if name := claim.needs.active:
-        active = row.probes.get(probe(claim.model_copy(update={"metric": name}), _technique(row)))
-        if active is not None and active.high <= 0:
-            return f"{name} is 0 in every seed: the mechanism never acted"
-    return ""
+    needed = claim.needs.active
+    own = probe(claim.model_copy(update={"metric": needed}), _technique(row)) if needed else ""
+    if needed and (why := row.known.never_acted([own])):
+        return why
+    return row.inactive if _about_quality(claim) else ""
 
 
 def _technique(row: Row) -> str:
@@ -588,15 +588,16 @@ def _counted_at_scale(
     card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[CountPlace, Sequence[Beside]]
 ) -> list[Judgement]:
     """The verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
+    if not is_exact(claim) or control_of(claim):
+        return []
+    stack = stack_of(card, claim)
     return [
         _by_count(card, claim, each, value, at_scale.has_changed(each))
         for place, every in besides.items()
-        if is_exact(claim)
-        and (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
+        if (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
         and place.baseline in (claim.baselines or card.baselines)
         for each in every
-        if not control_of(claim)
-        and each.stack.stack == stack_of(card, claim)
+        if each.stack.stack == stack
         and (each.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
         and (value := each.of(claim.metric, claim.absolute)) is not None
     ]

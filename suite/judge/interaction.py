@@ -63,8 +63,10 @@ class Interaction:
             return _direction(math.exp(-value.log.estimate))
         if value.log.half_width < SAME:
             return "they multiply in every replicate"
-        percent = 100 * math.expm1(detectable_effect(value.log))
-        return f"none seen; one below {percent:.2g} % would probably not have been"
+        least = detectable_effect(value.log)
+        if least > math.log(2):
+            return "too noisy to see even a twofold one"
+        return f"none seen; one of {100 * math.expm1(least):.2g} % or more would have shown"
 
 
 def _direction(gain: float) -> str:

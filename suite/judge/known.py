@@ -12,7 +12,7 @@ beyond that pace (compilation) belongs to the set-up cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -215,6 +215,14 @@ class Known:
         costs = [[point.counters for point in side.points] for side in (theirs, ours)]
         sides = [(each.reference, each.contender) for each in self.learned]
         return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
+
+    def never_acted(self, probes: Iterable[str]) -> str:
+        """Which of these probes, of what a mechanism does, is 0 in every seed; empty where none is, or nobody knows."""
+        for name in probes:
+            values = [each.contender.probes.get(name) for each in self.learned]
+            if values and all(value is not None and value <= 0 for value in values):
+                return f"{name} is 0 in every seed: the mechanism never acted"
+        return ""
 
     @cached_property
     def counters(self) -> tuple[Counters | None, Counters | None]:

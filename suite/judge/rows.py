@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from suite.entries.card import CardError
-from suite.entries.catalogue import reference_of, tunes
+from suite.entries.catalogue import activity_probes, reference_of, tunes
 from suite.entries.sources import CodeOf, installed_code
 from suite.judge import tuning
 from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
-from suite.judge.metrics import METRICS, MetricValue, Priors, priors, unavailable, values
+from suite.judge.metrics import METRICS, MetricValue, Priors, metric_of, priors, unavailable, values
 from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.sound import Failing, Piece, from_sound, pieces_of, without
 from suite.judge.statistics import (
@@ -29,6 +29,7 @@ from suite.judge.statistics import (
     moderated_interval,
     replicate_interval,
 )
+from suite.judge.verdicts import NOT_EXERCISED
 from suite.judge.versions import installed_version
 from suite.record.job import BASELINE, Setting, split
 from suite.record.machine import fingerprint
@@ -50,6 +51,7 @@ from suite.record.store import NoRecord, Records
 
 HIDDEN_COST = 0.02  # a mean this much above the medians, beyond its interval, is worth a note
 VersionOf = Callable[[str], int | None]
+ActiveOf = Callable[[str], Sequence[str]]
 FEWEST_TIMED = 2  # sets of processes for an interval of a time
 EXACT = "exact"  # the method of an interval without width
 WORTH_SEEING = 0.05  # a change of the headline that a row should be able to see
@@ -81,6 +83,8 @@ class Row:
         tuned: the choices of the rates of the reference and the contender; None where they were not tuned.
         to_tune: whether a card asks for that.
         newer_version: of the baseline, installed or in other records; None where the row is of the newest.
+        inactive: why nothing of the technique took part in what was learned; empty where something did, or nobody
+            knows.
     """
 
     stack: str
@@ -101,6 +105,7 @@ class Row:
     tuned: tuple[tuning.Choice, tuning.Choice] | None = None
     to_tune: bool = False
     newer_version: int | None = None
+    inactive: str = ""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -347,6 +352,7 @@ def pairs(
     wanted: Callable[[str], bool] = lambda stack: True,
     version_of: VersionOf = lambda baseline: None,
     left_out: list[str] | None = None,
+    active: ActiveOf = lambda stack: (),
 ) -> list[Row]:
     """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
 
@@ -354,11 +360,12 @@ def pairs(
     ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete. Only rows of
     ``wanted`` stacks are computed, which are the same as among all others. ``version_of``: a baseline's version that is
     installed; a row is of an older one where that or other records are newer. A record at which that fails is left out,
-    with a sentence in ``left_out``.
+    with a sentence in ``left_out``. ``active``: the probes that show whether a stack's mechanism acts: where one is 0
+    in every seed, nothing was exercised, and the row has no quality.
     """
 
     def compute(some: Records) -> tuple[list[Row], list[Failing]]:
-        return _pairs(some, reference, code_of, tuned, wanted, version_of)
+        return _pairs(some, reference, code_of, tuned, wanted, version_of, active)
 
     return from_sound(records, compute, [] if left_out is None else left_out)
 
@@ -370,6 +377,7 @@ def _pairs(
     tuned: Callable[[str], bool],
     wanted: Callable[[str], bool],
     version_of: VersionOf,
+    active: ActiveOf,
 ) -> tuple[list[Row], list[Failing]]:
     """The rows, and what could not be computed."""
     currency = Currency.of(records.renewals, code_of)
@@ -391,7 +399,7 @@ def _pairs(
             if board not in moderation:
                 moderation[board] = priors(shared[board])
             if wanted(draft.place.stack):
-                made.append(draft.row(moderation[board]))
+                made.append(draft.row(moderation[board], active(draft.place.stack)))
         except Exception as error:
             failing.append(_failing(draft.place, pool, records, error))
     return made, failing
@@ -499,10 +507,13 @@ class _Draft:
         )
         return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), tuned, to_tune)
 
-    def row(self, moderation: Priors) -> Row:
+    def row(self, moderation: Priors, active: Sequence[str]) -> Row:
         metrics = values(self.known, moderation)
+        inactive = ""
         if self.known.does_the_same:
             metrics = {name: replace(value, control=True) for name, value in metrics.items()}
+        elif inactive := self.known.never_acted(active):
+            metrics = {name: _unexercised(name, value, inactive) for name, value in metrics.items()}
         learned = [each for each in self.failures if each.kind == "learned"]
         if diverged := sum((each.stack, each.status) == (self.place.stack, "diverged") for each in learned):
             of = len(learned) + len(self.known.learned)
@@ -525,11 +536,12 @@ class _Draft:
             records=tuple(dict.fromkeys(each.id for each in self.evidence)),
             learned_on=self.learned_on,
             detectable_effect=detectable_effect(headline) if headline else math.inf,
-            notes=self._notes(),
+            notes=(*([f"{NOT_EXERCISED}: {inactive}"] if inactive else []), *self._notes()),
             unverified=() if newer_version else self.unverified,
             tuned=self.tuned,
             to_tune=self.to_tune,
             newer_version=newer_version,
+            inactive=inactive,
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -556,6 +568,12 @@ class _Draft:
                 more = math.expm1(interval.estimate)
                 notes.append(f"rare expensive steps: summed training time is {more:.0%} above what the medians price")
         return tuple(notes)
+
+
+def _unexercised(name: str, value: MetricValue, why: str) -> MetricValue:
+    """A value of a row whose mechanism never acted: of quality there is none, since nothing was exercised."""
+    metric = metric_of(name)
+    return unavailable(f"{NOT_EXERCISED}: {why}") if metric is not None and metric.quality else value
 
 
 def _hidden_cost(pair: TimedPair) -> float:
@@ -649,7 +667,10 @@ def rows(
 ) -> list[Row]:
     """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards; ``left_out`` as in
     :func:`pairs`."""
-    shown = pairs(records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version, left_out=left_out)
+    shown = pairs(
+        records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version, left_out=left_out,
+        active=_activity_probes,
+    )  # fmt: skip
     return sorted(shown, key=lambda row: (row.board, row.stack))
 
 
@@ -668,13 +689,22 @@ def _tuned(stack: str) -> bool:
         return False
 
 
+def _activity_probes(stack: str) -> tuple[str, ...]:
+    try:
+        return activity_probes(stack)
+    except CardError:
+        return ()
+
+
 def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Row:
     """The row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
         row
-        for row in pairs(records, lambda _: reference, tuned=tunes, version_of=installed_version)
+        for row in pairs(
+            records, lambda _: reference, tuned=tunes, version_of=installed_version, active=activity_probes
+        )
         if (row.stack, row.reference) == (stack, reference) and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not fitting:
@@ -703,6 +733,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "unverified": list(row.unverified),
         "newer_version": row.newer_version,
         "notes": list(row.notes),
+        "inactive": row.inactive,
         "metrics": {name: _value_as_dict(value) for name, value in row.metrics.items()},
         "setup_reference_steps": interval_as_dict(row.setup),
         "seeds_reaching_quality": reached(row),

@@ -21,6 +21,7 @@ Unjudged = Literal["not measured", "modelled", "quoted"]
 OUTCOMES: tuple[Outcome | Unjudged, ...] = (*get_args(Outcome), *get_args(Unjudged))
 HOLDS: Outcome = "holds"
 FAILS: Outcome = "does not hold"
+NOT_EXERCISED: Literal["not exercised"] = "not exercised"
 REPRODUCED, CONTRADICTED, UNREAD = "reproduced", "contradicted", "statement not read"
 NEAR_WORDS = {HOLDS: REPRODUCED, FAILS: CONTRADICTED}
 FAR_WORDS = {HOLDS: "holds at", FAILS: "not seen at"}

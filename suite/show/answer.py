@@ -12,12 +12,11 @@ from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.judge.trend import in_words, trend
+from suite.judge.verdicts import NOT_EXERCISED
 from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.job import RecipeName, Size
 from suite.record.paper_scale import Beside
-from suite.record.text import in_html
-from suite.show.pages.board import leaning, number, shown_interval, text
-from suite.show.pages.markup import data
+from suite.show.pages.board import bound_sign, bounded, leaning, number, shown_interval, text
 
 GPUS = ("A100-80", "H100")
 BUDGET = METRICS["equivalent_budget"]
@@ -36,11 +35,13 @@ GOALS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class AtPaperSize:
-    """One stack: its counts beside the reference's, one place a baseline; modelled times by GPU."""
+    """One stack: its counts beside the reference's, one place a baseline, and why it has none elsewhere; modelled times
+    by GPU."""
 
     counts: Sequence[Beside] = ()
     times: Mapping[str, Sequence[ModelledTime]] = field(default_factory=dict)
     changed: bool = False
+    uncounted: Sequence[str] = ()
 
     def ratios(self, quantity: str) -> dict[str, float]:
         """Ratios by place."""
@@ -53,22 +54,40 @@ class AtPaperSize:
 NOTHING = AtPaperSize()
 
 
+@dataclass(frozen=True)
+class SizedCell:
+    """What one column says of one stack. ``label``: of the column; ``kind``: its form, and better or worse where that
+    is sure; ``sort``: what the column is sorted by; ``title``: what it rests on, or why there is nothing."""
+
+    label: str
+    words: str
+    sort: str = ""
+    kind: str = ""
+    title: str = ""
+
+
 def at_paper_sizes(counts: CountsAtScale, times: GpuTimes) -> dict[str, AtPaperSize]:
     """Counts and times at the papers' sizes, by stack."""
     found: dict[str, dict[str, list[Beside]]] = {}
+    without: dict[str, dict[str, None]] = {}
     for every in counts.counts.beside().values():
         for each in every:
             if each.ratio("peak_tensor_bytes") is not None:
                 found.setdefault(each.stack.stack, {}).setdefault(each.stack.place.baseline, []).append(each)
+            elif each.stack.unavailable:
+                without.setdefault(each.stack.stack, {})[f"{each.stack.place.title}: {each.stack.unavailable}"] = None
     modelled: dict[str, dict[str, list[ModelledTime]]] = {}
     for time in times.times:
         modelled.setdefault(time.stack, {}).setdefault(time.gpu, []).append(time)
     shown = {stack: [min(of, key=_preference) for of in by.values()] for stack, by in found.items()}
     return {
         stack: AtPaperSize(
-            shown.get(stack, ()), modelled.get(stack, {}), any(map(counts.has_changed, shown.get(stack, ())))
+            shown.get(stack, ()),
+            modelled.get(stack, {}),
+            any(map(counts.has_changed, shown.get(stack, ()))),
+            tuple(without.get(stack, ())),
         )
-        for stack in {**shown, **modelled}
+        for stack in {**shown, **modelled, **without}
     }
 
 
@@ -87,42 +106,38 @@ def heads(sized: Mapping[str, AtPaperSize]) -> list[tuple[str, bool]]:
     return [*((f"{title}\xa0↓", False) for title in [*counted, *modelled]), (f"{BUDGET.title}, trend\xa0↑", True)]
 
 
-def cells(own: AtPaperSize, rows: Sequence[Row], every: Sequence[Row], sized: Mapping[str, AtPaperSize]) -> list[str]:
+def cells(
+    own: AtPaperSize, rows: Sequence[Row], every: Sequence[Row], sized: Mapping[str, AtPaperSize]
+) -> list[SizedCell]:
     """The cells below :func:`heads`. ``rows``: those that the line shows; ``every``: all of its stack."""
     drawn = [_counted(own, name) for name in COUNTED if any(each.ratios(name) for each in sized.values())]
     drawn += [_modelled(own, gpu) for gpu in GPUS if any(each.known_times(gpu) for each in sized.values())]
     return [*drawn, _budget(rows, every)]
 
 
-def _cell(label: str, words: str, sort: str, kind: str = "", title: str = "") -> str:
-    """A cell that says on a small screen, where no head stands above it, what it is."""
-    hovered = f' title="{in_html(title)}"' if title else ""
-    return f'<td{data(sort=sort, label=label)} class="{f"sized {kind}".strip()}"{hovered}>{in_html(words)}</td>'
-
-
-def _counted(own: AtPaperSize, quantity: str) -> str:
+def _counted(own: AtPaperSize, quantity: str) -> SizedCell:
     ratios, label = own.ratios(quantity), COUNTED[quantity]
     if not ratios:
-        return _cell(label, "–", "", "unavailable", "not counted at the paper's size: leantrain count --keep")
+        why = "; ".join(own.uncounted) or "not counted at the paper's size: leantrain count --keep"
+        return SizedCell(label, "n/a" if own.uncounted else "–", kind="unavailable", title=why)
     low, high = min(ratios.values()), max(ratios.values())
     words = f"={_range(low, high)}{'†' if own.changed else ''}"
     kind = "better" if number(high) != "1.00" and high < 1 else ""
-    return _cell(label, words, f"{high:.6g}", kind, "; ".join(f"{at}: {number(x, 3)}" for at, x in ratios.items()))
+    return SizedCell(label, words, f"{high:.6g}", kind, "; ".join(f"{at}: {number(x, 3)}" for at, x in ratios.items()))
 
 
-def _modelled(own: AtPaperSize, gpu: str) -> str:
+def _modelled(own: AtPaperSize, gpu: str) -> SizedCell:
     """A cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
     times, label = own.known_times(gpu), f"step on {gpu}"
     if not times:
         why = "; ".join(dict.fromkeys(each.unavailable for each in own.times.get(gpu, ()) if each.unavailable))
-        return _cell(
-            label, "n/a" if why else "–", "", "unavailable", why or f"not modelled: leantrain count --keep --gpu {gpu}"
-        )
+        title = why or f"not modelled: leantrain count --keep --gpu {gpu}"
+        return SizedCell(label, "n/a" if why else "–", kind="unavailable", title=title)
     ratios = [each.ratio or math.nan for each in times]
     bands = [_band(each) for each in times]
-    title = "; ".join(f"{each.place.title}: {_with_band(each)}, modelled" for each in times)
+    title = "; ".join(f"{each.place.title}: {with_band(each)}, modelled" for each in times)
     words = f"≈{_range(min(ratios), max(ratios))} [{number(min(bands)[0])}, {number(max(high for _, high in bands))}]"
-    return _cell(label, words, f"{max(ratios):.6g}", "cost modelled", title)
+    return SizedCell(label, words, f"{max(ratios):.6g}", "cost modelled", title)
 
 
 def _band(each: ModelledTime) -> tuple[float, float]:
@@ -130,26 +145,35 @@ def _band(each: ModelledTime) -> tuple[float, float]:
     return ratio / width, ratio * width
 
 
-def _with_band(each: ModelledTime) -> str:
+def with_band(each: ModelledTime) -> str:
+    """``0.80 [0.64, 1.00]``: a modelled ratio with the band that it is believed in."""
     low, high = _band(each)
     return f"{number(each.ratio or math.nan)} [{number(low)}, {number(high)}]"
 
 
-def _budget(rows: Sequence[Row], every: Sequence[Row]) -> str:
-    """The range over baselines, and the trend of those that have several sizes; the rest is said to a pointer."""
+def _budget(rows: Sequence[Row], every: Sequence[Row]) -> SizedCell:
+    """The range over baselines, the ends of their intervals, and the trend of those that have several sizes; the rest
+    is said to a pointer."""
     values = {row.conditions.baseline: row.value(BUDGET.name) for row in rows if not row.failed}
     known = {at: each for at, each in values.items() if each.kind in ("measured", "bound")}
     if not known:
-        return _cell(BUDGET.title, "", "")
+        why = "; ".join(dict.fromkeys(each.reason for each in values.values() if each.reason))
+        inactive = any(row.inactive for row in rows)
+        return SizedCell(BUDGET.title, NOT_EXERCISED if inactive else "–", kind="unavailable", title=why)
     numbers = [1 / each.number for each in known.values() if each.number]
     trends = dict(trends_of(every))
     arrows = " ".join(dict.fromkeys(each if len(each) == 1 else "?" for each in trends.values())) or "?"
     leans = {leaning(each) for each in known.values()}
     kind = {1: "better", -1: "worse"}.get(leans.pop(), "") if len(leans) == 1 else ""
     said = [f"{at}: {text(each, BUDGET.direction)}, {trends.get(at, in_words(None))}" for at, each in known.items()]
-    bounded = any(shown_interval(each, BUDGET.direction) is None for each in known.values())
-    words = f"{'~' if bounded else ''}×{_range(min(numbers), max(numbers))} {arrows}"
-    return _cell(BUDGET.title, words, f"{min(numbers):.6g}", kind, "; ".join(said))
+    intervals = [shown_interval(each, BUDGET.direction) for each in known.values()]
+    spans = [each for each in intervals if each and bounded(each)]
+    whole = len(spans) == len(intervals)
+    ends = f" [{number(min(each.low for each in spans))}, {number(max(each.high for each in spans))}]" if whole else ""
+    signs = {bound_sign(each, BUDGET.direction) if each.kind == "bound" else "" for each in known.values()}
+    sign = "" if whole else f"{signs.pop()} " if len(signs) == 1 else "~"
+    words = f"{sign}×{_range(min(numbers), max(numbers))}{ends} {arrows}"
+    return SizedCell(BUDGET.title, words, f"{min(numbers):.6g}", kind, "; ".join(said))
 
 
 def trends_of(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

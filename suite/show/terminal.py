@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from suite.judge.metrics import COLUMNS
 from suite.judge.rows import Row, of_version
 from suite.show.pages.board import (
     HEADLINE,
     SAID,
+    THREEFOLD,
     against_text,
     change,
-    detectable_text,
+    effect_text,
     evidence_text,
     failure_lines,
     leaning,
@@ -40,9 +43,16 @@ def summary(row: Row) -> str:
         lines.append(f"  {'set-up':<26}{setup_text(row):<24}reference steps beyond the reference's own")
     for name, interval in row.probes.items():
         lines.append(f"  {name:<25} {number(interval.estimate, 3)}")
-    if detectable := detectable_text(row):
-        lines.append(f"a change of the {HEADLINE.title} below {detectable} would probably not have been seen")
+    if math.isfinite(row.detectable_effect):
+        lines.append(_visible(row))
     return "\n".join([*lines, *row.notes, *filter(None, [missing(row), answer(row)])])
+
+
+def _visible(row: Row) -> str:
+    """The smallest change that would have shown."""
+    if row.detectable_effect > THREEFOLD:
+        return f"not even a threefold change of the {HEADLINE.title} would probably have shown"
+    return f"a change of the {HEADLINE.title} of {effect_text(row.detectable_effect)} or more would probably have shown"
 
 
 def answer(row: Row) -> str:

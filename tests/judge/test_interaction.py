@@ -109,7 +109,7 @@ def test_a_real_interaction_is_seen_and_said_with_its_direction() -> None:
     fast = of(together(4, EVEN | {"a+b": 0.01}, spread=0.01))
     assert fast.reading("step_time") == "more together than they multiply to"
     none = of(together(4, {"baseline": 0.02, "a": 0.01, "b": 0.01, "a+b": 0.005}, spread=0.01))
-    assert none.reading("step_time").startswith("none seen; one below ")
+    assert none.reading("step_time").startswith("none seen; one of ")
     assert of(together(1, EVEN)).reading("step_time") == "one replicate: no interval"
 
 

@@ -16,7 +16,19 @@ from suite.measure.lab import StudyTable
 from suite.measure.studies.batch_sweep import SweepRow
 from suite.measure.study import Study
 from suite.record.schema import Code, Line
-from tests.factories import CODE, MACHINE, conditions, counted, counters, evidence, learned, records, side, timed
+from tests.factories import (
+    CODE,
+    MACHINE,
+    STEPS,
+    conditions,
+    counted,
+    counters,
+    evidence,
+    learned,
+    records,
+    side,
+    timed,
+)
 
 EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
 CHANGED = Code(trajectory="x" * 32, counts="c" * 32)
@@ -75,6 +87,19 @@ def of_every_sort() -> list[Row]:
 def lean(stack: str, peak_tensor_bytes: int, **changes: Any) -> list[Line]:
     """Evidence of a stack with this peak."""
     return evidence(stack, points=[counters(peak_tensor_bytes=peak_tensor_bytes)], **changes)
+
+
+def twins(stack: str, **changes: Any) -> list[Line]:
+    """Evidence of a control: the reference by another name, whose timings are its own."""
+    lines = evidence(stack, **changes)
+    of_whole = [each for each in lines if each.kind == "learned" and each.conditions.steps == STEPS]
+    references = {each.seed: each for each in of_whole if each.stack != stack}
+    return [
+        each.model_copy(update={name: getattr(references[each.seed], name) for name in ("train_loss", "final")})
+        if each.kind == "learned" and each.stack == stack
+        else each
+        for each in lines
+    ]
 
 
 def card(id: str, category: str = "evil", words: str = "") -> Card:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import MetricValue
+from suite.judge.rows import Row, pairs
 from suite.judge.statistics import Interval
 from suite.record import gpu_times
 from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
+from suite.record.schema import Line
 from suite.show.answer import NOTHING, at_paper_sizes, cells, goals, heads
 from suite.show.pages.matrix import alarms_in_words, false_alarms, matrix, verdict
-from tests.factories import counters, evidence, row
-from tests.show.samples import on, shown
+from tests.factories import counters, evidence, installed, records, row
+from tests.show.samples import on, shown, twins
 
 LARGE = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
 BASE = LARGE._replace(size="base", recipe="classic")
@@ -41,10 +44,28 @@ def test_counts_of_the_larger_size_are_shown_and_modelled_steps_have_their_band(
     assert titles == ["memory at paper's size\xa0↓", "FLOPs at paper's size\xa0↓", "step on A100\xa0↓",
                       "equivalent budget, trend\xa0↑"]  # fmt: skip
     memory, flops, step, _ = cells(sized["x"], (), (), sized)
-    assert "=0.50<" in memory and "better" in memory and "=1.00<" in flops and "better" not in flops
-    assert "≈0.80 [0.64, 1.00]" in step and "modelled" in step and "better" not in step
+    assert (memory.words, memory.kind) == ("=0.50", "better") and (flops.words, flops.kind) == ("=1.00", "")
+    assert (step.words, step.kind) == ("≈0.80 [0.64, 1.00]", "cost modelled")
     absent = cells(NOTHING, (), (), sized)
-    assert len(absent) == 4 and "leantrain count --keep" in absent[0]
+    assert len(absent) == 4 and "leantrain count --keep" in absent[0].title
+
+
+def test_what_could_not_be_counted_or_modelled_says_the_true_reason() -> None:
+    why = SizeCount(place=LARGE, stack="y", reference="baseline", code="c", unavailable="it reads values of tensors")
+    untimed = ModelledTime(place=LARGE, gpu="A100-80", stack="y", reference="baseline", unavailable="ranks on one link")
+    counts = [counted(LARGE, "baseline"), counted(LARGE, "x"), why]
+    sized = at_paper_sizes(CountsAtScale(PaperScale(counts=counts)), time(0.8, 0.1).with_newer(untimed))
+    memory, _, step, budget = cells(sized["y"], (), (), sized)
+    assert (memory.words, step.words, budget.words) == ("n/a", "n/a", "–")
+    assert memory.title.endswith("it reads values of tensors") and step.title == "ranks on one link"
+
+
+def test_a_budget_has_its_interval_and_says_that_one_size_has_no_trend() -> None:
+    rows = shown(evidence("x"))
+    (budget,) = cells(NOTHING, rows, rows, {})
+    assert re.fullmatch(r"×[\d.]+ \[[\d.]+, [\d.]+\] \?", budget.words) and budget.title.endswith("one size")
+    (bound,) = cells(NOTHING, (lost := shown(evidence("x", final=2.9))), lost, {})
+    assert bound.words.startswith("< ×") and bound.kind == "worse"
 
 
 @pytest.mark.parametrize(("ratio", "half", "sure"), [(0.8, 0.1, True), (0.95, 0.1, False), (0.9, None, True)])
@@ -70,6 +91,23 @@ def test_better_is_better_somewhere_and_worse_nowhere() -> None:
     assert entry.verdicts == ("mixed",)
 
 
+def test_a_mechanism_that_never_acted_has_no_quality_and_no_verdict() -> None:
+    def of(share: float) -> Row:
+        lines = evidence("x", pace_s=0.03, probes={"x.share": share})
+        (own,) = pairs(records(lines), lambda stack: "baseline", installed, active=lambda stack: ("x.share",))
+        return own
+
+    idle, busy = of(0.0), of(0.1)
+    assert busy.inactive == "" and verdict(busy) == "worse"
+    assert idle.inactive.startswith("x.share is 0") and verdict(idle) == verdict(idle, "robustness") == "not exercised"
+    qualities = [idle.value(name) for name in ("time_to_quality", "equivalent_budget", "loss", "final.accuracy")]
+    assert all(each.kind == "unavailable" and each.reason.startswith("not exercised") for each in qualities)
+    assert idle.value("step_time").kind == "measured" and any("not exercised" in note for note in idle.notes)
+    whole = matrix([idle])
+    assert whole.entries[0].sentence == "Not exercised on gpt." and whole.tally.endswith("1 not exercised")
+    assert cells(NOTHING, [idle], [idle], {})[-1].words == "not exercised"
+
+
 def test_the_controls_give_the_rate_of_false_alarms() -> None:
     def control(estimate: float) -> MetricValue:
         log = Interval(estimate, estimate - 0.1, estimate + 0.1, 0.95, "t", 3)
@@ -79,6 +117,22 @@ def test_the_controls_give_the_rate_of_false_alarms() -> None:
     alike = replace(own, metrics={"step_time": control(0.05), "time_to_quality": control(0.2), "loss": control(0.0)})
     assert false_alarms([own]) == (0, 0) and alarms_in_words([own]) == ""
     assert false_alarms([alike]) == (1, 1)
+
+
+def test_controls_of_older_versions_are_counted_apart() -> None:
+    def twin(version: int, pace_s: float) -> list[Line]:
+        lines = on(twins("x", pace_s=pace_s), baseline_version=version)
+        return [each.model_copy(update={"id": f"{version}{each.id}"}) for each in lines]
+
+    both = [*shown(twin(2, 0.02)), *shown(twin(2, 0.01))]
+    older = [replace(each, newer_version=3) for each in both]
+    assert "of the baselines' current versions. 1 of their 2 headlines exclude 1, a false-alarm rate of 50%" in (
+        alarms_in_words(both)
+    )
+    said = alarms_in_words([*older, *shown(twins("y", replicates=1))])
+    assert said.startswith("Controls, rows that are their reference to the bit: 1 of the baselines' current versions.")
+    assert "is not known; leantrain run -t y --timings 3 measures it." in said
+    assert "Of older versions, 1 of 2 headlines do" in said
 
 
 def test_modelled_times_are_kept_whole_and_a_damaged_file_says_what_to_do(tmp_path) -> None:

@@ -14,7 +14,7 @@ from suite.show.pages.report import Report
 from suite.show.pictures import badge
 from suite.show.pictures.drawing import COLOURS
 from tests.factories import evidence
-from tests.show.samples import EVIL, failing, on, shown
+from tests.show.samples import EVIL, card, failing, lean, on, shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,6 +42,13 @@ def test_several_rows_are_a_tally_without_colour() -> None:
     said, fill = drawn(lines, on(lines, baseline="vit"))
     assert said == ["leantrain", "1 better, 1 worse, 0 undecided, 0 failed"]
     assert fill == COLOURS["faint"][0]
+
+
+def test_the_tally_is_the_board_s_by_what_each_technique_sells() -> None:
+    rows = shown(lean("small", 2**20, pace_s=0.04), evidence("fast", pace_s=0.01))
+    cards = {"small": card("small").model_copy(update={"sells": "memory"})}
+    (_, message), _ = read(badge.render(Report(rows, cards=cards)))
+    assert message == "2 better, 0 worse, 0 undecided, 0 failed"
 
 
 def test_a_failure_is_said_and_names_are_text() -> None:

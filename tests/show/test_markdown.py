@@ -129,15 +129,17 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
     lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
     assert lines == [
         ("fast", "Sooner on gpt."), ("mixed", "Sooner on gpt; later on vit."),
-        ("alike", "No difference seen (1% would have shown) on gpt."), ("wild", "Diverged on gpt."),
+        ("alike", "No difference seen on gpt, where one of 1% or more would have shown."), ("wild", "Diverged on gpt."),
     ]  # fmt: skip
-    assert re.search(r"`fast` \| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
+    assert re.search(r"`fast` \| ×[^|]*\| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
 
 
 def test_one_recipe_and_size_has_the_matrix_and_others_are_named():
     two = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.04)]
     front = render(Report(shown(two, on(evidence("fast", pace_s=0.04), size="micro")))).split("## How")[0]
-    assert re.search(r"^\| technique \| gpt \| peak tensors", front, re.MULTILINE)
+    assert re.search(
+        r"^\| technique \| equivalent budget, trend.↑ \| here: gpt \| here: peak tensors", front, re.MULTILINE
+    )
     assert "1 better, 1 worse" in front and "On the pages below also: modern micro." in front
 
 
@@ -155,9 +157,10 @@ def test_what_could_not_have_shown_a_change_is_not_called_alike():
         rows = shown(evidence("noisy", seed_noise=seed_noise))
         return re.search(r"^\| `noisy` \| .* \| (.*?) \|$", render(Report(rows)), re.MULTILINE)[1]
 
-    assert words(0.002) == "No difference seen (2% would have shown) on gpt."
-    assert re.fullmatch(r"Too uncertain to tell \(only \d+% would have shown\) on gpt\.", words(0.05))
-    assert re.fullmatch(r"Too uncertain to tell \(only ×[\d.]+ would have shown\) on gpt\.", words(0.2))
+    assert words(0.002) == "No difference seen on gpt, where one of 2% or more would have shown."
+    unsure = r"Too uncertain to tell on gpt, where only a change of [\d.]+ times or more would have shown\."
+    assert re.fullmatch(unsure, words(0.05))
+    assert words(0.2) == "Too noisy to see even a threefold change on gpt."
 
 
 def test_a_hostile_baseline_names_no_other_folder_s_file():

@@ -6,7 +6,7 @@ import pytest
 
 from suite.show.pages.matrix import matrix, scope, standing
 from tests.factories import counters, evidence, row
-from tests.show.samples import failing, lean, on, shown
+from tests.show.samples import failing, lean, on, shown, twins
 
 
 def several():
@@ -87,17 +87,9 @@ def test_the_scope_says_of_what_all_of_it_is():
 
 def test_a_control_is_neither_sooner_nor_later():
     """Two sides that do the same: the faster timings are chance."""
-    lines = evidence("twin", pace_s=0.01)
-    of_whole = [each for each in lines if each.kind == "learned" and each.conditions.steps == 200]
-    references = {each.seed: each for each in of_whole if each.stack != "twin"}
-    same = [
-        each.model_copy(update={name: getattr(references[each.seed], name) for name in ("train_loss", "final")})
-        if each.kind == "learned" and each.stack == "twin"
-        else each
-        for each in lines
-    ]
-    (sooner,), (twin,) = matrix(shown(lines)).entries, matrix(shown(same)).entries
-    assert (sooner.saves, twin.saves) == ("time", "nothing")
+    same = twins("twin", pace_s=0.01)
+    (sooner,), (twin,) = matrix(shown(evidence("twin", pace_s=0.01))).entries, matrix(shown(same)).entries
+    assert (sooner.saves, twin.saves) == ("time", "control")
     assert twin.sentence == "A control, which does what its reference does, on gpt."
     assert not matrix(shown(same)).answers[0].time and twin.balance == 0
     (row_of_twin,) = shown(same)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
+from suite.judge.at_scale import CountsAtScale
+from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
 from suite.show.pages.report import Report
 from suite.show.pictures import poster
 from tests.factories import counters, evidence
@@ -28,19 +31,27 @@ def test_every_technique_has_a_line_with_its_numbers_and_colour_where_it_is_sure
     assert set(kinds.values()) == {"better", "worse"}
     assert ("faint", "failed") in texts
     said = " ".join(text or "" for kind, text in texts if kind == "faint")
-    assert "2 better, 1 worse, 0 undecided, 1 failed" in said and "Left out" not in said
+    assert "2 better, 1 worse, 0 undecided, 1 failed" in said
     assert [text for kind, text in texts if kind == "group"] == [
         "Time: sooner at the same quality", "Saves none of these, as far as is known",
     ]  # fmt: skip
 
 
-def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poster, "MOST", 1)
-    texts = [(each.get("class"), each.text) for each in drawn().iter(f"{SVG}text")]
-    assert [text for kind, text in texts if kind == "name"] == ["far"]
-    said = " ".join(text or "" for kind, text in texts if kind == "faint")
-    left_out = "3 more techniques of the leaderboard, 1 under “Time: sooner at the same quality”, 2 under"
-    assert f"Left out here: {left_out}" in said
+def test_no_technique_is_left_out_and_what_a_larger_model_takes_stands_first() -> None:
+    lines = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.04)]
+    many = [replace(each, stack=f"{each.stack}_{number}") for each in shown(lines) for number in range(60)]
+    place = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
+    sizes = {"baseline": 100, "fast_0": 50}
+    counts = [
+        SizeCount(place=place, stack=stack, reference="baseline", code="c",
+                  quantities={"peak_tensor_bytes": size, "flops": 100})
+        for stack, size in sizes.items()
+    ]  # fmt: skip
+    drawing = poster.render(Report(many, paper_scale=CountsAtScale(PaperScale(counts=counts))))
+    texts = [(each.get("class"), each.text) for each in ElementTree.fromstring(drawing).iter(f"{SVG}text")]
+    assert len([text for kind, text in texts if kind == "name"]) == 120
+    assert ("better", "=0.50") in texts and ("group", "at the papers' own sizes") in texts
+    assert texts.index(("faint", "memory ↓")) < texts.index(("faint", "gpt"))
 
 
 def test_no_word_is_cut_off_and_none_runs_out_of_the_picture() -> None:

@@ -61,7 +61,7 @@ def test_before_anything_is_measured_of_the_newer_version_all_stays_and_is_named
     assert not any(each.unverified for each in after), "it is not unverified, it is of another version"
     assert all(each.unverified for each in shown(of(evidence("x"), 3), installed=3, changed=True))
     page = markdown.render(Report(rows=after))
-    assert "| technique | gpt version 2 |" in page and "## gpt version 2 · modern · nano" in page
+    assert "| here: gpt version 2 |" in page and "## gpt version 2 · modern · nano" in page
     assert "2 rows of an older version of a baseline: gpt version 2 (now 3)" in page
     assert "†" not in page and "unverified" not in page
     assert "version 2" not in markdown.render(Report(rows=before)).replace("gpt version 2.", "")
@@ -80,7 +80,7 @@ def test_a_cell_shows_the_newest_version_that_says_something_and_names_an_older_
     page = markdown.render(Report(rows=transition()))
     lines = {stack: next(line for line in page.splitlines() if line.startswith(f"| `{stack}` |")) for stack in "xy"}
     assert "(version 2)" in lines["y"] and "Sooner on gpt (version 2)." in lines["y"]
-    assert "version" not in lines["x"] and "Later on gpt." in lines["x"]
+    assert "‡ |" in lines["y"] and "version" not in lines["x"] and "Later on gpt." in lines["x"]
 
 
 @pytest.mark.parametrize("newer", [[], of(evidence("x", seeds=0, replicates=0, ruler=False), 3)])

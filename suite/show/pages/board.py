@@ -80,10 +80,10 @@ class Board:
         effects = sorted(row.detectable_effect for _, row in self.ranked if math.isfinite(row.detectable_effect))
         if not effects:
             return f"No row has an interval of the {HEADLINE.title}, so nothing says how small a change it would show."
-        middle, worst = math.expm1(effects[len(effects) // 2]), math.expm1(effects[-1])
+        middle, worst = effect_text(effects[len(effects) // 2]), effect_text(effects[-1])
         return (
-            f"Smallest change of the {HEADLINE.title} that a row had 80 % power to see: {middle:.1%} for the median "
-            f"row, {worst:.1%} for the least certain one."
+            f"Smallest change of the {HEADLINE.title} that a row had 80 % power to see: {middle} for the median row, "
+            f"{worst} for the least certain one."
         )
 
     def columns(self) -> list[Metric]:
@@ -383,9 +383,20 @@ def timings_text(row: Row) -> str:
     return replicates_text(row, "timed", len(row.known.timed))
 
 
+THREEFOLD = math.log(3)
+"""Where so large a change would not have shown, it does not matter which one would have."""
+
+
+def effect_text(log_effect: float) -> str:
+    """``1.9%``, ``×2.4``, ``over ×3``: the smallest change that would have shown."""
+    if log_effect > THREEFOLD:
+        return "over ×3"
+    return f"{math.expm1(log_effect):.1%}" if log_effect < math.log(2) else f"×{math.exp(log_effect):.1f}"
+
+
 def detectable_text(row: Row) -> str:
     """The smallest change of the headline that the row could have seen: ``1.9%``; empty where none says."""
-    return f"{math.expm1(row.detectable_effect):.1%}" if math.isfinite(row.detectable_effect) else ""
+    return effect_text(row.detectable_effect) if math.isfinite(row.detectable_effect) else ""
 
 
 def against_text(row: Row) -> str:

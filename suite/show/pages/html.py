@@ -43,6 +43,7 @@ from suite.show.pages.board import (
 )
 from suite.show.pages.cells import value_cell
 from suite.show.pages.overview import PlacedRow
+from suite.show.pages.pointers import pointers
 from suite.show.pages.rendered import as_html
 from suite.show.pages.report import Report
 from suite.show.pictures.charts import by_curve, forest, pareto, ruler, span
@@ -77,6 +78,7 @@ def render(report: Report) -> str:
         *(pack.fold(as_html(section)) for section in _folded(report, of_stacks, of_studies)),
         as_html(references.section(report.references)),
     ]
+    further = pointers(report.verdicts, of_stacks, {each.row.stack: each.technique for each in placed})
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
     chosen = _chosen(rows)
     selects = _choices(rows, cards)
@@ -85,7 +87,7 @@ def render(report: Report) -> str:
         style=style,
         script=script,
         summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
-        answer=overview.matrix(placed, cards, sized) if placed else "",
+        answer=overview.matrix(placed, cards, sized, further) if placed else "",
         machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),

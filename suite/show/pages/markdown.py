@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from urllib.parse import quote
 
 from suite.entries.card import Good
@@ -15,7 +16,8 @@ from suite.guard.calibrated import Calibration, report
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
-from suite.show import claims, models, paper_scale, peers, references, stacks, studies
+from suite.show import answer, claims, models, paper_scale, peers, references, stacks, studies
+from suite.show.answer import AtPaperSize, SizedCell
 from suite.show.described import Section, slug
 from suite.show.pages import matrix
 from suite.show.pages.board import (
@@ -108,14 +110,17 @@ def _front(report: Report, most_lines: int | None = None) -> list[str]:
     end = ["", "## How to read it", "", *_reading(report)]
     room = None if most_lines is None else most_lines - len(head) - len(end)
     goods = {id: card.good for id, card in report.cards.items()}
-    return [*head, "", *matrix_section(report.rows, room, goods), *end]
+    sized = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
+    return [*head, "", *matrix_section(report.rows, room, goods, sized), *end]
 
 
 def matrix_section(
-    rows: Sequence[Row], most_lines: int | None = None, goods: Mapping[str, Good] | None = None
-) -> list[str]:
-    """Every technique in a line, and a column for each baseline on which a time to the same quality is known: of the
-    recipe and size of the most; what others there are is said below."""
+    rows: Sequence[Row], most_lines: int | None = None, goods: Mapping[str, Good] | None = None,
+    sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
+) -> list[str]:  # fmt: skip
+    """Every technique in a line: what a larger model would take, then what was measured here, a column for each
+    baseline on which a time to the same quality is known, of the recipe and size of the most; what others there are is
+    said below."""
     first = matrix.first(rows)
     whole = matrix.matrix(first, goods or {})
     known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
@@ -123,18 +128,26 @@ def matrix_section(
     costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
     titles = [
         "technique",
-        *map(whole.title, columns),
-        *(f"{metric.heading} {metric.arrow}" for metric in costs),
+        *(title for title, _ in answer.heads(sized)),
+        *(f"here: {whole.title(column)}" for column in columns),
+        *(f"here: {metric.heading} {metric.arrow}" for metric in costs),
         "in words",
     ]
-    lines = ["## Time to the same quality", "", escape(f"{whole.shared}: {whole.tally}. {matrix.SCOPE}"), ""]
+    older = matrix.older_in_words(whole.entries)
+    scope = f"{whole.shared}: {whole.tally}. {matrix.SCOPE}{f' {older}.' if older else ''}"
+    lines = ["## Every technique", "", escape(scope), ""]
     lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
     groups, shown = whole.groups, 0
+    every: dict[str, list[Row]] = {}
+    for row in rows:
+        every.setdefault(row.stack, []).append(row)
     left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
     for title, entries in groups:
         lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
         for each in entries[:left]:
-            cells = [
+            own, best = sized.get(each.stack, answer.NOTHING), list(each.best.values())
+            cells = list(map(_sized, answer.cells(own, best, every[each.stack], sized)))
+            cells += [
                 _headline(each.best[column], each.versions.get(column, "")) if column in each.best else ""
                 for column in columns
             ]
@@ -166,9 +179,18 @@ def _is_known(row: Row | None) -> bool:
 def _headline(row: Row, version: str) -> str:
     """The headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
     value = row.value(HEADLINE.name)
-    words = "failed" if row.failed and value.kind == "unavailable" else text(value, HEADLINE.direction)
-    mark = f" ({version})" if version else "†" if row.unverified else ""
+    is_known = value.kind not in ("unavailable", "missed")
+    words = text(value, HEADLINE.direction) if is_known else matrix.word_without_number(row)
+    mark = matrix.OLDER if version else "†" if row.unverified else ""
     return f"**{words}**{mark}" if matrix.surely(row) else f"{words}{mark}"
+
+
+def _sized(cell: SizedCell) -> str:
+    """A cell of a larger model: slanted where it is modelled; bold where an interval says that it is no accident."""
+    words = escape(cell.words)
+    if "modelled" in cell.kind:
+        return f"*{words}*"
+    return f"**{words}**" if cell.kind in ("better", "worse") and not cell.words.startswith("=") else words
 
 
 def _reading(report: Report) -> list[str]:

@@ -21,8 +21,9 @@ from suite.entries.card import Good
 from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval, false_alarm_interval
+from suite.judge.verdicts import NOT_EXERCISED
 from suite.record.job import techniques_of
-from suite.show.pages.board import HEADLINE, bounded, leaning, number, version_text
+from suite.show.pages.board import HEADLINE, THREEFOLD, bounded, leaning, number, version_text
 
 COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
 """The further columns: each the range over the technique's rows."""
@@ -114,7 +115,9 @@ class MatrixEntry:
     @property
     def saves(self) -> Saving:
         """What it is grouped by: what it sells; of a stack, the first of these that it saves, memory and FLOPs in every
-        row."""
+        row. A control sells nothing here, whatever it sells elsewhere."""
+        if all(row.known.does_the_same for row in self.best.values()):
+            return "control"
         if self.good is not None:
             return "split" if self.split_over > 1 else self.good
         if "better" in self.verdicts:
@@ -169,26 +172,45 @@ class MatrixEntry:
 
     @property
     def answer(self) -> str:
-        """What the headline says, in words."""
+        """What the headline says, in words, with what could have been seen where nothing was."""
+        return self._said(self._seen)
+
+    def _said(self, seen: Callable[[str], str]) -> str:
         said: dict[str, list[str]] = {}
+        shared = self._shared_version
         single_size = len({row.conditions.size for row in self.best.values()}) == 1
         for column, row in self.best.items():
             at = row.conditions
             where = at.baseline if self.single_recipe else f"{at.baseline} {at.recipe}"
             where += "" if single_size else f" {at.size}"
-            where += f" ({self.versions[column]})" if column in self.versions else ""
+            where += f" ({self.versions[column]})" if column in self.versions and not shared else ""
             said.setdefault(headline_in_words(row).replace(MORE, FASTER), []).append(where)
-        parts = [f"{words}{self._seen(words)} on {_listed(said[words])}" for words in WORDS if words in said]
+        parts = [f"{words} on {_listed(said[words])}{seen(words)}" for words in WORDS if words in said]
         text = "; ".join(parts or [UNKNOWN])
         text = f"{self.hardware}: {text}" if self.hardware else text
+        text += f" (all {shared})" if shared else ""
         return f"{text[:1].upper()}{text[1:]}"
 
     @property
     def sentence(self) -> str:
         """The answer, and what costs change by in every row."""
+        return self._with_costs(self.answer)
+
+    @property
+    def brief(self) -> str:
+        """The sentence without what could have been seen."""
+        return self._with_costs(self._said(lambda words: ""))
+
+    def _with_costs(self, answer: str) -> str:
         costs = list(filter(None, (self._cost_in_words(metric) for metric in COSTS)))
         where = " on each rank" if self.split_over > 1 else ""
-        return f"{self.answer}; {' and '.join(costs)}{where}." if costs else f"{self.answer}."
+        return f"{answer}; {' and '.join(costs)}{where}." if costs else f"{answer}."
+
+    @property
+    def _shared_version(self) -> str:
+        """The older version that several columns all show; else empty."""
+        said = {self.versions.get(column, "") for column in self.best}
+        return said.pop() if len(said) == 1 and len(self.best) > 1 else ""
 
     def _seen(self, words: str) -> str:
         """The smallest change that all of the rows without a difference would have shown."""
@@ -198,8 +220,9 @@ class MatrixEntry:
         if not seen:
             return ""
         least = max(seen)
-        change = f"{math.expm1(least):.0%}" if least < math.log(2) else f"×{number(math.exp(least))}"
-        return f" ({'only ' if words == UNSURE else ''}{change} would have shown)"
+        if words == ALIKE:
+            return f", where one of {math.expm1(least):.0%} or more would have shown"
+        return f", where only a change of {number(math.exp(least), 1)} times or more would have shown"
 
     def _cost_in_words(self, metric: Metric) -> str:
         """``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and another less."""
@@ -208,7 +231,7 @@ class MatrixEntry:
         return words if changes else ""
 
 
-Saving = Good | Literal["split", "nothing"]
+Saving = Good | Literal["split", "control", "nothing"]
 GROUPS: Mapping[Saving, str] = {
     "time": "Time: sooner at the same quality",
     "memory": "Memory",
@@ -217,6 +240,7 @@ GROUPS: Mapping[Saving, str] = {
     "communication": "Traffic: less communication",
     "robustness": "Robustness or quality",
     "split": "On more hardware than the reference",
+    "control": "Controls: the reference to the bit, by another name",
     "nothing": "Saves none of these, as far as is known",
 }
 """What techniques sell, in the order in which they stand."""
@@ -227,22 +251,30 @@ SOLD_AS: Mapping[Good, str] = {
 }  # fmt: skip
 """The metric by which what is sold is judged; time by the headline."""
 
-Verdict = Literal["better", "worse", "undecided", "failed", "mixed", "control", "sooner on more hardware"]
+Verdict = Literal[
+    "better", "worse", "undecided", "failed", "mixed", "control", "not exercised", "sooner on more hardware"
+]
 MORE: Verdict = "sooner on more hardware"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-RARE: tuple[Verdict, ...] = ("mixed", "control", MORE)
+RARE: tuple[Verdict, ...] = ("mixed", "control", NOT_EXERCISED, MORE)
 """Spoken of where there is one. ``mixed``: better somewhere and worse elsewhere."""
+
+OLDER = "‡"
+"""Behind a number of an older version of its baseline."""
 
 SPOKEN = {"peak_tensor_bytes": "memory", "training_flops": "FLOPs", "energy": "energy"}
 FASTER, SLOWER, ALIKE, UNSURE = "sooner", "later", "no difference seen", "too uncertain to tell"
+NOISY = "too noisy to see even a threefold change"
 CONTROL = "a control, which does what its reference does,"
 MISSED, FAILED, UNKNOWN = "diverged", "failed", "not known yet"
-WORDS = (FASTER, SLOWER, ALIKE, CONTROL, UNSURE, MISSED, FAILED)
+WORDS = (FASTER, SLOWER, ALIKE, CONTROL, NOT_EXERCISED, UNSURE, NOISY, MISSED, FAILED)
 
 
 def verdict(row: Row, good: Good | None = None) -> Verdict:
     """What one row says of what is sold, of a stack of the headline."""
-    words: Mapping[str, Verdict] = {FAILED: "failed", MISSED: "failed", CONTROL: "control"}
+    words: Mapping[str, Verdict] = {
+        FAILED: "failed", MISSED: "failed", CONTROL: "control", NOT_EXERCISED: "not exercised",
+    }  # fmt: skip
     said = headline_in_words(row)
     if said in words:
         return words[said]
@@ -266,18 +298,28 @@ def false_alarms(rows: Iterable[Row]) -> tuple[int, int]:
 
 
 def alarms_in_words(rows: Sequence[Row]) -> str:
-    """A sentence on the controls; empty where there is none."""
-    controls = sum(row.known.does_the_same for row in rows)
+    """Sentences on the controls, those of the baselines' current versions first; empty where there is none."""
+    controls = [row for row in rows if row.known.does_the_same]
+    current = [row for row in controls if not row.newer_version]
     if not controls:
         return ""
-    alarms, of = false_alarms(rows)
-    if not of:
-        return f"Controls, rows that are their reference to the bit: {controls}; none has an interval yet."
+    alarms, of = false_alarms(current)
+    former_alarms, former = false_alarms(row for row in controls if row.newer_version)
+    words = f"Controls, rows that are their reference to the bit: {len(current)} of the baselines' current versions. "
+    if of:
+        words += f"{alarms} of their {of} headlines exclude 1, {_rate(alarms, of)}."
+    else:
+        stacks = " ".join(f"-t {stack}" for stack in sorted({row.stack for row in current}))
+        measure = f"; leantrain run {stacks} --timings 3 measures it" if stacks else ""
+        words += f"None has an interval, so this board's own rate of false alarms is not known{measure}."
+    if former:
+        words += f" Of older versions, {former_alarms} of {former} headlines do, {_rate(former_alarms, former)}."
+    return words
+
+
+def _rate(alarms: int, of: int) -> str:
     share = false_alarm_interval(alarms, of)
-    return (
-        f"Controls, rows that are their reference to the bit: {controls}. {alarms} of their {of} headlines exclude 1, "
-        f"a false-alarm rate of {alarms / of:.0%} [{share.low:.0%}, {share.high:.0%}], where 5 % is meant."
-    )
+    return f"a false-alarm rate of {alarms / of:.0%} [{share.low:.0%}, {share.high:.0%}], where 5 % is meant"
 
 
 def headline_in_words(row: Row) -> str:
@@ -287,13 +329,30 @@ def headline_in_words(row: Row) -> str:
         return MISSED if value.kind == "missed" else FAILED
     if value.kind == "missed":
         return MISSED
+    if row.inactive:
+        return NOT_EXERCISED
     if value.control:
         return CONTROL
     unbounded = value.log is not None and not math.isfinite(value.log.half_width)
     if value.kind not in ("measured", "bound") or unbounded:
         return UNKNOWN
-    alike = ALIKE if row.detectable_effect <= BLIND else UNSURE
+    effect = row.detectable_effect
+    alike = ALIKE if effect <= BLIND else UNSURE if effect <= THREEFOLD else NOISY
     return {1: MORE if row.split_over > 1 else FASTER, -1: SLOWER, 0: alike}[leaning(value)]
+
+
+def older_in_words(entries: Iterable[MatrixEntry]) -> str:
+    """What :data:`OLDER` says behind numbers of these; empty where it stands behind none."""
+    older = sorted({version for entry in entries for version in entry.versions.values()})
+    return f"{OLDER} {' or '.join(older)} of the baseline, not the newest" if older else ""
+
+
+def word_without_number(row: Row) -> str:
+    """What stands in the place of a headline that there is none of."""
+    if row.inactive:
+        return NOT_EXERCISED
+    value = row.value(HEADLINE.name)
+    return "failed" if row.failed and value.kind == "unavailable" else "missed" if value.kind == "missed" else "n/a"
 
 
 def surely(row: Row) -> int:

@@ -17,7 +17,7 @@ from suite.judge.rows import Row, of_version
 from suite.record.job import techniques_of
 from suite.record.text import in_html
 from suite.show import answer
-from suite.show.answer import AtPaperSize
+from suite.show.answer import AtPaperSize, SizedCell
 from suite.show.described import slug
 from suite.show.pages import matrix as matrices
 from suite.show.pages.board import (
@@ -33,7 +33,6 @@ from suite.show.pages.board import (
     number,
     shown_interval,
     shown_number,
-    text,
     unverified_text,
 )
 from suite.show.pages.markup import (
@@ -143,10 +142,12 @@ LEANS = {1: "better", -1: "worse", 0: ""}
 
 
 def matrix(
-    placed: Sequence[PlacedRow], cards: Mapping[str, Card], sized: Mapping[str, AtPaperSize] = MappingProxyType({})
-) -> str:
+    placed: Sequence[PlacedRow], cards: Mapping[str, Card], sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
+    further: str = "",
+) -> str:  # fmt: skip
     """Draw every technique in a line: what a larger model would take, then what was measured here, its intervals on one
-    axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first."""
+    axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first. ``further``:
+    markup above them."""
     by_row = {id(each.row): each for each in placed}
     every: dict[str, list[Row]] = {}
     for each in placed:
@@ -159,18 +160,27 @@ def matrix(
     missing = unmeasured((each.row for each in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
-        f'<section id="answer">{_verdicts(placed, cards)}{_goals()}{"".join(parts)}'
-        f'<p class="legend">{in_html(matrices.alarms_in_words([each.row for each in placed]))}</p>'
-        f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
-        "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, else "
-        "measured; a version: that older one of the baseline. Colour says only that an interval excludes 1. Behind an "
-        "equivalent budget its trend per decade of compute: ↗ ↘, or ? where it cannot be told.</p>"
+        f'<section id="answer">{_verdicts(placed, cards)}{_goals()}{further}{"".join(parts)}'
+        f"{_legends([each.row for each in placed])}"
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
             else ""
         )
         + "</section>"
+    )
+
+
+def _legends(rows: Sequence[Row]) -> str:
+    """What the marks and colours of the matrix say, and how often its bold ones are chance."""
+    alarms = matrices.alarms_in_words(rows)
+    return (
+        (f'<p class="legend">{in_html(alarms)}</p>' if alarms else "")
+        + f'<p class="legend">{in_html(matrices.SCOPE)} The axis of each cell ends at ½ and 2; the line is 1. '
+        "Form says what a number is: = exact, ≈ <i>modelled</i>, <u>&lt; &gt;</u> a bound, † of older code, "
+        f"{matrices.OLDER} of an older version of the baseline, which a pointer names, else measured. Colour says only "
+        "that an interval excludes 1. Behind an equivalent budget stands its trend per decade of compute: ↗ or ↘, or ? "
+        "where one size alone was measured, or several cannot tell; before it ~ where some of it are bounds.</p>"
     )
 
 
@@ -216,9 +226,9 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str
     shown = [each.row for each in placed]
     example = shown[0]
     at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
-    caption = f"Time to the same quality by technique: {whole.shared}"
+    caption = f"Every technique: {whole.shared}"
     return (
-        f'<div class="part"{at}><h2>Time to the same quality <span class="kind">{in_html(whole.shared)}</span></h2>'
+        f'<div class="part"{at}><h2>Every technique <span class="kind">{in_html(whole.shared)}</span></h2>'
         f'<p class="scope">{in_html(f"{matrices.standing(shown)} {matrices.scope(shown)}")}</p>'
         f"{_answers(whole, by_row)}"
         + table(f"answer-{position}", caption, titles, "\n" + "\n".join(lines) + "\n", "answer")
@@ -244,7 +254,7 @@ def _entry(
     own, shown = known.sized.get(each.stack, answer.NOTHING), list(each.best.values())
     cells = [
         row_head(each.stack, link(section, code(each.stack))),
-        *answer.cells(own, shown, known.every.get(each.stack, shown), known.sized),
+        *map(_sized, answer.cells(own, shown, known.every.get(each.stack, shown), known.sized)),
         *(
             _headline_cell(rows[column], column, each.versions.get(column, ""), each.good)
             if column in rows
@@ -253,12 +263,19 @@ def _entry(
         ),
         *([_mean_cell(each.mean, each.split_over > 1)] if has_mean else []),
         *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
-        cell(each.sentence, order, "words"),
+        cell(each.brief, order, "words", each.sentence if each.sentence != each.brief else ""),
     ]
     kind = data(
         category=kinds(each.stack, known.cards), name=each.stack, position=str(order), **answer.goals(own, shown)
     )
     return f"<tr{kind}>{''.join(cells)}</tr>"
+
+
+def _sized(each: SizedCell) -> str:
+    """A cell that says on a small screen, where no head stands above it, what it is."""
+    hovered = f' title="{in_html(each.title)}"' if each.title else ""
+    kind = f"sized {each.kind}".strip()
+    return f'<td{data(sort=each.sort, label=each.label)} class="{kind}"{hovered}>{in_html(each.words)}</td>'
 
 
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:
@@ -279,7 +296,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
         empty = f'<td colspan="{width}" class="unavailable">not measured</td>' if width else ""
         empty += '<td class="cost"></td>' * costs
         words = f"Not measured yet; its paper promises {matrices.GROUPS[card.good].partition(':')[0].lower()}."
-        drawn = "".join(answer.cells(own, (), (), known.sized))
+        drawn = "".join(map(_sized, answer.cells(own, (), (), known.sized)))
         lines.append(f"<tr{kind}>{row_head(name, code(name))}{drawn}{empty}{cell(words, order, 'words')}</tr>")
     return lines
 
@@ -348,20 +365,18 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good:
     value = first.row.value(HEADLINE.name)
     sort = f"{shown_number(value, HEADLINE.direction):.6g}" if value.kind in ("measured", "bound") else ""
     interval = shown_interval(value, HEADLINE.direction)
-    if first.row.failed and value.kind == "unavailable":
-        shown = "failed"
-    elif value.kind in ("unavailable", "missed"):
-        shown = text(value, HEADLINE.direction)
+    if value.kind in ("unavailable", "missed"):
+        shown = matrices.word_without_number(first.row)
     else:
         shown = (
             f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
         )
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
-    named = f' <span class="ends">{version}</span>' if version else ""
+    named = f'<abbr title="{in_html(version)}">{matrices.OLDER}</abbr>' if version else ""
     drawn = whisker(interval, AXIS) if interval else ""
     markup = (
-        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{further}{named}"
+        f"{drawn}{link(first.technique, in_html(shown))}{unverified(unverified_text(first.row))}{named}{further}"
         f"{brackets}"
     )
     kind = f"{value.kind} {LEANS[matrices.surely(first.row)]}".strip()

@@ -19,7 +19,7 @@ from suite.record.text import in_html
 from suite.show import claims, peers
 from suite.show.bibtex import bibtex
 from suite.show.packing import Pack
-from suite.show.pages import markup, matrix
+from suite.show.pages import markup, matrix, sized
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
 from suite.show.pages.overview import PlacedRow, categories, kinds
@@ -84,11 +84,14 @@ def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str
     for judgement in report.verdicts:
         judged.setdefault(judgement.technique, []).append(judgement)
     ranges = Ranges.of(placed, report.qualities)
+    sizes = sized.sizes(report)
     sentences = {
         each.stack: each.sentence for each in matrix.matrix((each.row for each in placed), _goods(report)).entries
     }
     parts = "\n".join(
-        pack.fold(_technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies))
+        pack.fold(
+            _technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies, sizes.get(stack))
+        )
         for stack in sorted(by_stack)
     )
     return f'<section id="techniques"><h2>Techniques</h2>{ranges.definitions}\n{parts}\n</section>'
@@ -100,7 +103,7 @@ def _goods(report: Report) -> dict[str, Good]:
 
 def _technique(
     stack: str, placed: Sequence[PlacedRow], sentence: str, report: Report, judged: Mapping[str, list[Judgement]],
-    ranges: Ranges, studies: Mapping[str, str],
+    ranges: Ranges, studies: Mapping[str, str], sizes: sized.SizesOfStack | None,
 ) -> str:  # fmt: skip
     cards = report.cards
     names = techniques_of(stack)
@@ -109,6 +112,7 @@ def _technique(
     own = [judgement for name in names for judgement in judged.get(name, ())] if len(names) == 1 else []
     parts = [
         *(_about(card) for card in known),
+        sized.section(placed[0], sizes, report),
         _results(placed, ranges),
         _plots(placed, ranges),
         _claims(stack, placed[0].technique, own),

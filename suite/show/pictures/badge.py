@@ -24,7 +24,7 @@ LEANINGS = {1: "better", -1: "worse", 0: "faint"}
 
 def render(report: Report) -> str:
     """The badge, an SVG. Raises ValueError where nothing was measured."""
-    whole = matrix.matrix(matrix.first(report.rows))
+    whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     rows = [row for entry in whole.entries for row in entry.best.values()]
     if not rows:
         raise ValueError("there is nothing to say yet; measure some with: leantrain run")

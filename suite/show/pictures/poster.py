@@ -1,17 +1,20 @@
 """The matrix of all techniques as one picture, for a README or a slide: an SVG that follows the reader's light or dark.
 
-As the page opens: one recipe and size, in its groups, intervals of every cell on one axis from ½ to 2, colour only
-where an interval excludes 1 and the reference has as much hardware. No word is cut off.
+As the page opens: one recipe and size, in its groups. First what each technique takes at the papers' own sizes, where
+that is known, then the intervals of every cell on one axis from ½ to 2, colour only where an interval excludes 1 and
+the reference has as much hardware. No technique is left out, and no word cut off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from suite.judge.rows import Row
 from suite.record.text import in_html
+from suite.show import answer
+from suite.show.answer import SizedCell
 from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
@@ -25,10 +28,9 @@ from suite.show.pages.board import (
 from suite.show.pages.report import Report
 from suite.show.pictures.drawing import colours_css
 
-LINE, TOP, NAME, CELL, AXIS, COST, LEAST_WIDTH = 21, 74, 175, 138, 66, 108, 640  # pixels
+TITLE = "Time to the same quality, as a speedup, with 95 % intervals"
+LINE, TOP, NAME, CELL, AXIS, COST, SIZED, LEAST_WIDTH = 21, 74, 175, 138, 66, 108, 124, 640  # pixels
 MONO, LETTER = 7.8, 7.4  # pixels of a letter of a wide font of 12 and of 13 pixels
-OLDER = "‡"  # behind a number of an older version; what it says stands above
-MOST = 40  # techniques; a sentence says what is left out, and the page has them all
 COLOURS = {1: "better", -1: "worse", 0: "same"}
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: var(--text); font-variant-numeric: tabular-nums; }
@@ -44,6 +46,7 @@ text { font: 13px system-ui, sans-serif; fill: var(--text); font-variant-numeric
 .worse { fill: var(--worse); stroke: var(--worse); }
 text.better, text.worse { stroke: none; font-weight: 600; }
 text.same { fill: var(--text); stroke: none; }
+.modelled { font-style: italic; fill: var(--faint); }
 """
 
 
@@ -52,34 +55,34 @@ def render(report: Report) -> str:
     whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
-    costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    groups = _drawn_groups(whole)
-    drawn = [entry for _, entries in groups for entry in entries]
-    names = max(NAME, 24 + max(_name_width(entry) for entry in drawn))
-    left = {column: names + CELL * position for position, column in enumerate(whole.columns)}
-    right = {metric.name: names + CELL * len(left) + COST * (at + 1) for at, metric in enumerate(costs)}
-    width = max(LEAST_WIDTH, names + CELL * len(left) + COST * len(costs) + 12)
-    older = sorted({version for entry in drawn for version in entry.versions.values()})
-    note = f"; {OLDER} {' or '.join(older)} of the baseline, not the newest" if older else ""
+    sized = _sized(whole, report)
+    costs = [] if sized else [each for each in matrix.COSTS if any(entry.cost(each.name) for entry in whole.entries)]
+    names = max(NAME, 24 + max(_name_width(entry) for entry in whole.entries))
+    sizes = [cell.label for cell in next(iter(sized.values()), [])]
+    ends = [names + SIZED * (at + 1) for at in range(len(sizes))]
+    start = ends[-1] + 12 if ends else names
+    left = {column: start + CELL * position for position, column in enumerate(whole.columns)}
+    right = {metric.name: start + CELL * len(left) + COST * (at + 1) for at, metric in enumerate(costs)}
+    width = max(LEAST_WIDTH, start + CELL * len(left) + COST * len(costs) + 12)
+    older = matrix.older_in_words(whole.entries)
     said = _wrapped(f"{whole.shared}: {whole.tally}.", width)
-    said += _wrapped(f"Axes from ½ to 2, the line is 1{note}.", width)
-    top = TOP + LINE * (len(said) - 1)
+    said += _wrapped(f"Axes from ½ to 2, the line is 1{f'; {older}' if older else ''}.", width)
+    top = TOP + LINE * (len(said) - 1 + bool(sizes))
     parts = [
-        _text(12, 26, "Time to the same quality, as a speedup, with 95 % intervals", "title"),
+        _text(12, 26, "What each technique takes of a larger model, and does here" if sizes else TITLE, "title"),
         *(_text(12, 45 + LINE * at, words, "faint") for at, words in enumerate(said)),
+        *(_over(ends[0] - SIZED + 30, ends[-1], left[whole.columns[0]], top) if sizes else ()),
+        *(_text(x, top - 10, f"{_short(label)} ↓", "faint", "end") for label, x in zip(sizes, ends, strict=True)),
         *(_text(x + CELL - 12, top - 10, whole.title(column), "faint", "end") for column, x in left.items()),
         *(_text(right[metric.name], top - 10, f"{metric.heading} {metric.arrow}", "faint", "end") for metric in costs),
     ]
     y = top
-    for title, entries in groups:
+    for title, entries in whole.groups:
         parts += [_rule(y, width), _text(12, y + 15, title, "group")]
         for entry in entries:
             y += LINE
             parts += [_rule(y, width), *_entry(entry, y, left, right)]
-        y += LINE
-    for at, words in enumerate(_wrapped(_left_out(whole, drawn), width)):
-        parts += [] if at else [_rule(y, width)]
-        parts.append(_text(12, y + 15, words, "faint"))
+            parts += [_size(cell, x, y) for cell, x in zip(sized.get(entry.stack, ()), ends, strict=False)]
         y += LINE
     height = y + 6
     says = in_html(f"{len(whole.entries)} techniques: {whole.tally}")
@@ -90,23 +93,28 @@ def render(report: Report) -> str:
     )
 
 
-def _drawn_groups(whole: matrix.Matrix) -> list[tuple[str, list[matrix.MatrixEntry]]]:
-    """The groups with as many techniques as there is room for, the first of all."""
-    groups, room = [], MOST
-    for title, entries in whole.groups:
-        if room:
-            groups.append((title, entries[:room]))
-        room -= len(entries[:room])
-    return groups
+def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
+    """By stack what it takes at the papers' own sizes, without the budget, which the intervals show; empty where
+    nothing was counted or modelled there."""
+    known = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
+    cells = {each.stack: answer.cells(known.get(each.stack, answer.NOTHING), (), (), known)[:-1]
+             for each in whole.entries}  # fmt: skip
+    return cells if any(cells.values()) else {}
 
 
-def _left_out(whole: matrix.Matrix, drawn: Sequence[matrix.MatrixEntry]) -> str:
-    """What the picture does not show, in a sentence; empty where it shows all."""
-    here = {entry.stack for entry in drawn}
-    left = [(title, sum(each.stack not in here for each in entries)) for title, entries in whole.groups]
-    parts = [f"{count} under “{title}”" for title, count in left if count]
-    count = sum(count for _, count in left)
-    return f"Left out here: {count} more techniques of the leaderboard, {', '.join(parts)}." if count else ""
+def _over(first: float, last: float, here: float, top: float) -> Iterator[str]:
+    """What the two kinds of columns are, above their heads."""
+    yield _text(last, top - 10 - LINE, "at the papers' own sizes", "group", "end")
+    yield _text(here + 8, top - 10 - LINE, f"here: {TITLE[:1].lower()}{TITLE[1:]}", "group")
+
+
+def _short(label: str) -> str:
+    return label.removesuffix(" at paper's size")
+
+
+def _size(cell: SizedCell, x: float, y: float) -> str:
+    kind = "better" if cell.kind == "better" else "modelled" if "modelled" in cell.kind else "faint"
+    return _text(x, y + 15, cell.words, kind, "end")
 
 
 def _name_width(entry: matrix.MatrixEntry) -> float:
@@ -119,7 +127,7 @@ def _entry(entry: matrix.MatrixEntry, y: float, left: Mapping[str, float], right
     if entry.hardware:
         yield _text(28 + MONO * len(entry.stack), y + 15, entry.hardware, "words")
     for column, row in entry.best.items():
-        yield _cell(row, left[column], y, OLDER if column in entry.versions else "")
+        yield _cell(row, left[column], y, matrix.OLDER if column in entry.versions else "")
     for name, x in right.items():
         yield _text(x, y + 15, entry.cost(name), "faint", "end")
 
@@ -136,8 +144,7 @@ def _wrapped(words: str, width: float) -> list[str]:
 def _cell(row: Row, x: float, y: float, sign: str) -> str:
     value = row.value(HEADLINE.name)
     if value.kind not in ("measured", "bound"):
-        words = value.kind if value.kind == "missed" else "failed" if row.failed else "n/a"
-        return _text(x + CELL - 12, y + 15, f"{words}{sign}", "faint", "end")
+        return _text(x + CELL - 12, y + 15, f"{matrix.word_without_number(row)}{sign}", "faint", "end")
     interval, kind = shown_interval(value, HEADLINE.direction), COLOURS[matrix.surely(row)]
     shown = shown_number(value, HEADLINE.direction)
     figure = f"{mark(value, HEADLINE.direction)}{number(shown, decimals(interval))}{sign}"

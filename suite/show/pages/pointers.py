@@ -1,0 +1,67 @@
+"""Above the matrix, what a line of it cannot say: which claims failed near their papers' setting, what helps together.
+
+A sentence each, with links into the sections that have the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from suite.entries.card import Property
+from suite.judge.claims import Judgement
+from suite.judge.verdicts import CONTRADICTED, REPRODUCED
+from suite.record.text import in_html
+from suite.show.pages.board import leaning
+from suite.show.pages.markup import code, link
+from suite.show.pages.matrix import surely
+from suite.show.stacks import Stacks
+
+MOST = 8  # names in a sentence
+
+
+def pointers(judgements: Sequence[Judgement], of_stacks: Sequence[Stacks], anchors: Mapping[str, str]) -> str:
+    """The sentences. ``anchors``: of the techniques' sections, by stack."""
+    said = [f"<li>{each}</li>" for each in (_near(judgements, anchors), _together(of_stacks)) if each]
+    return f'<ul class="pointers">{"".join(said)}</ul>' if said else ""
+
+
+def _near(judgements: Sequence[Judgement], anchors: Mapping[str, str]) -> str:
+    claims = [each for each in judgements if not isinstance(each.claim, Property)]
+    if not claims:
+        return ""
+    words = [each.word for each in claims]
+    held, failed = words.count(REPRODUCED), [each for each in claims if each.word == CONTRADICTED]
+    names = dict.fromkeys((each.technique, f"{each.technique}.{each.claim.id}") for each in failed)
+    listed = ", ".join(
+        link(anchors[technique], code(name)) if technique in anchors else code(name)
+        for technique, name in [*names][:MOST]
+    )
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    tally = link("claims", f"{held} verdicts reproduced, {len(failed) or 'none'} contradicted")
+    named = f": {listed}{more}" if names else ""
+    return f"Near the papers' settings: {tally}{named}. Everything else is far from them, and says so."
+
+
+def _together(of_stacks: Sequence[Stacks]) -> str:
+    every = [each for of_board in of_stacks for each in of_board.interactions]
+    if not every:
+        return f"Together: no stack was measured beside its parts yet; {code('leantrain stack A+B')} does."
+    stacks = len({each.whole.stack for each in every})
+    measured = f"{stacks} stacks measured beside their parts" if stacks > 1 else "1 stack measured beside its parts"
+    sooner = [each.whole.stack for each in every if surely(each.whole) > 0]
+    gaining = [
+        each.whole.stack
+        for each in every
+        if any(value.kind == "measured" and leaning(value) > 0 for value in each.values.values())
+    ]
+    return (
+        f"Together: {link('stacks', in_html(measured))}; sooner than the reference: {_named(sooner)}; more together "
+        f"than their gains multiply to: {_named(gaining)}."
+    )
+
+
+def _named(stacks: Sequence[str]) -> str:
+    """``a+b, a+c and 3 more``; none of them surely."""
+    names = [*dict.fromkeys(stacks)]
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return f"{', '.join(map(code, names[:MOST]))}{more}" if names else "none surely"
