@@ -16,7 +16,7 @@ from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
 from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
-from suite.show import claims
+from suite.show import by_others, claims, gpu_page
 from suite.show.bibtex import bibtex
 from suite.show.described import Figure
 from suite.show.pages import matrix
@@ -53,7 +53,19 @@ def index(report: Report) -> str:
 
 def page(entry: Entry, report: Report) -> str:
     """One technique's page."""
-    sections = (_head, _schedule, _results, _studies, _use, _about, _claims, _hyper_parameters, _mutants, _source)
+    sections = (
+        _head,
+        _schedule,
+        _results,
+        _by_others,
+        _studies,
+        _use,
+        _about,
+        _claims,
+        _hyper_parameters,
+        _mutants,
+        _source,
+    )
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
 
 
@@ -203,6 +215,18 @@ def _studies(entry: Entry, report: Report) -> Iterator[str]:
         yield from (
             f"<figure>{part.svg}</figure>" for each in own for part in plot_of(each) if isinstance(part, Figure)
         )
+
+
+def _modelled(entry: Entry, report: Report) -> Iterator[str]:
+    """Its step on named GPUs."""
+    if modelled := gpu_page.section(entry.card, report.gpu_times):
+        yield from (*as_markdown(modelled), "")
+
+
+def _by_others(entry: Entry, report: Report) -> Iterator[str]:
+    """What others published of it."""
+    if published := by_others.section(entry.card):
+        yield from (*as_markdown(published), "")
 
 
 def _row(row: Row, drawn: str) -> str:
