@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import accelerator_page
 import baseline_pages
 import command_pages
+import step_time_page
 import technique_pages
 import yaml
 
@@ -78,7 +79,11 @@ def generated() -> dict[str, str]:
     pages |= {"methods/index.md": methods()}
     pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
     accelerators = accelerator_page.page([each.study for each in report().studies])
-    return pages | {"commands.md": command_pages.page(), "accelerators.md": accelerators}
+    return pages | {
+        "commands.md": command_pages.page(),
+        "accelerators.md": accelerators,
+        "step-times.md": step_time_page.page(),
+    }
 
 
 def api(module: str) -> str:
@@ -144,7 +149,14 @@ def nav() -> list[Any]:
         {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
         {"Techniques": ["techniques/index.md", *({title: pages} for title, pages in sorted(by_category.items()))]},
         {"Baselines": ["baselines/index.md", *(f"baselines/{name}.md" for name in baseline_pages.names())]},
-        {"Methods": ["methods/index.md", *_of("methods", METHODS), {"Accelerators of papers": "accelerators.md"}]},
+        {
+            "Methods": [
+                "methods/index.md",
+                *_of("methods", METHODS),
+                {"Modelled step times": "step-times.md"},
+                {"Accelerators of papers": "accelerators.md"},
+            ]
+        },
         {"Contributing": ["CONTRIBUTING.md"]},
     ]
 
@@ -174,6 +186,7 @@ def _contents() -> Iterator[tuple[str, str]]:
     yield "board.html", html.render(report())
     for path in sorted((ROOT / "results/boards").glob("*.svg")):
         yield f"results/boards/{path.name}", path.read_text("utf-8")
+    yield from step_time_page.pictures().items()
     yield "charts.css", charts()
 
 

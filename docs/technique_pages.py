@@ -16,7 +16,7 @@ from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
 from suite.pipeline.schedule import PipelineSchedule
 from suite.record.job import StackError
-from suite.show import claims, peers
+from suite.show import by_others, claims, gpu_page, peers
 from suite.show.bibtex import bibtex
 from suite.show.described import Figure
 from suite.show.pages import matrix
@@ -66,6 +66,7 @@ def page(entry: Entry, report: Report) -> str:
         _head,
         _schedule,
         _results,
+        _by_others,
         _studies,
         _use,
         _about,
@@ -223,6 +224,18 @@ def _studies(entry: Entry, report: Report) -> Iterator[str]:
         yield from (
             f"<figure>{part.svg}</figure>" for each in own for part in plot_of(each) if isinstance(part, Figure)
         )
+
+
+def _modelled(entry: Entry, report: Report) -> Iterator[str]:
+    """Its step on named GPUs."""
+    if modelled := gpu_page.section(entry.card, report.gpu_times):
+        yield from (*as_markdown(modelled), "")
+
+
+def _by_others(entry: Entry, report: Report) -> Iterator[str]:
+    """What others published of it."""
+    if published := by_others.section(entry.card):
+        yield from (*as_markdown(published), "")
 
 
 def _row(row: Row, drawn: str) -> str:

@@ -38,19 +38,32 @@ def kernels(
         typer.Argument(help="Techniques that have a kernel. [all]", autocompletion=having("kernel.py")),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Correctness and machine code only, no timing.")] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Measure what this device takes for single operators and for the baselines' steps, and keep it.",
+        ),
+    ] = False,
     device: Device = "cpu",
+    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Examine the Triton kernels: right, within their machine-code budgets; on a GPU how near their floor, and peers.
 
     Without a GPU they are checked under Triton's interpreter, and compiled for Hopper all the same. Exit code 1 if one
-    is wrong or over its budget.
+    is wrong or over its budget. With --calibrate they are left alone: the device's own operators are timed, in minutes,
+    and kept; what is said is how well they foretell the baselines' steps.
     """
     with understandable(as_json):
         from suite.entries.setting import check_device
         from suite.guard import kernel_report as report
 
         check_device(device)
+        if calibrate:
+            if ids or check:
+                raise ValueError("--calibrate times the device's own operators: leave out techniques and --check")
+            return _calibrate_operators(device, folder, as_json)
         entries = report.selected(ids or ())
         timed = device == "cuda" and not check
         with bar(quiet=as_json) as progress:
@@ -69,6 +82,27 @@ def kernels(
         raise typer.Exit(int(Exit.NOTHING))
     if any(row.violations for row in rows):
         raise typer.Exit(int(Exit.REGRESSED))
+
+
+def _calibrate_operators(device: str, folder: Path, as_json: bool) -> None:
+    """Measures this device's operators, and keeps them in its machine's folder."""
+    from suite.measure.own_device import measured
+    from suite.record import own_device
+    from suite.record.machine import fitness
+    from suite.show.small_steps import calibrated
+
+    for sentence in fitness(device):
+        warn(sentence)
+    with bar(quiet=as_json) as progress:
+        known = measured(device, progress)
+    path = own_device.write(known, folder / known.machine)
+    said = calibrated(known)
+    if as_json:
+        print(json.dumps({"path": str(path), "report": said, "refused": known.refused}, indent=1))
+        return
+    for line in said:
+        out.print(escape(line))
+    out.print(f"kept in {escape(str(path))}")
 
 
 @app.command(rich_help_panel=GUARD)

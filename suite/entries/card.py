@@ -352,6 +352,17 @@ class LinkSweep(Strict):
 SharedStudy = Annotated[BatchSweep | RateGrid | LabelNoise | LinkSweep, Field(discriminator="name")]
 
 
+class MeasuredByOthers(Strict):
+    """Published rows that are of the technique: those of a ``table`` whose technique column has ``technique``; with
+    ``against`` in its place, it names the row that they are held against. ``differs``: what else sets theirs apart from
+    this entry, in words."""
+
+    table: str = Field(pattern=r"^[a-z0-9_]+$")
+    technique: str = Field(min_length=1)
+    against: str = ""
+    differs: str = ""
+
+
 class Card(Strict):
     """See the module. ``reference`` is ``baseline`` or the id of the technique that this one is compared against."""
 
@@ -369,6 +380,7 @@ class Card(Strict):
     counter_evidence: str = ""
     own_loop: str = ""  # why it has no meaning in a loop of a user's own, in one sentence; empty where it has one
     peers: tuple[str, ...] = ()
+    by_others: tuple[MeasuredByOthers, ...] = ()
     sells: Good | None = None  # where the claims do not say so
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()

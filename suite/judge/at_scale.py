@@ -9,7 +9,8 @@ from pathlib import Path
 from suite.entries.sources import code_of
 from suite.record import paper_scale
 from suite.record.job import Setting
-from suite.record.paper_scale import Beside, CountPlace, PaperScale, SizeCount
+from suite.record.paper_scale import Beside, PaperScale, SizeCount
+from suite.record.placed import CountPlace
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ from suite.judge.statistics import (
 from suite.judge.studies import Study
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, NOT_EXERCISED, Outcome, Unjudged, word
 from suite.record.job import Setting, Size, canonical, parts_of
-from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside, CountPlace
+from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside
+from suite.record.placed import CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
 BEYOND = "beyond the scaling curve"

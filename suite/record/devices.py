@@ -39,7 +39,7 @@ class Gpu:
         link_gb_s: of the link to the host's memory, one way.
         power_w, idle_w: of the board, at its limit and without work.
         kernel_us: from the end of a kernel to the next one's start, when it waits for the host no more.
-        host: time of a host that goes with it, over that of :data:`suite.judge.roofline.HOST_US`.
+        host: time of a host that goes with it, over that of :data:`suite.judge.step_time.roofline.HOST_US`.
     """
 
     name: str

@@ -1,26 +1,21 @@
-"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured; and in
-another the traces that they are modelled from, so that a new GPU or a new constant takes no new trace."""
+"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured."""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from suite.record.files import Stored, parse_versioned, read_plain, replacing, write_json
-from suite.record.operators import TracedStep
-from suite.record.paper_scale import CountPlace
+from suite.record.files import Stored, write_json
+from suite.record.placed import PlacedStep, newest, read_kept
 
 NAME = "gpu_times.json"
-TRACES = "gpu_traces.json.gz"
 SCHEMA = 1
 
 
-class ModelledTime(Stored):
+class ModelledTime(PlacedStep):
     """One step of a stack on a named GPU beside its reference's, modelled; or the reason why it is not.
 
     Attributes:
@@ -31,14 +26,14 @@ class ModelledTime(Stored):
             operators, or nothing is modelled.
     """
 
-    place: CountPlace
     gpu: str
-    stack: str
-    reference: str
     step_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     half_width: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    unavailable: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (self.place, self.gpu, self.stack)
 
 
 class GpuTimes(Stored):
@@ -47,8 +42,7 @@ class GpuTimes(Stored):
 
     def with_newer(self, newer: ModelledTime) -> GpuTimes:
         """These with one more, in the place of an older one of its stack there."""
-        known = {(each.place, each.gpu, each.stack): each for each in [*self.times, newer]}
-        return self.model_copy(update={"times": [known[key] for key in sorted(known)]})
+        return self.model_copy(update={"times": newest(self.times, [newer])})
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
         """The times of some stacks on some baselines; all where none is named."""
@@ -62,57 +56,10 @@ class GpuTimes(Stored):
 
 def read(folder: Path) -> GpuTimes:
     """The modelled times of a results folder. Raises ValueError or OSError where they cannot be read."""
-    path = folder / NAME
-    try:
-        return parse_versioned(read_plain(path), GpuTimes, SCHEMA)
-    except FileNotFoundError:
-        return GpuTimes()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and model again: leantrain count --keep --gpu A100-80") from None
+    return read_kept(folder / NAME, GpuTimes, SCHEMA, "leantrain count --keep --gpu A100-80")
 
 
 def write(times: GpuTimes, folder: Path) -> Path:
     """Writes the times into a results folder, whole or not at all. Raises OSError."""
     write_json(times, folder / NAME)
     return folder / NAME
-
-
-@dataclass(frozen=True)
-class KeptTrace:
-    """The operators of one step of a stack, or why there are none; ``code`` is a hash of the code that ran."""
-
-    code: str
-    step: TracedStep | None = None
-    unavailable: str = ""
-
-
-Traces = Mapping[tuple[CountPlace, str], KeptTrace]
-"""By place and stack."""
-
-
-def read_traces(folder: Path) -> Traces:
-    """The traces of a results folder. Raises ValueError or OSError where they cannot be read."""
-    path = folder / TRACES
-    try:
-        known = json.loads(gzip.decompress(read_plain(path)))
-        return {
-            (CountPlace(*each["place"]), each["stack"]): KeptTrace(
-                each["code"], TracedStep.from_json(each["step"]) if each["step"] else None, each["unavailable"]
-            )
-            for each in known
-        }
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: {error}; delete it and trace again: leantrain count --keep --gpu A100-80") from None
-
-
-def write_traces(traces: Traces, folder: Path) -> None:
-    """Writes the traces into a results folder, equal ones to equal bytes. Raises OSError."""
-    stored = [
-        {"place": place, "stack": stack, "code": each.code, "step": each.step.as_json() if each.step else "",
-         "unavailable": each.unavailable}
-        for (place, stack), each in sorted(traces.items(), key=lambda item: item[0])
-    ]  # fmt: skip
-    with replacing(folder / TRACES) as partial:
-        partial.write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

@@ -1,6 +1,6 @@
 """How far a modelled step time is believed, and what was fitted to published steps.
 
-``modelled.json`` beside this module has it. The study (:mod:`suite.judge.published`) writes it. Imports no torch.
+``modelled.json`` beside this module has it. The study (:mod:`suite.judge.step_time.published`) writes it. No torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ SHAPES: Change = "shapes or what is trained"
 KERNELS: Change = "compilation or kernels"
 PRECISION: Change = "precision"
 TIME = "time"
-TIME_OF_SEVERAL = "time of several GPUs"
+TIME_IN_A_NODE = "time of several GPUs of a node"
+TIME_ACROSS_NODES = "time of several nodes"
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
 """Where no study gives a band."""
+WIDEST = 1.0
+"""A band beyond a factor of two either way says nothing of a step: there is none."""
 
 
 class Band(NamedTuple):
@@ -41,11 +44,12 @@ class Band(NamedTuple):
 
 
 class Believed(Stored):
-    """``bands`` by kind of change, and of a step's time; ``multipliers``: logarithms by name (of a step's own time, s);
-    ``rows``, ``sources``: that they come from."""
+    """``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none;
+    ``multipliers``: logarithms by name (of a step's own time, s); ``rows``, ``sources``: that they come from."""
 
     schema_version: int = SCHEMA
     bands: dict[str, Band] = Field(default_factory=dict)
+    no_bands: dict[str, str] = Field(default_factory=dict)
     multipliers: dict[str, float] = Field(default_factory=dict)
     rows: int = 0
     sources: list[str] = Field(default_factory=list)

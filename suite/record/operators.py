@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -100,7 +100,7 @@ class TracedStep:
 
     def as_json(self) -> str:
         """One line. A signature is an object of what differs from the defaults, its count last."""
-        operators = [{**_said(each), "count": count} for each, count in self]
+        operators = [{**fields_of(each), "count": count} for each, count in self]
         rest = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
         return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
 
@@ -114,15 +114,21 @@ class TracedStep:
             counts: Counter[Operator] = Counter()
             for each in known["operators"]:
                 count = each.pop("count")
-                counts[Operator(**{name: _as_tuple(value) for name, value in each.items()})] += count
+                counts[operator_of(each)] += count
             return cls(counts, known["uncosted"], tuple(known["undeclared"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a traced step: {error}") from None
 
 
-def _said(operator: Operator) -> dict[str, Any]:
+def fields_of(operator: Operator) -> dict[str, Any]:
+    """JSON values of what differs from the defaults."""
     values = {each.name: (getattr(operator, each.name), each.default) for each in fields(operator)}
     return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def operator_of(said: Mapping[str, Any]) -> Operator:
+    """The inverse of :func:`fields_of`. Raises TypeError for what is no signature."""
+    return Operator(**{name: _as_tuple(value) for name, value in said.items()})
 
 
 def _as_tuple(value: Any) -> Any:

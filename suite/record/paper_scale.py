@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from suite.record.files import Stored, parse_versioned, read_plain, write_json
-from suite.record.job import RecipeName, Size, Task
+from suite.record.files import Stored, write_json
+from suite.record.placed import CountPlace, PlacedStep, newest, read_kept
 
 NAME = "paper_scale.json"
 SCHEMA = 1
@@ -23,38 +23,18 @@ PER_PARAMETER = {
 as many ranks as the stack names."""
 
 
-class CountPlace(NamedTuple):
-    """What all counts of one table share. ``device``: whose operators."""
-
-    baseline: str
-    size: Size
-    recipe: RecipeName
-    device: str
-    task: Task
-
-    @property
-    def title(self) -> str:
-        operators = "the operators of a GPU" if self.device == "cuda" else "the operators of a CPU"
-        return f"{self.baseline} · {self.size} · {self.recipe} · {self.task} · {operators}"
-
-
-class SizeCount(Stored):
+class SizeCount(PlacedStep):
     """One step of a stack, counted without its values; or the reason why it is not.
 
     Attributes:
-        reference: the stack that it is compared with; itself where it is one.
         code: a hash of the code that was counted.
         quantities: bytes, FLOPs and parameters by the name of their counter.
         batch: shapes of the batch, by name.
     """
 
-    place: CountPlace
-    stack: str
-    reference: str
     code: str
     quantities: dict[str, int] = Field(default_factory=dict)
     batch: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    unavailable: str = ""
 
 
 def per_parameter(metric: str, quantities: Mapping[str, int]) -> float | None:
@@ -91,8 +71,7 @@ class PaperScale(Stored):
 
     def with_newer(self, newer: PaperScale) -> PaperScale:
         """Both; a stack's newer count takes the place of its older one."""
-        known = {(each.place, each.stack): each for each in [*self.counts, *newer.counts]}
-        return newer.model_copy(update={"counts": [known[key] for key in sorted(known)]})
+        return newer.model_copy(update={"counts": newest(self.counts, newer.counts)})
 
     def beside(self) -> Mapping[CountPlace, list[Beside]]:
         """Shows by place what was counted of every stack and of its reference."""
@@ -119,13 +98,7 @@ class PaperScale(Stored):
 
 def read(folder: Path) -> PaperScale:
     """The counts of a results folder. Raises ValueError or OSError where they cannot be read."""
-    path = folder / NAME
-    try:
-        return parse_versioned(read_plain(path), PaperScale, SCHEMA)
-    except FileNotFoundError:
-        return PaperScale()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and count again: leantrain count --keep") from None
+    return read_kept(folder / NAME, PaperScale, SCHEMA, "leantrain count --keep")
 
 
 def write(counts: PaperScale, folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.judge.roofline import ModelledStep
+from suite.judge.step_time.roofline import ModelledStep
 from suite.measure.at_scale.gpu_time import TimesBeside
 from suite.measure.at_scale.paper_scale import SideBySide, StepCount
 from suite.record.modelled import PROVENANCE

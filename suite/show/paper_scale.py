@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import METRICS
-from suite.record.paper_scale import Beside, CountPlace, PaperScale
+from suite.record.paper_scale import Beside, PaperScale
+from suite.record.placed import CountPlace
 from suite.show.amounts import amount
 from suite.show.described import (
     Folded,

@@ -1,9 +1,11 @@
 """The study of modelled step times against published ones: its tables, its plot, and the bands that ship.
 
-    python -m suite.show.published [FOLDER]
+    python -m suite.show.published [FOLDER [RESULTS]]
 
-makes all of it again from the committed rows and traces, without torch: FOLDER/gpu_times.csv and gpu_times.svg (by
-default beside the rows), and ``modelled.json``, by which `leantrain count --gpu` says how far it is to be believed.
+makes all of it again from the committed rows, traces and records, without torch: FOLDER/gpu_times.csv, gpu_times.svg
+and predicted.csv (by default beside the rows), small_steps.csv and small_steps.svg of what was measured here
+(:mod:`suite.show.small_steps`), and ``modelled.json``, by which `leantrain count --gpu` says how far it is to be
+believed.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.judge.board_power import BATCHES, LIMITS, drawn, power_ratios
-from suite.judge.fits import confusion, peak_errors, shared_peaks
-from suite.judge.published import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
+from suite.judge.step_time.board_power import BATCHES, LIMITS, drawn, power_ratios
+from suite.judge.step_time.fits import confusion, peak_errors, shared_peaks
+from suite.judge.step_time.published import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
 from suite.record.files import replacing
 from suite.record.modelled import write
-from suite.record.published import FOLDER, rows
+from suite.record.published import FOLDER, PREDICTED, rows
+from suite.show import small_steps
 from suite.show.pictures.axes import Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
 
@@ -49,6 +52,12 @@ def table(found: Comparison) -> str:
     for (source, why), count in sorted(found.not_expressed.items()):
         out.writerow(("not expressed", source, why, count, "", "", ""))
     return text.getvalue()
+
+
+def predicted_times(found: Comparison) -> str:
+    """Each predicted row's time as CSV."""
+    lines = [f"{each.of.row.table},{each.of.row.line},{each.modelled:.6g}" for each in found.times]
+    return "\n".join(["table,line,modelled_s", *lines, ""])
 
 
 def memory_lines() -> list[StudySummary]:
@@ -124,6 +133,7 @@ def sentences(found: Comparison) -> list[str]:
     lines += [
         f"band of {kind}: ±{band.half_width:.0%} ({band.residuals} residuals)" for kind, band in found.bands.items()
     ]
+    lines += [f"band of {kind}: unavailable ({why})" for kind, why in found.no_bands.items()]
     return lines
 
 
@@ -165,16 +175,26 @@ def _mark(shape: str, x: float, y: float) -> Mark:
     return Line("open same", corners, closed=True)
 
 
-def main(folder: Path = FOLDER) -> None:
+def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
     found = study()
     with replacing(folder / "gpu_times.csv") as partial:
         partial.write_text(table(found), "utf-8")
     save(drawing(found), folder / "gpu_times.svg")
+    with replacing(folder / PREDICTED) as partial:
+        partial.write_text(predicted_times(found), "utf-8")
     write(found.believed())
     print("\n".join(sentences(found)))
     for (source, why), count in sorted(Counter(found.not_expressed).items()):
         print(f"not expressed: {source}: {count}: {why}")
+    small = small_steps.read(results)
+    if isinstance(small, str):
+        print(f"small steps: unavailable: {small}")
+        return
+    with replacing(folder / "small_steps.csv") as partial:
+        partial.write_text(small_steps.table(small[0]), "utf-8")
+    save(small_steps.drawing(small[0]), folder / "small_steps.svg")
+    print("\n".join(small_steps.sentences(*small)))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))
+    main(*map(Path, sys.argv[1:3]))

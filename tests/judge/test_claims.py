@@ -26,7 +26,8 @@ from suite.judge.claims import (
     verdicts,
 )
 from suite.judge.statistics import OVER_REPLICATES, Interval
-from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
+from suite.record.paper_scale import PaperScale, SizeCount
+from suite.record.placed import CountPlace
 from suite.record.schema import Code, Counted, Learned, Line, Side, Status, Timed
 from suite.record.store import Store
 from tests.factories import (

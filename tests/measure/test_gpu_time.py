@@ -13,7 +13,7 @@ from suite.cli import app
 from suite.measure.at_scale import gpu_time as at_scale
 from suite.measure.at_scale.gpu_time import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
 from suite.measure.at_scale.paper_scale import Scale, side_by_side
-from suite.record import gpu_times
+from suite.record import step_traces
 from suite.record.devices import by_any_name
 from suite.record.job import Setting
 from suite.record.operators import IN, OUT
@@ -81,7 +81,7 @@ def test_the_command_s_json_names_the_gpu_the_software_and_the_band() -> None:
 def test_a_kept_trace_is_modelled_again_without_tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = survey_times(["lora"], AT, A100, tmp_path)
     assert {(each.stack, each.gpu) for each in first.times} == {("lora", "A100-80")}
-    assert {stack for _, stack in gpu_times.read_traces(tmp_path)} == {"lora", "baseline"}
+    assert {stack for _, stack in step_traces.read(tmp_path)} == {"lora", "baseline"}
 
     def never(*_: object) -> None:
         raise AssertionError("what is kept is not traced again")
@@ -90,6 +90,6 @@ def test_a_kept_trace_is_modelled_again_without_tracing(tmp_path: Path, monkeypa
     both = survey_times(["lora"], AT, by_any_name()["H100"], tmp_path)
     a, h = sorted(both.times, key=lambda each: each.gpu)
     assert h.gpu == "H100-SXM" and a == first.times[0] and a.step_s != h.step_s
-    (tmp_path / gpu_times.TRACES).write_bytes(b"x")
+    (tmp_path / step_traces.NAME).write_bytes(b"x")
     with pytest.raises(ValueError, match="trace again"):
-        gpu_times.read_traces(tmp_path)
+        step_traces.read(tmp_path)

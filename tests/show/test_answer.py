@@ -14,7 +14,8 @@ from suite.judge.rows import Row, pairs
 from suite.judge.statistics import Interval
 from suite.record import gpu_times
 from suite.record.gpu_times import GpuTimes, ModelledTime
-from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
+from suite.record.paper_scale import PaperScale, SizeCount
+from suite.record.placed import CountPlace
 from suite.record.schema import Line
 from suite.show.answer import NOTHING, at_paper_sizes, cells, goals, heads
 from suite.show.pages.matrix import alarms_in_words, false_alarms, matrix, verdict

@@ -12,7 +12,8 @@ from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
 from suite.measure.at_scale.paper_scale import Scale, survey
 from suite.record.job import Setting
-from suite.record.paper_scale import NAME, CountPlace, PaperScale, SizeCount, read, write
+from suite.record.paper_scale import NAME, PaperScale, SizeCount, read, write
+from suite.record.placed import CountPlace
 from suite.show.pages import html, markdown
 from suite.show.pages.report import Report
 from suite.show.paper_scale import tables

@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensor
 from suite.chain import tiers
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.sources import code_of
-from suite.judge.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
+from suite.judge.step_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.paper_scale import Asking, Scale, SideBySide, StepCount, compared_with, here, trained_at
@@ -33,13 +33,14 @@ from suite.measure.contenders import compiled_graphs
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.meters.operators import OperatorTrace
-from suite.record import gpu_times
+from suite.record import gpu_times, step_traces
 from suite.record.devices import Gpu
-from suite.record.gpu_times import GpuTimes, KeptTrace, ModelledTime
+from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.job import Setting, Task, canonical, techniques_of
 from suite.record.modelled import PROVENANCE, TIME, Band, Change, believed
 from suite.record.operators import IN, OUT, Operator, TracedStep
-from suite.record.paper_scale import CountPlace
+from suite.record.placed import CountPlace
+from suite.record.step_traces import KeptTrace
 
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
 """What a kernel's module sets to True where torch's operators, taken elsewhere, move as many bytes as the kernel."""
@@ -314,7 +315,7 @@ def survey_times(
 ) -> GpuTimes:
     """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
     the same code as then is not traced again."""
-    traces, times = dict(gpu_times.read_traces(folder)), gpu_times.read(folder)
+    traces, times = dict(step_traces.read(folder)), gpu_times.read(folder)
     wanted = list(map(canonical, stacks))
     at = scale.setting
 
@@ -324,7 +325,7 @@ def survey_times(
         found = traces.get((place, stack))
         if found is None or found.code != code:
             found = traces[place, stack] = trace_of(stack, replace(scale, setting=setting), code, trace)
-            gpu_times.write_traces(traces, folder)
+            step_traces.write(traces, folder)
         return found
 
     for done, stack in enumerate(wanted):

@@ -18,7 +18,7 @@ import torch
 
 from suite.entries.sources import code_of
 from suite.judge.choice import StepCost
-from suite.judge.roofline import DEFAULT, Software, modelled
+from suite.judge.step_time.roofline import DEFAULT, Software, modelled
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
 from suite.measure.at_scale.aside import deputy, heap_set_aside

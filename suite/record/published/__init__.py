@@ -23,6 +23,7 @@ from suite.record.operators import TracedStep
 
 FOLDER = Path(__file__).parent
 TRACES = "traces.json.gz"
+PREDICTED = "predicted.csv"
 Line = Mapping[str, str]
 
 
@@ -127,6 +128,7 @@ class PublishedRow:
         accumulated: passes forward and backward that one update follows.
         shards: ranks that share the update.
         alike: rows with equal ones differ in their technique alone, and their ratios are compared.
+        set_up: the same of rows whose ratios are only shown; ``alike`` where that is empty.
         gpus: that trained together; collectives, fabric: what they send, and over which links.
         memory: what their memory is made of, where several share a model.
         power_w, limit_w, epoch_s: mean power of a board, its limit, and an epoch's time, where the table has them.
@@ -147,6 +149,7 @@ class PublishedRow:
     accumulated: int = 1
     shards: int = 1
     alike: str = ""
+    set_up: str = ""
     gpus: int = 1
     collectives: tuple[Collective, ...] = ()
     fabric: str = ""
@@ -277,12 +280,14 @@ MPT_DEVICES = {"a100_40gb": "A100-40", "a100_80gb": "A100-80", "h100_80gb": "H10
 
 def _mpt(line: Line) -> PublishedRow:
     gpus, passes = int(line["gpus"]), int(line["grad_accumulation"] or 1)
+    fp8, recomputed = line["precision"] == "amp_fp8", line["activation_checkpointing"] == "yes"
+    alike = ("hardware", "gpus", "model", "sequence", "micro_batch", "global_batch")
     row = PublishedRow(
         "llm_foundry_mpt", 0, line["source"], MPT_DEVICES[line["hardware"]], "mpt", line["precision"], "flash",
-        "recomputed" if line["activation_checkpointing"] == "yes" else "none", _ms(line),
-        accumulated=passes, shards=gpus, alike="", gpus=gpus,
+        "fp8" if fp8 else "recomputed" if recomputed else "none", _ms(line), accumulated=passes, shards=gpus, gpus=gpus,
+        set_up=" ".join(line[each] for each in alike),
     )  # fmt: skip
-    if line["precision"] == "amp_fp8":
+    if fp8:
         return row.but("its FP8 products and casts have kernels of their own, which have no declared cost")
     if line["activation_cpu_offload"] == "yes":
         return row.but("it moves activations to the host's memory, by rules that it does not state")
@@ -291,7 +296,7 @@ def _mpt(line: Line) -> PublishedRow:
         "transformers", "gpt2", int(line["micro_batch"]), int(line["sequence"]), int(line["layers"]),
         int(line["hidden"]), int(line["heads"]), int(line["heads"]), 4 * int(line["hidden"]), int(line["vocab"]),
         parameters="float32" if amp else "bfloat16", autocast="bfloat16" if amp else "",
-        recomputed=line["activation_checkpointing"] == "yes", clipped=True,
+        recomputed=recomputed, clipped=True,
     )  # fmt: skip
     parameters = float(line["parameters"])
     sent = sharded(2 * parameters, (4 if amp else 2) * parameters, gpus, passes, line["sharding"] == "FULL_SHARD")
@@ -308,6 +313,7 @@ def _nanotron(line: Line) -> PublishedRow:
         " ".join(["zero 1" if zero else "ddp", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
         _ms(line) if measured else None, accumulated=passes + pp - 1, shards=dp if zero else 1,
         gpus=int(line["gpus"]),
+        set_up=" ".join(line[each] for each in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
     )  # fmt: skip
     if not measured and not _shareable(line):
         return row.but("it has no result")
@@ -363,13 +369,14 @@ def _sent_by_nanotron(line: Line, own: float, layers: int, passes: int) -> Itera
 
 def _peft(line: Line) -> PublishedRow:
     method = line["method"]
+    plain = method == "LORA" and not any(word in line["experiment"] for word in ("lorafa", "mica", "dora", "bdlora"))
+    technique = "variant of lora" if method == "LORA" and not plain else method.lower()
     row = PublishedRow(
-        "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", method.lower(), _ms(line),
+        "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", technique, _ms(line),
         alike=line["model"], host_bound=True,
     )  # fmt: skip
     if line["task"] != "MetaMathQA":
         return row.but("it trains a diffusion model")
-    plain = method == "LORA" and not any(word in line["experiment"] for word in ("lorafa", "mica", "dora", "bdlora"))
     settings = _peft_settings(line)
     if not plain and method != "full fine-tuning" and settings is None:
         return row.but("its optimizer or its adapters' settings are no part of the row")
@@ -444,10 +451,29 @@ def _zeus(line: Line) -> PublishedRow:
     return replace(row, case=case)
 
 
+def _torchtitan(line: Line) -> PublishedRow:
+    tokens = float(line["sequence"]) * float(line["local_batch"])
+    row = PublishedRow(
+        "torchtitan_llama3", 0, line["source"], "", "llama", "bf16", "flash", line["technique"],
+        tokens / float(line["tokens_per_s_per_gpu"]), gpus=int(line["gpus"]),
+        set_up=" ".join(line[each] for each in ("model", "gpus", "sequence", "local_batch", "parallelism")),
+    )  # fmt: skip
+    return row.but("its H100 of 500 W and HBM2e is not in the table of GPUs")
+
+
+def _mlperf(line: Line) -> PublishedRow:
+    row = PublishedRow(
+        "mlperf_bert_large", 0, line["source"], "", "bert", line["precision"], "fused", line["technique"], _ms(line),
+        gpus=int(line["gpus"]), set_up=line["submitter"] if line["division"] == "open" else "",
+    )  # fmt: skip
+    return row.but("its batches are packed or unpadded: how many tokens they have is not stated")
+
+
 READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
     "timm_vit_train": _timm, "neusight_steps": _neusight, "fms_finetune_techniques": _fms, "llm_foundry_mpt": _mpt,
     "peft_methods": _peft, "nanotron_ultrascale": _nanotron,
-    "liger_kernels": _liger, "zeus_bert_power": _zeus,
+    "liger_kernels": _liger, "zeus_bert_power": _zeus, "torchtitan_llama3": _torchtitan,
+    "mlperf_bert_large": _mlperf,
 }  # fmt: skip
 """The tables whose rows are steps."""
 
@@ -523,3 +549,13 @@ def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
     }
     (folder / TRACES).write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))
     traces.cache_clear()
+
+
+@cache
+def predicted(folder: Path = FOLDER) -> Mapping[tuple[str, int], float]:
+    """Each predicted row's time in s, by constants of the other sources, by table and line: as the study left it."""
+    path = folder / PREDICTED
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {(each["table"], int(each["line"])): float(each["modelled_s"]) for each in csv.DictReader(file)}

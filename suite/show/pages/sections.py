@@ -6,7 +6,7 @@ that board.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from suite.entries.card import Card, Good
@@ -16,13 +16,14 @@ from suite.judge.rows import Row, of_version
 from suite.judge.verdicts import rank
 from suite.record.job import techniques_of
 from suite.record.text import in_html
-from suite.show import claims, peers
+from suite.show import by_others, claims, gpu_page, peers
 from suite.show.bibtex import bibtex
 from suite.show.packing import Pack
 from suite.show.pages import markup, matrix, sized
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
 from suite.show.pages.overview import PlacedRow, categories, kinds
+from suite.show.pages.rendered import as_html
 from suite.show.pages.report import Folder, Origin, Report
 from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.pictures.drawing import definitions
@@ -115,6 +116,7 @@ def _technique(
         sized.section(placed[0], sizes, report),
         _results(placed, ranges),
         _plots(placed, ranges),
+        *(_elsewhere(known[0], report) if len(names) == len(known) == 1 else ()),
         _claims(stack, placed[0].technique, own),
         _mutants(names, report.folders),
         _peers(names, report),
@@ -220,6 +222,12 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
         for title, legend, figures in titled
         if figures
     )
+
+
+def _elsewhere(card: Card, report: Report) -> Iterator[str]:
+    """The step modelled on GPUs, and what others measured."""
+    yield as_html(gpu_page.section(card, report.gpu_times))
+    yield as_html(by_others.section(card))
 
 
 # the paper's claims, and whether they could have failed --------------------------------------------------------------

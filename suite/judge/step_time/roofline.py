@@ -16,8 +16,8 @@ with a synchronisation, the device waits for the first launch of the next.
 
 Energy: idle power for the whole step, and of what is above it a share for as long as each class of operators runs.
 
-All of this is *modelled*. How far it can be believed is the study's to say (:mod:`suite.judge.published`), which holds
-it against measured steps. Imports no torch.
+All of this is *modelled*. How far it can be believed is the study's to say
+(:mod:`suite.judge.step_time.published`), which holds it against measured steps. Imports no torch.
 """
 
 from __future__ import annotations

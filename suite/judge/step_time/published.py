@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from suite.judge.roofline import Software, beside, change_between, parts_of
+from suite.judge.step_time.roofline import Software, beside, change_between, parts_of
 from suite.record.devices import Gpu, devices
 from suite.record.links import FABRICS, NODE, Sent, sent
-from suite.record.modelled import TIME, TIME_OF_SEVERAL, Band, Believed, Change
+from suite.record.modelled import TIME, TIME_ACROSS_NODES, TIME_IN_A_NODE, WIDEST, Band, Believed, Change
 from suite.record.operators import PHASES, Operator, TracedStep
 from suite.record.published import PublishedRow, rows, traces
 
@@ -157,7 +157,7 @@ class Fit:
         self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
-        """Modelled times of all rows, s: :func:`suite.judge.roofline.modelled`, of all at once."""
+        """Modelled times of all rows, s: :func:`suite.judge.step_time.roofline.modelled`, of all at once."""
         if not self.rows:
             return np.zeros(0)
         scale = np.exp(np.append(multipliers, 0.0))
@@ -316,27 +316,51 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
-    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within."""
-    kinds: dict[str, list[float]] = {TIME: []}
-    times = [each for each in times if not each.of.row.host_bound]
-    for each in [*times, *of_ratios]:
-        kinds.setdefault(band_name(each), []).append(each.log_error)
-    return {
-        kind: Band(math.expm1(quantile(errors)), len(errors), len(_sources(kind, times, of_ratios)))
-        for kind, errors in kinds.items()
-        if len(errors) >= FEWEST and len(_sources(kind, times, of_ratios)) >= fewest_sources
-    }
+    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within. A kind has none where
+    too few sources show it, or where it would say nothing (:func:`no_bands`)."""
+    found = {}
+    for kind, own in _by_band([*times, *of_ratios]).items():
+        band = Band(math.expm1(quantile(each.log_error for each in own)), len(own), len(_sources(own)))
+        if band.residuals >= FEWEST and band.sources >= fewest_sources and band.half_width <= WIDEST:
+            found[kind] = band
+    return found
+
+
+def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str, str]:
+    """Why other kinds have none."""
+    lacking, known = {}, bands(times, of_ratios)
+    for kind, own in _by_band([*times, *of_ratios]).items():
+        if kind not in known:
+            factor = math.exp(quantile(each.log_error for each in own))
+            lacking[kind] = f"{len(own)} published ones, of {len(_sources(own))}, are too few to say"
+            if len(own) >= FEWEST and len(_sources(own)) >= SOURCES:
+                what = "links of several nodes" if kind == TIME_ACROSS_NODES else "such steps"
+                lacking[kind] = (
+                    f"{what} are not modelled well enough: of {len(own)} published ones 9 of 10 keep within a factor "
+                    f"of {factor:.3g}"
+                )
+    return lacking
+
+
+def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
+    """The residuals that bands are of; a time that its host bounds says nothing of the others."""
+    kinds: dict[str, list[Residual]] = {}
+    for each in of:
+        if each.change is not None or not each.of.row.host_bound:
+            kinds.setdefault(band_name(each), []).append(each)
+    return kinds
 
 
 def band_name(of: Residual) -> str:
     """The band that a residual belongs to."""
     if of.change is not None:
         return of.change
-    return TIME_OF_SEVERAL if of.of.row.gpus > 1 else TIME
+    gpus = of.of.row.gpus
+    return TIME if gpus == 1 else TIME_IN_A_NODE if gpus <= NODE else TIME_ACROSS_NODES
 
 
-def _sources(kind: str, times: Sequence[Residual], of_ratios: Sequence[Residual]) -> set[str]:
-    return {each.of.row.table for each in [*times, *of_ratios] if band_name(each) == kind}
+def _sources(of: Iterable[Residual]) -> set[str]:
+    return {each.of.row.table for each in of}
 
 
 def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
@@ -380,6 +404,7 @@ class Comparison:
     times: list[Residual]
     ratios: list[Residual]
     bands: Mapping[str, Band]
+    no_bands: Mapping[str, str]
     lines: list[StudySummary]
     ratio_lines: list[StudySummary]
     not_expressed: Mapping[tuple[str, str], int]
@@ -388,7 +413,8 @@ class Comparison:
         """What ships with the model: bands, and the multipliers of all rows."""
         solved = Fit(worth_fitting(known_rows())).solved()
         return Believed(
-            bands=dict(self.bands), multipliers={" ".join(name): value for name, value in solved.items()},
+            bands=dict(self.bands), no_bands=dict(self.no_bands),
+            multipliers={" ".join(name): value for name, value in solved.items()},
             rows=len(self.times), sources=sorted({each.of.row.table for each in self.times}),
         )  # fmt: skip
 
@@ -397,14 +423,16 @@ def study() -> Comparison:
     """All of it, from the rows and traces beside :mod:`suite.record.published`."""
     times = held_out()
     of_ratios = ratios(times)
+    shipped = bands(times, of_ratios)
 
     @cache
     def others(table: str) -> Mapping[str, Band]:
-        return bands(
+        found = bands(
             [each for each in times if each.of.row.table != table],
             [each for each in of_ratios if each.of.row.table != table],
             fewest_sources=1,
         )
+        return {kind: band for kind, band in found.items() if kind in shipped}
 
     def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[StudySummary]:
         groups: dict[str, list[Residual]] = defaultdict(list)
@@ -423,7 +451,7 @@ def study() -> Comparison:
         return found
 
     return Comparison(
-        times, of_ratios, bands(times, of_ratios), all_lines(times),
+        times, of_ratios, shipped, no_bands(times, of_ratios), all_lines(times),
         [*all_lines(of_ratios), *lines(of_ratios, "change", lambda each: str(each.change))],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
     )  # fmt: skip

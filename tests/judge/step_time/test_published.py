@@ -10,10 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suite.judge import published as judged
-from suite.judge.fits import confusion, shared_peaks
-from suite.judge.published import Comparison, Fit, Predictable, known_rows, quantile, step_of_row, study, why_not
-from suite.judge.roofline import modelled
+from suite.judge.step_time import published as judged
+from suite.judge.step_time.fits import confusion, shared_peaks
+from suite.judge.step_time.published import (
+    Comparison,
+    Fit,
+    Predictable,
+    known_rows,
+    quantile,
+    step_of_row,
+    study,
+    why_not,
+)
+from suite.judge.step_time.roofline import modelled
 from suite.record import published
 from suite.record.devices import devices
 from suite.record.modelled import RUNS, TIME, Band, Believed, believed
@@ -115,7 +124,7 @@ def test_a_band_is_the_next_larger_residual() -> None:
 
 
 def test_the_readme_says_what_the_study_says() -> None:
-    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text("utf-8").split())
+    readme = " ".join((Path(__file__).parents[3] / "README.md").read_text("utf-8").split())
     found = made()
     one = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "one"))
     several = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "2 to 8"))

@@ -1,6 +1,6 @@
 """A board's power under a limit, modelled, against power that others measured at several limits and batches.
 
-    free power  =  what the step would draw                (suite.judge.roofline)
+    free power  =  what the step would draw                (suite.judge.step_time.roofline)
     power       =  min(free power, limit)
     clock       =  ((limit - rest) / (free power - rest)) ^ (1 / exponent), at most 1
     time        =  computing share / clock  +  the rest
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import least_squares
 
-from suite.judge.roofline import Software, modelled
+from suite.judge.step_time.roofline import Software, modelled
 from suite.record.devices import devices
 from suite.record.published import PublishedRow, rows, traces
 

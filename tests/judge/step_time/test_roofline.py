@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.judge.roofline import (
+from suite.judge.step_time.roofline import (
     ATTENTION,
     SHARES,
     Software,
@@ -146,5 +146,5 @@ def test_multipliers_never_lift_a_rate_above_its_peak() -> None:
 
 
 def test_it_loads_no_torch() -> None:
-    code = "import sys, suite.judge.published, suite.record.modelled; sys.exit('torch' in sys.modules)"
+    code = "import sys, suite.judge.step_time.published, suite.record.modelled; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

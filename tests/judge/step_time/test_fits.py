@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.judge.board_power import Drawn, drawn, power_ratios
-from suite.judge.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
+from suite.judge.step_time.board_power import Drawn, drawn, power_ratios
+from suite.judge.step_time.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
 from suite.record.devices import devices
 from suite.record.published import PublishedRow, SharedMemory, Traced
 
@@ -56,7 +56,7 @@ def test_power_never_passes_its_limit_and_a_lower_one_is_never_faster() -> None:
 
 
 def test_each_gpu_s_ratios_are_by_constants_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suite.judge import board_power
+    from suite.judge.step_time import board_power
 
     seen: list[set[str]] = []
     as_it_is = board_power._fitted

@@ -1,0 +1,98 @@
+"""The page of modelled step times: how they are made, how far published and own measurements say that they are off."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+
+from suite.record.modelled import believed
+from suite.record.published import FOLDER
+from suite.show.pages.markdown import escape
+
+PICTURES = {
+    "gpu_times.svg": "modelled over published step times, a shape a source",
+    "small_steps.svg": "modelled over measured step-time ratios of small models on a CPU",
+}
+SHOWN = ("all", "GPUs", "source", "GPU", "precision", "attention", "change", "technique", "model")
+
+
+def pictures() -> Mapping[str, str]:
+    """The study's plots, by their path in the site."""
+    return {name: (FOLDER / name).read_text("utf-8") for name in PICTURES if (FOLDER / name).is_file()}
+
+
+def page() -> str:
+    return "\n".join([*_head(), *_bands(), *_groups(), *_small(), *_left_out()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# Modelled step times\n"
+    yield (
+        "No GPU was at hand: what a step takes on one is modelled from its operators, never measured, never ranked "
+        "with what is, and never coloured. Here it is held against steps that others measured and published, each "
+        "source predicted by constants that were fitted to the other sources alone.\n"
+    )
+    yield "All of it is made again, without torch, by\n"
+    yield "```console\n$ python -m suite.show.published\n```\n"
+    yield (
+        "from the rows beside `suite/record/published/` (its README has their sources and licences), their traced "
+        "operators, and the records in `results/`.\n"
+    )
+    if "gpu_times.svg" in pictures():
+        yield f"![{PICTURES['gpu_times.svg']}](gpu_times.svg)\n"
+    yield "::: suite.judge.step_time.roofline\n"
+
+
+def _bands() -> Iterator[str]:
+    known = believed()
+    yield "\n## Bands\n"
+    yield "Nine of ten residuals of sources that the fit had not seen keep within a band. By kind of change:\n"
+    yield from ("| of | band | residuals | sources |", "|---|---|---|---|")
+    for kind, band in known.bands.items():
+        yield f"| {escape(kind)} | ±{band.half_width:.0%} | {band.residuals} | {band.sources} |"
+    for kind, why in known.no_bands.items():
+        yield f"| {escape(kind)} | unavailable ({escape(why)}) | | |"
+
+
+def _lines() -> list[dict[str, str]]:
+    path = FOLDER / "gpu_times.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _groups() -> Iterator[str]:
+    lines = [each for each in _lines() if each["of"] != "not expressed"]
+    for of, title in (
+        ("time", "Step times"), ("ratio", "Ratios of steps"), ("peak memory", "Allocated peaks, counted"),
+        ("board power", "Power and energy of a board"), ("fits 80 GB", "Fits 80 GB, or not"),
+    ):  # fmt: skip
+        own = [each for each in lines if each["of"] == of]
+        yield f"\n## {title}\n"
+        columns = [each for each in own[0] if each != "of" and any(line[each] for line in own)] if own else []
+        yield f"| {' | '.join(columns)} |"
+        yield f"|{'---|' * len(columns)}"
+        order = {name: at for at, name in enumerate(SHOWN)}
+        for each in sorted(own, key=lambda line: order.get(line["by"], len(order))):
+            yield f"| {' | '.join(escape(each[name]) for name in columns)} |"
+
+
+def _small() -> Iterator[str]:
+    yield "\n## On a CPU, from its operators\n"
+    yield (
+        "`leantrain kernels --calibrate` times single operators and the baselines' whole steps on the device that it "
+        "runs on, on a GPU as on a CPU. Of a CPU's own constants the step-time ratios follow that its records have "
+        "measured; no technique's step was seen by a fit. `small_steps.csv` has every ratio.\n"
+    )
+    if "small_steps.svg" in pictures():
+        yield f"![{PICTURES['small_steps.svg']}](small_steps.svg)\n"
+    else:
+        yield "Unavailable: no machine's operators are among the results.\n"
+    yield "::: suite.judge.step_time.own_device\n"
+
+
+def _left_out() -> Iterator[str]:
+    yield "\n## Rows that are not expressed\n"
+    yield from ("| source | rows | why |", "|---|---|---|")
+    for each in _lines():
+        if each["of"] == "not expressed":
+            yield f"| {escape(each['by'].replace('_', ' '))} | {each['rows']} | {escape(each['group'])} |"

@@ -1,0 +1,115 @@
+"""Step-time ratios that were measured on a device, beside those that its operators and the baselines' steps foretell.
+
+A row is a technique and its reference at a CPU's size, timed in turns on one machine and kept in its records. Both
+sides' operators are traced, and modelled by :mod:`suite.judge.step_time.own_device`, which saw no technique. What an
+order of techniques by the model is worth, Spearman's rank correlation says. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from suite.judge.rows import Row
+from suite.judge.step_time.own_device import CalibratedDevice
+from suite.record.own_device import OwnDevice
+from suite.record.placed import CountPlace
+from suite.record.step_traces import Traces
+
+SIZE = "nano"
+WITHIN = math.log(1.25)
+NOTICED = math.log(1.1)
+"""Of a ratio's logarithm: what of it should be told the right way."""
+
+
+@dataclass(frozen=True)
+class SmallStep:
+    """A stack's step over its reference's, measured and modelled; ``current``: the timing is of the installed code."""
+
+    place: CountPlace
+    machine: str
+    stack: str
+    reference: str
+    measured: float
+    modelled: float
+    current: bool
+
+    @property
+    def log_error(self) -> float:
+        return math.log(self.modelled / self.measured)
+
+
+@dataclass(frozen=True)
+class SmallSteps:
+    """All of them, and why others are none; ``machine``: that whose operators were measured."""
+
+    machine: str
+    steps: Sequence[SmallStep] = ()
+    why_not: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Sequence[SmallStep]:
+        """The ratios that the measured machine itself has timed."""
+        return [each for each in self.steps if each.machine == self.machine]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two sets of ratios agree: Spearman's rank correlation, the median absolute log error, the share within
+    25 %, and of effects above 10 % the share of which the direction is right."""
+
+    count: int
+    techniques: int
+    spearman: float
+    error: float
+    within: float
+    direction: float
+
+
+def agreement(steps: Sequence[SmallStep]) -> Agreement:
+    """Raises ValueError for fewer than three."""
+    if len(steps) < 3:
+        raise ValueError(f"{len(steps)} ratios have no rank correlation")
+    errors = np.array([abs(each.log_error) for each in steps])
+    told = [each for each in steps if abs(math.log(each.measured)) > NOTICED]
+    right = sum(math.log(each.measured) * math.log(each.modelled) > 0 for each in told)
+    return Agreement(
+        len(steps), len({each.stack for each in steps}),
+        float(spearmanr([each.measured for each in steps], [each.modelled for each in steps]).statistic),
+        float(np.median(errors)), float((errors < WITHIN).mean()), right / len(told) if told else math.nan,
+    )  # fmt: skip
+
+
+def is_small(row: Row) -> bool:
+    """Whether a row is of a baseline's own model at that size, as it is now, and its step time was measured on a CPU."""
+    at = row.conditions
+    value = row.value("step_time")
+    of_cpu = at.size == SIZE and at.device == "cpu" and at.model is None and row.newer_version is None
+    return of_cpu and value.kind == "measured" and not value.control and row.split_over == 1
+
+
+def place_of(row: Row) -> CountPlace:
+    at = row.conditions
+    return CountPlace(at.baseline, at.size, at.recipe, at.device, at.task)
+
+
+def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallSteps:
+    """Every small row that is traced, modelled. Raises ValueError where no operator was measured."""
+    device = CalibratedDevice.of(known)
+    found, lacking = [], Counter[str]()
+    for row in filter(is_small, rows):
+        place = place_of(row)
+        theirs, ours = (traces.get((place, stack)) for stack in (row.reference, row.stack))
+        if theirs is None or ours is None or theirs.step is None or ours.step is None:
+            lacking[next((each.unavailable for each in (theirs, ours) if each and not each.step), "not traced")] += 1
+            continue
+        ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        measured = row.value("step_time").number
+        current = "timed" not in row.unverified
+        found.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))
+    return SmallSteps(known.machine, sorted(found, key=lambda each: (each.machine, each.place, each.stack)), lacking)

@@ -1,0 +1,393 @@
+"""What this device takes: single operators at several sizes, and whole steps of the baselines.
+
+Each operator is called alone, through the dispatcher, and noted by the trace that notes those of a step: so a sample
+is of a signature. On a CPU a call's time is its work. On a GPU the queue is first filled behind a kernel that spins, so
+that what is clocked between two events waits for no host; the host's own time is clocked apart. The least of several
+batches of calls is kept: what else runs on a machine only adds.
+
+Constants are not made here (:mod:`suite.judge.step_time.own_device`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suite.entries.installed import baselines
+from suite.entries.jobs import run_of
+from suite.loop.run import Run
+from suite.measure.evidence import Progress, silent
+from suite.meters.operators import OperatorTrace
+from suite.record.job import BASELINE, RECIPES, Job, Setting, Size
+from suite.record.libraries import versions
+from suite.record.machine import busy_cores, fingerprint
+from suite.record.operators import HOST_ONLY, Operator, TracedStep, fields_of
+from suite.record.own_device import OperatorSample, OwnDevice, ReferenceStep
+from suite.record.placed import CountPlace
+
+aten = torch.ops.aten
+Call = Callable[[], Any]
+BATCHES = 7
+BATCH_S = 2e-3
+"""A batch has as many calls as take so long, one at least."""
+LONGEST_CALL_S = 0.05
+"""Of an operator that takes longer, larger sizes have no sample."""
+SPIN_CYCLES = 20_000_000
+ABOUT = 800
+"""Operators of a type, at all sizes: for a bar alone."""
+STEPS = 12
+"""Of a reference, after as many as make its optimizer's state."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sizes that samples are of.
+
+    Attributes:
+        elements, width: of operators that move bytes, and of their rows.
+        products: rows, inner and outer size; ``batched``: how many, and those of each.
+        attentions: examples, heads, length, width of a head.
+        sizes: of the baselines whose whole steps are clocked.
+    """
+
+    elements: tuple[int, ...]
+    width: int
+    products: tuple[tuple[int, int, int], ...]
+    batched: tuple[tuple[int, int, int, int], ...]
+    attentions: tuple[tuple[int, int, int, int], ...]
+    sizes: tuple[Size, ...]
+
+
+LADDERS: Mapping[str, Ladder] = {
+    "cpu": Ladder(
+        (1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20), 64,
+        ((64, 64, 64), (512, 48, 144), (1024, 48, 48), (1024, 192, 48), (768, 64, 128), (48, 768, 144),
+         (64, 1024, 64), (1088, 96, 288), (1088, 384, 96), (96, 1088, 384), (256, 256, 256), (1024, 512, 512)),
+        ((64, 64, 64, 16), (128, 32, 32, 12), (128, 32, 12, 32), (192, 16, 16, 16), (256, 17, 17, 24),
+         (4, 128, 128, 64)),
+        ((32, 4, 32, 12), (48, 4, 16, 16), (64, 4, 17, 24), (8, 4, 128, 16)),
+        ("pico", "nano", "micro"),
+    ),
+    "cuda": Ladder(
+        (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26), 1024,
+        ((512, 512, 512), (1024, 1024, 1024), (2048, 768, 3072), (4096, 768, 768), (4096, 1024, 4096),
+         (8192, 1024, 1024), (8192, 4096, 1024), (4096, 4096, 4096), (8192, 4096, 4096), (8192, 8192, 8192),
+         (1024, 8192, 4096), (4096, 1024, 50304)),
+        ((96, 1024, 1024, 64), (96, 1024, 64, 1024), (16, 512, 512, 64), (8, 2048, 2048, 128)),
+        ((8, 12, 512, 64), (8, 12, 1024, 64), (4, 16, 2048, 64), (2, 16, 4096, 128)),
+        ("base",),
+    ),
+}  # fmt: skip
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes tensors of a type on a device, reproducibly."""
+
+    device: str
+    dtype: torch.dtype
+
+    def __call__(self, *shape: int) -> Tensor:
+        return torch.rand(shape, device=self.device).add_(0.5).to(self.dtype)
+
+    def below(self, limit: int, *shape: int) -> Tensor:
+        return torch.randint(limit, shape, device=self.device)
+
+
+# operators ----------------------------------------------------------------------------------------------------------
+
+
+def _pointwise(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    x, y, z = (make(n // width, width) for _ in range(3))
+    ones, mask = torch.ones_like(x), y > 1  # of ones alone a product stays where it is
+    unary = ("gelu", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sigmoid", "silu", "relu", "neg", "abs",
+             "sign", "erf", "floor", "round")  # fmt: skip
+    for name in unary:
+        yield partial(getattr(aten, name), x)
+    for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "copy_"):
+        yield partial(getattr(aten, name), x, ones)
+    for call in (aten.mul.Scalar, aten.pow.Tensor_Scalar, aten.gt.Scalar, aten.mul_.Scalar):
+        yield partial(call, x, 1.0)
+    yield partial(aten.add_, x, y, alpha=0.0)
+    yield partial(aten.clamp, x, 0.1, 0.9)
+    for call in (aten.gelu_backward, aten.tanh_backward, aten.silu_backward, aten.sigmoid_backward):
+        yield partial(call, x, y)
+    yield partial(aten.threshold_backward, x, y, 0.0)
+    yield partial(aten.addcmul_, x, y, z, value=0.0)
+    yield partial(aten.addcdiv_, x, y, z, value=0.0)
+    yield partial(aten.lerp_, x, y, 0.0)
+    yield partial(aten.where.self, mask, y, z)
+    yield partial(aten.masked_fill.Scalar, x, mask, 0.0)
+
+
+def _moving(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    x, y = make(n // width, width), make(n // width, width)
+    other = torch.bfloat16 if make.dtype is torch.float32 else torch.float32
+    wide = x.to(other)
+    yield partial(aten.clone, x)
+    yield partial(aten.clone, x.t(), memory_format=torch.contiguous_format)
+    yield partial(aten._to_copy, x, dtype=other)
+    yield partial(aten.copy_, wide, x)
+    yield partial(aten.cat, [x, y], -1)
+    yield partial(aten.stack, [x, y])
+    yield partial(aten.zero_, x)
+    yield partial(aten.fill_.Scalar, x, 1.0)
+    yield partial(aten.zeros_like, x)
+    yield partial(aten.constant_pad_nd, x, [0, 1])
+    yield partial(aten.slice_backward, x, [n // width, 2 * width], 1, 0, width, 1)
+    yield partial(aten.select_backward, x, [n // width, 2, width], 1, 0)
+
+
+def _reducing(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    x, y = make(n // width, width), make(n // width, width)
+    weight, bias = make(width), make(width)
+    yield partial(aten.sum, x)
+    for call in (aten.sum.dim_IntList, aten.mean.dim, aten.amax):
+        yield partial(call, x, [-1], True)
+    yield partial(aten.sum.dim_IntList, x, [0], True)
+    yield partial(aten.max.dim, x, -1)
+    yield partial(aten.argmax, x, -1)
+    yield partial(aten.linalg_vector_norm, x)
+    yield partial(aten.var_mean.correction, x, [-1])
+    _, mean, deviation = aten.native_layer_norm(x, [width], weight, bias, 1e-5)
+    yield partial(aten.native_layer_norm, x, [width], weight, bias, 1e-5)
+    yield lambda: aten.native_layer_norm_backward(
+        y, x, [width], mean, deviation, weight, bias, [True, True, True]
+    )  # fmt: skip
+    for call, back in (
+        (aten._softmax, aten._softmax_backward_data), (aten._log_softmax, aten._log_softmax_backward_data)
+    ):  # fmt: skip
+        yield partial(call, x, -1, False)
+        yield partial(back, y, x, -1, make.dtype)
+    targets, one = make.below(width, n // width), make()
+    yield partial(aten.nll_loss_forward, x, targets, None, 1, -100)
+    total = aten.nll_loss_forward(x, targets, None, 1, -100)[1]
+    yield partial(aten.nll_loss_backward, one, x, targets, None, 1, -100, total)
+    yield partial(aten.mse_loss, x, y)
+    yield partial(aten.mse_loss_backward, one, x, y, 1)
+
+
+def _choosing(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    rows = n // width
+    x, table = make(rows, width), make(64, width)
+    at, of_row = make.below(64, rows), make.below(width, rows, width)
+    some = make.below(rows, max(1, rows // 2))
+    chosen, zeros, mask = x[some], torch.zeros_like(x), x > 1
+    yield partial(aten.embedding, table, at)
+    yield partial(aten.embedding_dense_backward, x, at, 64, -1, False)
+    yield partial(aten.index_select, x, 0, some)
+    yield partial(aten.index.Tensor, x, [some])
+    yield partial(aten.index_put_, x, [some], chosen)
+    yield partial(aten.gather, x, 1, of_row)
+    yield partial(aten.scatter_add_, x, 1, of_row, zeros)
+    yield partial(aten.scatter_.value, x, 1, of_row, 0.0)
+    yield partial(aten.topk, x, width // 2)
+    yield partial(aten.sort, x)
+    yield partial(aten.cumsum, x, -1)
+    yield partial(aten.native_dropout, x, 0.1, True)
+    yield partial(aten.native_dropout_backward, x, mask, 1.1)
+    yield partial(aten.bernoulli_.float, x, 0.9)
+    yield partial(aten.uniform_, x)
+    yield partial(aten.normal_, x)
+
+
+def _updating(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    """Lists of few tensors and of many, as a model has parameters."""
+    yield from _listed(make, n, 4)
+    yield from _listed(make, n, 64)
+
+
+def _listed(make: _Maker, n: int, tensors: int) -> Iterator[Call]:
+    x, y, z, v = ([make(max(1, n // tensors)) for _ in range(tensors)] for _ in range(4))
+    steps = [torch.ones((), device=make.device) for _ in x]
+    yield partial(aten._foreach_add_.List, x, y, alpha=0.0)
+    yield partial(aten._foreach_mul_.Scalar, x, 1.0)
+    yield partial(aten._foreach_mul_.Tensor, x, steps[0])
+    yield partial(aten._foreach_lerp_.Scalar, x, y, 0.0)
+    yield partial(aten._foreach_addcmul_.Scalar, x, y, z, 0.0)
+    yield partial(aten._foreach_addcdiv_.Scalar, x, y, z, 0.0)
+    yield partial(aten._foreach_sqrt, x)
+    yield partial(aten._foreach_norm.Scalar, x)
+    yield lambda: aten._fused_adamw_(
+        x, y, z, v, [], steps, lr=0.0, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False
+    )  # fmt: skip
+
+
+def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
+    for rows, inner, outer in ladder.products:
+        a, b, bias = make(rows, inner), make(inner, outer), make(outer)
+        turned = make(outer, inner).t()
+        yield partial(aten.mm, a, b)
+        yield partial(aten.mm, a, turned)
+        yield partial(aten.addmm, bias, a, turned)
+    for batch, m, n, k in ladder.batched:
+        a, b = make(batch, m, k), make(batch, k, n)
+        yield partial(aten.bmm, a, b)
+    for shape in ladder.attentions:
+        yield from _attending(make, shape)
+
+
+def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]:
+    """Fused attention as autograd asks for it on the device, and its backward pass."""
+    q, k, v = (make(*shape).requires_grad_() for _ in range(3))
+    plain = [each.detach() for each in (q, k, v)]
+    yield lambda: torch.nn.functional.scaled_dot_product_attention(*plain)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    gradient = make(*shape)
+    yield lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def calls(device: str, dtype: torch.dtype) -> Iterator[Call]:
+    """Each operator, alone, at each size, the smallest first. An operator that refuses the type raises when called."""
+    ladder, make = LADDERS[device], _Maker(device, dtype)
+    for n in ladder.elements:
+        for some in (_pointwise, _moving, _reducing, _choosing, _updating):
+            yield from some(make, n, ladder.width)
+    yield from _multiplying(make, ladder)
+
+
+def noted(call: Call) -> Operator:
+    """The signature of what a call runs. Raises ValueError where that is not one operator."""
+    with OperatorTrace() as trace:
+        call()
+    ran = [each for each, count in trace.step() if each.kind != HOST_ONLY for _ in range(count)]
+    if len(ran) != 1:
+        raise ValueError(f"{len(ran)} operators run: {', '.join(each.name for each in ran)}")
+    return ran[0]
+
+
+# clocks -------------------------------------------------------------------------------------------------------------
+
+
+def clocked(call: Call, device: str) -> tuple[float, float]:
+    """Seconds a call on the device, and on its host where that does not wait (0 on a CPU)."""
+    one = _batch(call, 1, device)[0]
+    calls = max(1, min(1000, int(BATCH_S / max(one, 1e-7))))
+    took = [_batch(call, calls, device) for _ in range(BATCHES if one < LONGEST_CALL_S else 1)]
+    return min(each for each, _ in took), min(host for _, host in took)
+
+
+def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:
+    if device == "cpu":
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - began) / calls, 0.0
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]  # what follows is in the queue before it runs
+    first.record()
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    host_s = (time.perf_counter() - began) / calls
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1e3 / calls, host_s
+
+
+def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSample], dict[str, str]]:
+    """A sample of each operator at each size and type, and why others have none."""
+    samples: list[OperatorSample] = []
+    refused: dict[str, str] = {}
+    slow: set[str] = set()
+    for at, dtype in enumerate(DTYPES):
+        for done, call in enumerate(calls(device, dtype)):
+            progress((at + min(1.0, done / ABOUT)) / len(DTYPES), f"operators, {dtype}")
+            try:
+                call()
+                operator = noted(call)
+                name = f"{operator.name} {operator.dtype}"
+                if name in slow:
+                    continue
+                seconds, host_s = clocked(call, device)
+            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+                refused[f"operator {done} {dtype}"] = str(error).splitlines()[0][:160]
+                continue
+            if seconds > LONGEST_CALL_S:
+                slow.add(name)
+            samples.append(OperatorSample(said=_said(operator), seconds=seconds, host_s=host_s))
+    return samples, refused
+
+
+def _said(operator: Operator) -> str:
+    """The signature without its shapes, which no constant depends on."""
+    return json.dumps(fields_of(replace(operator, shapes=())), separators=(",", ":"))
+
+
+# whole steps --------------------------------------------------------------------------------------------------------
+
+
+def reference_step(setting: Setting) -> ReferenceStep:
+    """The baseline's step of that setting, traced and clocked."""
+    run = run_of(Job(setting=setting, stack=BASELINE))
+    for _ in range(3):
+        run.train_step(*run.next_batch())
+    step_s, host_s = math.inf, math.inf
+    for _ in range(STEPS):
+        took, asked = _step_s(run)
+        step_s, host_s = min(step_s, took), min(host_s, asked)
+    place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+    host_s = 0.0 if setting.device == "cpu" else host_s
+    return ReferenceStep(place=place, traced=traced_step(run).as_json(), step_s=step_s, host_s=host_s)
+
+
+def _step_s(run: Run) -> tuple[float, float]:
+    """One step's time, with its batch; and until the host had asked for all of it."""
+    wait: Call = torch.cuda.synchronize if run.device.type == "cuda" else (lambda: None)
+    wait()
+    began = time.perf_counter()
+    run.train_step(*run.next_batch())
+    asked = time.perf_counter() - began
+    wait()
+    return time.perf_counter() - began, asked
+
+
+def traced_step(run: Run) -> TracedStep:
+    """The operators of one more step of a run, whose tensors have values; what makes its batch is part of it."""
+    trace = OperatorTrace()
+    with trace:
+        run.train_step(*run.next_batch())
+    return trace.step()
+
+
+def settings_of(device: str) -> Iterator[Setting]:
+    """The references' settings: each baseline, at the ladder's sizes, under the recipes that compile nothing."""
+    for baseline in baselines():
+        for size in LADDERS[device].sizes:
+            for recipe in RECIPES:
+                if recipe != "compiled":
+                    yield Setting(baseline=baseline, size=size, recipe=recipe, device=device)
+
+
+def measured(device: str, progress: Progress = silent) -> OwnDevice:
+    """Operators and whole steps of this device, with one thread on a CPU, as jobs are timed."""
+    began, load = time.perf_counter(), busy_cores()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        samples, refused = sampled(device, lambda share, what: progress(0.7 * share, what))
+        wanted, references = list(settings_of(device)), []
+        for done, setting in enumerate(wanted):
+            progress(0.7 + 0.3 * done / len(wanted), f"{setting.baseline} {setting.size} {setting.recipe}")
+            references.append(reference_step(setting))
+    finally:
+        torch.set_num_threads(threads)
+    machine = fingerprint(device, 1)
+    facts = machine.facts
+    title = " and ".join(facts["gpu"]["names"]) if facts.get("gpu") else f"{facts['cpu']}, one thread"
+    return OwnDevice(
+        machine=machine.name, title=title, device=device, made=datetime.now(UTC).date().isoformat(),
+        versions=versions(), load=round(load, 2), took_s=round(time.perf_counter() - began, 1), samples=samples,
+        references=references, refused=refused,
+    )  # fmt: skip

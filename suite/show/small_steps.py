@@ -1,0 +1,104 @@
+"""Step-time ratios of small models beside those that the device's operators foretell: sentences, table, plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from suite.judge.rows import rows
+from suite.judge.step_time.own_device import residuals, sample_errors
+from suite.judge.step_time.small_steps import Agreement, SmallStep, SmallSteps, agreement, small_steps
+from suite.record import own_device, step_traces
+from suite.record.own_device import OwnDevice
+from suite.record.store import Store
+from suite.show.pictures.axes import Axis, Frame, around
+from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words
+
+COLUMNS = ("machine", "baseline", "task", "stack", "reference", "measured ratio", "modelled ratio", "timing")
+
+
+def read(results: Path) -> tuple[SmallSteps, OwnDevice] | str:
+    """The committed ratios by the newest measured CPU of a results folder; or why there are none."""
+    known = [own_device.read(path.parent) for path in sorted(results.glob(f"*/{own_device.NAME}"))]
+    cpus = sorted((each for each in known if each.samples and each.device == "cpu"), key=lambda each: each.made)
+    if not cpus:
+        return f"no machine's operators are in {results}: {own_device.COMMAND}"
+    records, _ = Store(results).read()
+    return small_steps(rows(records), step_traces.read(results), cpus[-1]), cpus[-1]
+
+
+def table(found: SmallSteps) -> str:
+    """Every ratio as CSV."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(COLUMNS)
+    for each in found.steps:
+        code = "of the installed code" if each.current else "of older code"
+        numbers = (f"{each.measured:.4f}", f"{each.modelled:.4f}")
+        out.writerow((each.machine, each.place.baseline, each.place.task, each.stack, each.reference, *numbers, code))
+    return text.getvalue()
+
+
+def groups(found: SmallSteps) -> list[tuple[str, Agreement]]:
+    """How far model and measurement agree: of all, of the measured machine's own, of what is current, by baseline."""
+    named: list[tuple[str, Sequence[SmallStep]]] = [
+        ("all", found.steps), (f"timed on {found.machine}", found.own),
+        ("of the installed code", [each for each in found.steps if each.current]),
+    ]  # fmt: skip
+    for baseline in sorted({each.place.baseline for each in found.steps}):
+        named.append((baseline, [each for each in found.steps if each.place.baseline == baseline]))
+    return [(name, agreement(steps)) for name, steps in named if len(steps) > 2]
+
+
+def sentences(found: SmallSteps, known: OwnDevice) -> list[str]:
+    """What they say, in words."""
+    lines = calibrated(known)
+    for name, of in groups(found):
+        lines.append(
+            f"step-time ratios at nano, {name} ({of.count} of {of.techniques} stacks): Spearman {of.spearman:.3f}, "
+            f"median error {of.error:.1%}, {of.within:.0%} within 25 %, direction right in {of.direction:.0%} of "
+            "effects above 10 %"
+        )
+    lines += [f"step-time ratio not modelled: {count}: {why}" for why, count in sorted(found.why_not.items())]
+    return lines
+
+
+def calibrated(known: OwnDevice) -> list[str]:
+    """What was measured of a device, in words."""
+    errors = [abs(each) for own in sample_errors(known).values() for each in own] or [0.0]
+    steps = residuals(known)
+    load = "" if known.load is None else f", {known.load:g} cores busy with something else when it began"
+    lines = [
+        f"{known.title}: {len(known.samples)} samples of operators and {len(known.references)} reference steps in "
+        f"{known.took_s / 60:.1f} minutes ({known.made}{load})",
+        f"operators: a line for each describes its samples with a median error of {median(errors):.1%}",
+    ]
+    if steps:
+        lines.append(
+            f"reference steps, each baseline's by the others': median error {median([abs(e) for _, e in steps]):.1%}"
+        )
+    return lines
+
+
+def drawing(found: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
+    """Modelled against measured ratios, filled where the measured machine has timed them itself; no colour."""
+    values = [each.measured for each in found.steps] + [each.modelled for each in found.steps] or [1.0]
+    ends = around(values)
+    frame = Frame(
+        68, 16, width - 16, height - 46, Axis("measured step over the reference's", *ends), Axis("modelled", *ends)
+    )
+    marks: list[Mark] = frame.marks()
+    for factor in (1.0, 1.25, 1 / 1.25):
+        low, high = max(ends[0], ends[0] / factor), min(ends[1], ends[1] / factor)
+        line = [(frame.px(low), frame.py(low * factor)), (frame.px(high), frame.py(high * factor))]
+        marks.append(Line("one" if factor == 1 else "one dashed", line))
+    for each in found.steps:
+        kind = "dot same" if each.machine == found.machine else "open same"
+        marks.append(Dot(kind, frame.px(each.measured), frame.py(each.modelled), 3))
+    if found.steps:
+        said = f"Spearman {agreement(found.steps).spearman:.2f} of {len(found.steps)}"
+        marks.append(Words(frame.left + 8, frame.top + 14, said))
+    return Drawing(width, height, marks, "Modelled step-time ratios over measured ones; dashes: a quarter off.")

@@ -1,0 +1,68 @@
+"""What others measured, on a technique's page: found in the tables, said in words, with its source."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from suite.entries.card import MeasuredByOthers
+from suite.entries.catalogue import catalogue
+from suite.judge.step_time.by_others import AGREES, DISAGREES, lines_by_others, ratios_by_others
+from suite.record.published import FOLDER, lines_of
+from suite.show.by_others import section
+from suite.show.pages.rendered import as_html, as_markdown
+
+
+def test_every_card_s_line_finds_rows_and_names_their_sources() -> None:
+    cards = [entry.card for entry in catalogue().values() if entry.card.by_others]
+    assert {"lora", "prefix_tuning", "prompt_tuning", "zero1", "fp8_hybrid"} <= {each.id for each in cards}
+    for card in cards:
+        assert len(lines_by_others(card.by_others)) == len(card.by_others), card.id
+        shown = section(card)
+        assert shown is not None
+        page = unescape(as_html(shown))
+        assert "better" not in page and "worse" not in page  # nothing modelled is coloured
+        for line in lines_by_others(card.by_others):
+            assert all(each.row.source in page for each in line.ratios)
+            assert line.verdict in page
+        assert "Measured by others" in "\n".join(as_markdown(shown))
+
+
+def test_a_ratio_is_that_of_the_table_s_own_lines() -> None:
+    of = MeasuredByOthers(table="llm_foundry_mpt", technique="fp8", against="none")
+    found = ratios_by_others(of)
+    by_hand = []
+    lines = lines_of("llm_foundry_mpt")
+    same = ("hardware", "gpus", "model", "sequence", "micro_batch", "global_batch", "activation_checkpointing")
+    for a in (each for each in lines if each["precision"] == "amp_fp8"):
+        for b in (each for each in lines if each["precision"] == "amp_bf16"):
+            if all(a[name] == b[name] for name in same):
+                by_hand.append(float(a["step_time_ms"]) / float(b["step_time_ms"]))
+    assert len(by_hand) == 3 and sorted(each.measured for each in found) == pytest.approx(sorted(by_hand))
+    assert all(each.verdict.startswith("not modelled: its FP8 products") for each in found)
+
+
+def test_agreement_is_whether_the_measured_ratio_is_inside_the_band() -> None:
+    found = ratios_by_others(MeasuredByOthers(table="fms_finetune_techniques", technique="lora", against="full"))
+    known = next(each for each in found if each.modelled is not None)
+    assert known.modelled is not None
+    exact = replace(known, measured=known.modelled, half_width=0.1)
+    assert exact.verdict == AGREES
+    for factor, inside in ((1.09, True), (1.11, False), (1 / 1.09, True), (1 / 1.11, False)):
+        assert replace(exact, measured=known.modelled * factor).inside == inside
+    assert replace(exact, measured=2 * known.modelled).verdict.startswith(DISAGREES)
+    assert any(each.peak and each.measured_peak for each in found)
+
+
+def test_predicted_times_are_of_rows() -> None:
+    with (FOLDER / "predicted.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len({(each["table"], each["line"]) for each in lines}) == len(lines) > 1900
+    assert all(2 <= int(each["line"]) < 2 + len(lines_of(each["table"])) for each in lines)
+
+
+def test_a_card_without_such_rows_has_no_section() -> None:
+    assert section(catalogue()["adamw"].card) is None
