@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from suite.judge.at_scale import CountsAtScale
-from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
+from suite.record.paper_scale import PaperScale, SizeCount
+from suite.record.placed import CountPlace
 from suite.show.pages.report import Report
 from suite.show.pictures import poster
 from tests.factories import counters, evidence

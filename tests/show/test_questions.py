@@ -10,7 +10,8 @@ import pytest
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import ClaimPlace, judge
 from suite.record.gpu_times import GpuTimes, ModelledTime
-from suite.record.paper_scale import CountPlace, PaperScale, SizeCount
+from suite.record.paper_scale import PaperScale, SizeCount
+from suite.record.placed import CountPlace
 from suite.show.pages.html import render
 from suite.show.pages.report import Report
 from tests.factories import between, claim, evidence, learned

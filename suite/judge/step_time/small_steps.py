@@ -86,7 +86,7 @@ def agreement(steps: Sequence[SmallStep]) -> Agreement:
 
 
 def is_small(row: Row) -> bool:
-    """Whether a row is of a baseline's own model at that size, as it is now, and its step time was measured on a CPU."""
+    """Whether a row is of a baseline's own model at that size, as it is now, and its step was timed on a CPU."""
     at = row.conditions
     value = row.value("step_time")
     of_cpu = at.size == SIZE and at.device == "cpu" and at.model is None and row.newer_version is None

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from suite.record.gpu_times import ModelledTime
-from suite.record.paper_scale import Beside, CountPlace
+from suite.record.paper_scale import Beside
+from suite.record.placed import CountPlace
 from suite.record.text import in_html
 from suite.show import paper_scale
 from suite.show.answer import GPUS, with_band
