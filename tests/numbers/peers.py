@@ -1,9 +1,10 @@
 """Ours beside other people's, on this machine: ``python -m tests.numbers.peers [--baseline bert] [--size micro]``.
 
-Low-bit AdamW: CPU seconds of a step and bytes of state over bitsandbytes' and torchao's, on the parameters of the
-baseline, all of them in low bits. Recomputation: CPU seconds and peak bytes of a pass over those of
-torch.utils.checkpoint, by the executor on the same segments, and by Rotor's plan for as much memory. torchao is an
-extra of its own (``pip install .[peers]``); where a peer is not installed its row says so.
+AdamW, and in low bits: CPU seconds of a step and bytes of state over torch's fused one, bitsandbytes' and torchao's, on
+the parameters of the baseline, all of them in low bits. Recomputation: CPU seconds and peak bytes of a pass over those
+of torch.utils.checkpoint, by the executor on the same segments, and by Rotor's plan for as much memory. torchao is an
+extra of its own (``pip install .[peers]``); where a peer is not installed its row says so. What whole processes take in
+pairs, for the board, ``leantrain run --peers`` times.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from suite.meters.live import LiveBytes
 from suite.meters.state import state_bytes
 from suite.model.segments import segmented
 from suite.record.job import BASELINE, SIZES, Job, Setting
+from techniques.optimizers.adamw.technique import AdamW
 from techniques.precision.adam4bit_rank1.optimizer import AdamW4bit
 from techniques.precision.adam8bit_blockwise.optimizer import AdamW8bit
 from techniques.rematerialization.ckpt_chen_sqrt.technique import segments
@@ -65,6 +67,14 @@ def bitsandbytes(parameters: list[nn.Parameter]) -> Optimizer:
     return optimizer
 
 
+def ours(parameters: list[nn.Parameter]) -> Optimizer:
+    return AdamW(parameters)
+
+
+def fused(parameters: list[nn.Parameter]) -> Optimizer:
+    return torch.optim.AdamW(parameters, fused=True)
+
+
 def ours_in_8_bits(parameters: list[nn.Parameter]) -> Optimizer:
     return AdamW8bit(parameters, block=BLOCK, smallest=SMALLEST)
 
@@ -74,6 +84,7 @@ def ours_in_4_bits(parameters: list[nn.Parameter]) -> Optimizer:
 
 
 PEERS: list[tuple[str, Make, str, Make]] = [
+    ("AdamW", ours, "torch", fused),
     ("8-bit AdamW", ours_in_8_bits, "bitsandbytes", bitsandbytes),
     ("8-bit AdamW", ours_in_8_bits, "torchao", torchao("AdamW8bit")),
     ("4-bit AdamW", ours_in_4_bits, "torchao", torchao("AdamW4bit")),
