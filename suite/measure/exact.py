@@ -38,6 +38,7 @@ from suite.measure.at_scale.paper_scale import Scale, of_its_ranks
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
+from suite.measure.contenders.world import spelled_ranks
 from suite.measure.evidence import Progress, silent
 from suite.meters.holders import Living
 from suite.reading.recording import Recording
@@ -88,7 +89,8 @@ def _count(card: Card, claim: Claim, baseline: str, size: Size, settings: str) -
         return _per_parameter(claim.metric, setting, stack)
     if size not in TRAINED:
         kind = COUNTS.get(claim.metric)
-        if (kind is None or kind.needs_values) and not claim.metric.startswith("peak."):
+        sent = claim.metric == "communication_bytes" and spelled_ranks(stack) is not None
+        if (kind is None or kind.needs_values) and not sent and not claim.metric.startswith("peak."):
             why = f" ({kind.needs_values})" if kind else ""
             return Observation(reason=f"{claim.metric} is no count of a step without values{why}: judged at {SIZE}")
         theirs, ours = at_scale(setting, reference), at_scale(setting, stack)
@@ -113,7 +115,7 @@ def _per_parameter(metric: str, setting: Setting, stack: str) -> Observation:
 @cache
 def at_scale(setting: Setting, stack: str) -> Facts:
     """One step of a stack at a size that need not fit this machine, by the operators of a GPU, as the papers had."""
-    one = paper_scale.counted(stack, Scale(setting.but(device="cuda")))
+    one = paper_scale.counted(stack, of_its_ranks(stack, Scale(setting.but(device="cuda"))))
     return Facts(stack, counters=one.counters, unavailable=one.unavailable)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure import torchrun
+from suite.measure import exact, torchrun
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
 from suite.measure.contenders.world import is_distributed, with_ranks
@@ -67,6 +67,12 @@ def test_fully_sharded_states_are_the_papers_where_a_dimension_divides(stack: st
 def test_each_rank_has_the_baselines_batch_or_its_share() -> None:
     own, shared = of("dp_ddp", 4), counted("dp_ddp:ranks=4", Scale(Setting(baseline="vit", size="pico", steps=2)))
     assert own.batch["labels"] == (4,) and shared.batch["labels"] == (1,)
+
+
+def test_an_exact_verdict_is_of_the_same_ranks_and_batch_as_a_count_that_is_kept() -> None:
+    at = Setting(baseline="vit", size="pico", recipe="classic", steps=2)
+    seen = exact.at_scale(at, "dp_ddp:ranks=4").counters
+    assert seen is not None and seen == of("dp_ddp", 4).counters
 
 
 def test_the_command_answers_by_rank_and_refuses_in_a_sentence() -> None:
