@@ -690,7 +690,7 @@ def _in_study(claim: Claim, study: Study) -> Observation:
 
 
 def _as_modelled(row: Mapping[str, Any], column: str) -> Observation:
-    """From the row's ``least`` to its ``most``, where it has them."""
+    """A model's number, from the row's ``least`` to its ``most`` where it has them."""
     value = row[column]
     if not isinstance(value, int | float) or not math.isfinite(value):
         return Observation(reason=f"unavailable: {row.get('unavailable') or f'the study has no number in {column}'}")
