@@ -39,5 +39,5 @@ def test_an_attack_takes_the_place_of_its_earlier_rows_alone(tmp_path, monkeypat
         ("disks", 1.0, ["full"]), ("kills", 0.5, ["new | one", "other"]),
     ]  # fmt: skip
     text = page.read_text()
-    assert "old" not in text and "new \\| one | 50 | 0.5 | 50 held |" in text and "| 1.2 | abc |" in text
+    assert "1 lost" not in text and "new \\| one | 50 | 0.5 | 50 held |" in text and "| 1.2 | abc |" in text
     assert "In part: kills. Not yet: appends," in text
