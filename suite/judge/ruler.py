@@ -14,6 +14,7 @@ the jackknife over its seeds.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,27 +57,31 @@ class Ruler:
             falling[at] = min(falling[at], falling[at - 1] - LEAST_SLOPE * step)
         return falling
 
-    @cached_property
-    def _inverse(self) -> PchipInterpolator:
-        return PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1], extrapolate=False)
-
     @property
     def ends(self) -> tuple[float, float]:
         """The least and the largest of the budgets, over the reference's own."""
         return self.shares[0], self.shares[-1]
 
     def log_budget(self, loss: float) -> float:
-        """ln of the equivalent budget over the reference's own."""
-        return float(self.read([loss])[0])
+        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole curve,
+        since one part of a noisy curve may be flat."""
+        x = math.log(loss)
+        knots, budgets, cubics = self._pieces
+        if x > knots[-1]:
+            return budgets[-1] + (x - knots[-1]) * self._slope
+        if x < knots[0]:
+            return budgets[0] + (x - knots[0]) * self._slope
+        piece = min(bisect_right(knots, x), len(cubics)) - 1
+        cubic, square, linear, constant = cubics[piece]
+        s = x - knots[piece]
+        return constant + linear * s + square * (s * s) + cubic * (s * s * s)
 
-    def read(self, losses: Sequence[float]) -> Floats:
-        """ln of their equivalent budgets over the reference's own; beyond the ends along the slope of the whole curve,
-        since one part of a noisy curve may be flat. All at once: most of what one takes is the same for many."""
-        x = np.array([math.log(loss) for loss in losses])
-        x_min, x_max = self.log_losses[-1], self.log_losses[0]
-        less = self.log_budgets[0] + (x - x_max) * self._slope
-        more = self.log_budgets[-1] + (x - x_min) * self._slope
-        return np.where(x > x_max, less, np.where(x < x_min, more, self._inverse(x)))
+    @cached_property
+    def _pieces(self) -> tuple[list[float], list[float], list[list[float]]]:
+        """The inverse by its pieces: knots, values there, coefficients, the highest power first. A board asks for one
+        value, hundreds of thousands of times, of which scipy takes most for a look at its arguments."""
+        inverse = PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1])
+        return inverse.x.tolist(), self.log_budgets[::-1].tolist(), inverse.c.T.tolist()
 
     def log_loss(self, log_budget: float) -> float:
         """ln of the loss at a budget between the ends."""
@@ -100,9 +105,8 @@ class Ruler:
 
     def log_budget_ratios(self, reference: Sequence[float], contender: Sequence[float]) -> Floats:
         """Per seed: ln of the equivalent budget of the contender's final loss over that of the reference's."""
-        theirs, ours = np.split(self.read([*reference, *contender]), 2)
-        ratios: Floats = ours - theirs
-        return ratios
+        pairs = zip(reference, contender, strict=True)
+        return np.array([self.log_budget(ours) - self.log_budget(theirs) for theirs, ours in pairs])
 
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its

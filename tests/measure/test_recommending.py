@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from suite.entries.catalogue import Entry, catalogue
 from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.recommending import members
 from suite.measure.recommending.costs import Counting
 from suite.measure.recommending.finalists import Halving, Pace, Unmeasurable
 from suite.record.job import Setting
@@ -40,6 +42,19 @@ def test_what_does_not_go_together_is_a_row_with_its_reason() -> None:
     cost = Counting(SCALE).cost("revolve+vdnn")
     assert cost.why_not == "revolve and vdnn cannot be stacked: each plans how the same blocks run; keep one of them"
     assert cost.peak_bytes == 0
+
+
+def test_a_technique_that_dies_as_it_is_loaded_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies_as_it_loads.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    lion = catalogue()["lion"]
+    known = {"dies": Entry("dies", lion.folder, "dies_as_it_loads"), "lion": lion}
+    monkeypatch.setattr(members, "catalogue", lambda: known)
+    dies, other = members.members_for(SCALE.setting, tmp_path / "none", None)
+    assert dies.why_not and not dies.changes
+    assert not other.why_not and "optimizer" in other.changes
 
 
 def steps(stack: str, minutes: float, share: float = 1.0) -> int:

@@ -5,25 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import pkgutil
 import sys
 import traceback
 from collections.abc import Iterator
 
-from tests import torture
 from tests.torture import Attack, Row, Scale
-from tests.torture.table import keep, told
-
-
-def attacks() -> dict[str, Attack]:
-    """Every attack of this package by its module's name."""
-    modules = {each.name: importlib.import_module(f"tests.torture.{each.name}")
-               for each in pkgutil.iter_modules(torture.__path__) if each.name != "__main__"}  # fmt: skip
-    return {name: module.attack for name, module in sorted(modules.items()) if hasattr(module, "attack")}
+from tests.torture.table import attacks, keep, told
 
 
 def main() -> int:
-    known = attacks()
+    known: dict[str, Attack] = {
+        name: importlib.import_module(f"tests.torture.{name}").attack for name in sorted(attacks())
+    }
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="ATTACK", help=f"some of: {', '.join(known)} [all]")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of trials [1]")

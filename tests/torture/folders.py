@@ -13,7 +13,7 @@ from tests.torture import Row, Scale, row
 from tests.torture.command import LIMIT_S, SHORT, Place, at_once, place
 
 BODIES = {"still": "pass"}
-REPORTS = (("leaderboard", "--json"), ("claims",), ("history",), ("leaderboard", "--write", "rows.csv"))
+REPORTS = (("leaderboard", "--format", "csv"), ("claims",), ("history",), ("leaderboard", "--write", "rows.csv"))
 
 
 def attack(scale: Scale) -> Iterator[Row]:

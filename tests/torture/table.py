@@ -49,7 +49,7 @@ class Made(Stored):
     day: str
     code: str
     machine: str
-    load: float
+    load: float | None = None
     rows: tuple[Tried, ...]
 
 
@@ -72,7 +72,8 @@ def read(path: Path = MADE) -> Table:
 def keep(attack: str, rows: Sequence[Row], share: float, load: float, path: Path = MADE, page: Path = PAGE) -> None:
     """Puts what an attack has come to in the place of what was known of it, and draws the page anew."""
     tried = tuple(Tried(test=each.test, trials=each.trials, outcome=each.outcome, held=each.held) for each in rows)
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    kernel = ".".join(platform.release().split(".")[:2])
+    machine = f"{os.cpu_count()} cores, {platform.system()} {kernel}"
     newer = Made(
         attack=attack, share=share, day=datetime.now(UTC).date().isoformat(), code=revision(), machine=machine,
         load=round(load, 1), rows=tried,
@@ -95,14 +96,23 @@ def revision() -> str:
 def drawn(table: Table) -> str:
     """The page."""
     machines = sorted({each.machine for each in table.made})
+    parts = [each.attack for each in table.made if each.share < 1]
+    never = sorted(attacks() - {each.attack for each in table.made})
+    left = [f"{what}: {', '.join(names)}." for what, names in (("In part", parts), ("Not yet", never)) if names]
     lines = [_line(COLUMNS), "|" + "---|" * len(COLUMNS)]
     for each in table.made:
         lines += [
-            _line([each.attack, row.test, f"{row.trials:,}", f"{each.share:g}", told(row), each.day, f"{each.load:g}",
-                   each.code])
+            _line([each.attack, row.test, f"{row.trials:,}", f"{each.share:g}", told(row), each.day,
+                   "" if each.load is None else f"{each.load:g}", each.code])
             for row in each.rows
         ]  # fmt: skip
-    return HEADING + f"Made on {'; '.join(machines)}.\n\n" + "\n".join(lines) + "\n"
+    said = " ".join([f"Made on {'; '.join(machines)}.", *left])
+    return f"{HEADING}{said}\n\n" + "\n".join(lines) + "\n"
+
+
+def attacks() -> set[str]:
+    """The names of all modules that make an attack."""
+    return {path.stem for path in HERE.glob("*.py") if "\ndef attack(" in path.read_text("utf-8")}
 
 
 def told(row: Row | Tried) -> str:

@@ -155,7 +155,7 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
 
 
 def distributing(names: Iterable[str], limit_s: float = Limits.reply_s) -> tuple[list[str], dict[str, str]]:
-    """Those of the techniques that distribute a model, asked in a process apart, and what is wrong with those
+    """The techniques that distribute a model, asked in a process apart, and what is wrong with those
     whose code fails there."""
     those, broken = [], {}
     with Deputy(limit_s) as deputy:

@@ -30,7 +30,6 @@ AWAY, _TURN = (
         indexing="ij",
     )
 )
-RINGS = len(np.unique(AWAY))
 ACROSS, DOWN = np.cos(_TURN), np.sin(_TURN)
 EDGE = CLEAR / np.maximum(np.abs(ACROSS), np.abs(DOWN))  # of the square that the point takes
 BEHIND = np.where(ACROSS > 0.1, 0.0, np.where(ACROSS < -0.1, 1.0, 0.5))  # the share of the name left of its place
@@ -55,16 +54,15 @@ class Labels:
         boxes = _candidates(x, y, LETTER * len(short))
         left, top, right, bottom = self._bounds
         inside = (boxes[:, 0] >= left) & (boxes[:, 1] >= top) & (boxes[:, 2] <= right) & (boxes[:, 3] <= bottom)
-        for ring in np.split(np.arange(len(boxes)), RINGS):  # most names have room near their point
-            near = ring[inside[ring]]
-            for at in near[self._free(boxes[near])]:
-                lead = _lead(x, y, int(at))
-                around = [_around(*each, 1.5) for each in lead]
-                if not lead or self._free(np.array(around)).all():
-                    box = boxes[at]
-                    self.take([tuple(box), *around])
-                    ends: list[Mark] = [Line("lead", [lead[0], lead[-1]])] if lead else []
-                    return [*ends, Words(float(box[0]), float(box[3]) - 3, short, kind="name")]
+        boxes, which = boxes[inside], np.flatnonzero(inside)
+        for at in np.flatnonzero(self._free(boxes)):
+            lead = _lead(x, y, int(which[at]))
+            around = [_around(*each, 1.5) for each in lead]
+            if not lead or self._free(np.array(around)).all():
+                box = boxes[at]
+                self.take([tuple(box), *around])
+                ends: list[Mark] = [Line("lead", [lead[0], lead[-1]])] if lead else []
+                return [*ends, Words(float(box[0]), float(box[3]) - 3, short, kind="name")]
         return []
 
     def _free(self, boxes: Floats) -> NDArray[np.bool_]:
