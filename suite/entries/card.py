@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from suite.record.files import printable, read_plain_text
-from suite.record.job import RecipeName, Size, Task, split
+from suite.record.job import BASELINE, RecipeName, Size, Spelling, StackText, Task
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 PROPERTIES = "properties.toml"
@@ -210,12 +210,6 @@ def _rising(values: tuple[N, ...]) -> tuple[N, ...]:
     return values
 
 
-def _spelled(stack: str) -> str:
-    if not split(stack):
-        raise ValueError(f"{stack!r} names no technique")
-    return stack
-
-
 def _fraction(text: object) -> object:
     """``"1/3"`` as the nearest float, so that a card need not round it."""
     if not isinstance(text, str):
@@ -226,17 +220,16 @@ def _fraction(text: object) -> object:
         raise ValueError(f"a rate is a number or a fraction such as 1/3, not {text!r}") from None
 
 
-Spelling = Annotated[str, AfterValidator(_spelled)]
 Rate = Annotated[float, BeforeValidator(_fraction), Field(gt=0, allow_inf_nan=False)]
 Batches = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1), AfterValidator(_rising)]
 Rates = Annotated[tuple[Rate, ...], Field(min_length=1), AfterValidator(_rising)]
 Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(min_length=1), AfterValidator(_rising)]
 
 
-def filled(template: str, batch: int, rate: float) -> str:
+def filled(template: str, batch: int, rate: float) -> Spelling:
     """The stack that ``template`` spells with ``{batch}`` and ``{rate}``. Raises ValueError where it spells none."""
     try:
-        return _spelled(template.format(batch=batch, rate=rate))
+        return Spelling(template.format(batch=batch, rate=rate))
     except (LookupError, AttributeError, TypeError):
         raise ValueError(f"{template!r} may hold {{batch}} and {{rate}} and nothing else in braces") from None
 
@@ -269,7 +262,7 @@ class BatchSweep(Strict):
     rule: str
     batches: Batches
     rates: Rates
-    optimizers: tuple[Spelling, ...] = Field(min_length=1)
+    optimizers: tuple[StackText, ...] = Field(min_length=1)
     baselines: tuple[str, ...] = ()  # where it can be made: everywhere that the card names when empty
 
 
@@ -280,7 +273,7 @@ class GridContender(Strict):
     """
 
     label: str
-    stacks: Mapping[Rate, Spelling] = Field(min_length=1)
+    stacks: Mapping[Rate, StackText] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
 
 
@@ -324,8 +317,8 @@ class LabelNoise(Strict):
     name: Literal["label_noise"]
     shares: Shares
     longer: int = Field(default=1, ge=1)
-    reference: Spelling
-    stacks: Mapping[str, Spelling] = Field(min_length=1)
+    reference: StackText
+    stacks: Mapping[str, StackText] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
 
 
@@ -341,7 +334,7 @@ class LinkSweep(Strict):
     """
 
     name: Literal["link_sweep"]
-    stack: Spelling
+    stack: StackText
     mbit: Rising = Field(default=(10.0, 30.0, 100.0, 300.0, 1000.0), min_length=1)
     paper: str = ""
     paper_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -363,7 +356,7 @@ class Card(Strict):
     surveys: tuple[Literal["zhuang2023", "gusak2022"], ...] = ()
     baselines: tuple[str, ...]
     task: Task = "pretrain"
-    reference: str = "baseline"
+    reference: StackText = BASELINE
     variant: str = ""  # which of the inequivalent public forms this is, and why
     limitations: str = ""  # what the counted or measured numbers do not show
     counter_evidence: str = ""

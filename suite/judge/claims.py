@@ -53,7 +53,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.studies import Study
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, Outcome, Unjudged, word
-from suite.record.job import Setting, Size, canonical, parts_of
+from suite.record.job import Setting, Size, Spelling, canonical
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside, CountPlace
 
 EXACT_KINDS = ("identity", "counted")  # a modelled number too is what it is in each seed
@@ -393,7 +393,7 @@ def _inactive(claim: Claim, row: Row) -> str:
 
 def _technique(row: Row) -> str:
     """The id of a row's technique, without its settings and what both sides have besides."""
-    return (parts_of(row.stack) or [row.stack])[-1].partition(":")[0]
+    return (Spelling(row.stack).names or [row.stack])[-1]
 
 
 def _about_quality(claim: Claim) -> bool:

@@ -12,24 +12,24 @@ from typing import get_args, get_type_hints
 
 from suite.entries.catalogue import catalogue
 from suite.measure.plan import Pair
-from suite.record.job import join, split, techniques_of
+from suite.record.job import Spelling, join
 
 FIELD, OWN = "implementation", "own"
 
 
 def peers_of(stack: str) -> list[str]:
     """The packages that can do what the stack's one technique does; none of a stack that has chosen one."""
-    names = techniques_of(stack)
-    if len(names) != 1 or FIELD in split(stack)[0][1]:
+    parts = Spelling(stack).parts
+    if len(parts) != 1 or FIELD in parts[0][1]:
         return []
-    hint = get_type_hints(catalogue()[names[0]].technique).get(FIELD)
+    hint = get_type_hints(catalogue()[parts[0][0]].technique).get(FIELD)
     return [name for name in get_args(hint) if name != OWN]
 
 
-def done_by(package: str, stack: str) -> str:
+def done_by(package: str, stack: str) -> Spelling:
     """The stack of one technique, as ``package`` does it."""
-    [(name, settings)] = split(stack)
-    return join([(name, settings | {FIELD: package})])
+    [(name, settings)] = Spelling(stack).parts
+    return join([(name, {**settings, FIELD: package})])
 
 
 def peer_pairs(pairs: Iterable[Pair]) -> tuple[list[Pair], list[str]]:

@@ -360,10 +360,10 @@ def survey(
     gets what failed, which is not kept."""
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
     wanted: dict[tuple[Setting, str], str] = {}  # to what each is compared with
-    for stack in map(canonical, stacks):
-        reference, own = compared_with(stack, at.task)
+    for asked in map(canonical, stacks):
+        reference, own = compared_with(asked, at.task)
         setting = at.but(task=task or own)
-        wanted |= {(setting, each): compared_with(each, at.task)[0] for each in (reference, stack)}
+        wanted |= {(setting, side): compared_with(side, at.task)[0] for side in (reference, asked)}
     codes = {(each.place, each.stack): each.code for each in known.counts}
     for done, ((setting, stack), reference) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
