@@ -79,14 +79,17 @@ class PaperSetting(Strict):
     """Where the paper saw what it claims, in its words; empty where it does not say, or nobody has read it there.
     ``architecture`` is ``any`` where the statement is of every model.
 
-    ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``optimizer``: that
-    trains the reference. ``tuned``: what was searched for each side; ``clock``: what the time covers.
+    ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``length``: of the
+    training, in epochs, updates or hours. ``optimizer``: that trains the reference. ``tuned``: what was searched for
+    each side; ``clock``: what the time covers.
     """
 
     architecture: str = ""
     baselines: tuple[str, ...] = ()
     parameters: float | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0)  # or images
+    length: str = ""
+    batch: str = ""
     data: str = ""
     device: str = ""
     metric: str = ""
@@ -106,9 +109,9 @@ class PaperSetting(Strict):
 
 SCOPES: Mapping[str, Scope] = {
     "identity": "step", "counted": "step", "modelled": "step", "quality": "end_to_end", "measured": "end_to_end",
-    "literature": "end_to_end",
+    "literature": "end_to_end", "time_to_quality": "time_to_quality",
 }  # fmt: skip
-"""What a claim of a kind is about where it does not say."""
+"""What a claim on a metric, or of a kind, is about where it does not say."""
 
 
 STUDY = "study."
@@ -126,7 +129,7 @@ class Claim(Strict):
     not the defaults; ``against`` is the stack that it is compared with, where that is not the card's reference: another
     technique, or a control, a variant with a setting of that name. ``within`` is a stack that both sides have besides.
     ``study.TABLE.COLUMN`` is a metric, too: of the technique's own study, a share of its seeds in the row that ``cell``
-    tells apart by other columns.
+    tells apart by other columns. ``setting`` is where the paper saw it; ``note`` says what no field says.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -149,9 +152,14 @@ class Claim(Strict):
     against: str = ""
     within: str = ""
     cell: Mapping[str, int | float | str] = {}
-    conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
+    note: str = ""  # one line: what the number is of, or what differs here, where the setting does not say it
     setting: PaperSetting | None = None
     verified: bool = False  # read in the paper or its code, not from memory
+
+    @property
+    def conditions(self) -> str:
+        """What the card says of the claim besides its predicate: the paper's setting, and the note."""
+        return "; ".join(filter(None, (self.setting.sentence if self.setting else "", self.note)))
 
     @model_validator(mode="before")
     @classmethod
@@ -159,8 +167,9 @@ class Claim(Strict):
         if not isinstance(given, Mapping):
             return given
         own = dict(given)
-        usual: dict[str, Any] = {"scope": SCOPES.get(str(own.get("kind")), "step")}
-        usual |= {"absolute": True} if str(own.get("metric")).startswith(("probe.", STUDY)) else {}
+        metric = str(own.get("metric"))
+        usual: dict[str, Any] = {"scope": SCOPES.get(metric, SCOPES.get(str(own.get("kind")), "step"))}
+        usual |= {"absolute": True} if metric.startswith(("probe.", STUDY)) else {}
         return usual | own
 
     @model_validator(mode="after")

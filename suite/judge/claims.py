@@ -169,7 +169,7 @@ class Judgement:
             "scope": self.claim.scope,
             "metric": self.claim.metric,
             "expected": expectation(self.claim),
-            "conditions": self.claim.conditions,
+            "note": self.claim.note,
             "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
             "verified": self.claim.verified,
             "outcome": self.outcome,
@@ -208,7 +208,7 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
 def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
     """Decide the outcome and its reason by the rules at the head of this module."""
     if claim.kind == "literature":
-        return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
+        return "quoted", ": ".join(filter(None, (claim.place, claim.conditions)))
     interval = seen.interval
     if interval is None and not seen.missed:
         return "not measured", seen.reason

@@ -34,13 +34,17 @@ from suite.record.libraries import versions
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")
 ALWAYS = 10  # one in so many entries
+WORDS = {"statement", "place", "note", "setting"}
+"""What a claim says for its reader, and no try depends on."""
 
 
 def sha256_of(entry: Entry) -> str:
     """Of all that a try of an entry depends on, but for the harness."""
     settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
     parts = [json.dumps(versions()), *(code_of(setting, entry.id).counts for setting in settings)]
-    parts += [judged.model_dump_json(exclude_defaults=True) for judged in entry.card.judged if is_exact(judged)]
+    parts += [
+        claim.model_dump_json(exclude_defaults=True, exclude=WORDS) for claim in entry.card.judged if is_exact(claim)
+    ]
     parts.append((entry.folder / FILE).read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
