@@ -31,7 +31,7 @@ from leantrain.user_model import Loss, UserModel
 from suite.entries.catalogue import catalogue, lookup
 from suite.entries.together import built
 from suite.loop.recipe import Recipe
-from suite.record.job import BASELINE, StackError, canonical, techniques_of
+from suite.record.job import Spelling, StackError, canonical
 
 FIXED = {"compile": False, "world_size": 1}
 
@@ -85,7 +85,7 @@ def refusals() -> dict[str, str]:
 
 def check(stack: str) -> None:
     """Raises UnknownId, and StackError where a technique of the stack has no meaning in a loop of yours."""
-    for name in techniques_of("" if stack == BASELINE else stack):
+    for name in Spelling(stack).names:
         if reason := lookup("technique", name, catalogue()).card.own_loop:
             raise StackError(f"{name} does not apply to a loop of your own: {reason}")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,23 @@ def test_the_suite_imports_no_technique_and_no_baseline() -> None:
     assert imported == set()
 
 
+WORDS_OF_OTHERS = {"set", "mae"}
+"""Ids that are also a word of ip(8), and a baseline."""
+
+
+def test_no_technique_is_named_in_the_suite() -> None:
+    """But in examples of help and docstrings. Tables of others' measurements say things in their own words."""
+    ids = {path.parent.name for path in (ROOT / "techniques").glob("*/*/card.toml")} - WORDS_OF_OTHERS
+    named = {
+        f"{path.relative_to(ROOT)}: {node.value}"
+        for path, tree in trees("suite").items()
+        if not path.is_relative_to(ROOT / "suite/record/published")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(":")[0] in ids
+    }
+    assert len(ids) > 100 and named == set()
+
+
 def test_a_folder_of_the_suite_can_be_looked_through() -> None:
     folders = [path for path in (ROOT / "suite").rglob("*") if path.is_dir() and path.name != "__pycache__"]
     assert {path.name for path in folders if len([*path.glob("*.py")]) - 1 > MOST_MODULES} == set()
@@ -66,6 +85,33 @@ def test_arrows_point_down() -> None:
         if here(path) != room_of(module)
     }
     assert upward == set()
+
+
+def test_no_module_waits_for_itself() -> None:
+    """What a module imports when it is loaded never leads back to it."""
+    modules = {module_of(path): tree for path, tree in trees("suite").items()}
+    imports = {name: {*loads(tree, modules)} - {name} for name, tree in modules.items()}
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def loads(tree: ast.Module, modules: Collection[str]) -> Iterator[str]:
+    """The modules among these that one imports outside of functions, and not for its types alone."""
+    waiting: list[ast.AST] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else node.module for name in below if node.module in modules)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
+            waiting += ast.iter_child_nodes(node)
 
 
 def imported_by(node: ast.AST) -> list[str]:

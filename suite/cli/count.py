@@ -142,10 +142,10 @@ def count(
         from suite.entries.catalogue import catalogue, lookup
         from suite.measure.at_scale import paper_scale
         from suite.measure.at_scale.aside import aside
-        from suite.record.job import techniques_of
+        from suite.record.job import Spelling
         from suite.show.counts import lines, notes, title
 
-        for name in [name for stack in stacks or () for name in techniques_of(stack)]:
+        for name in [name for stack in stacks or () for name in Spelling(stack).names]:
             lookup("technique", name, catalogue())  # at once, without a process
         training = TrainingOptions(task=task, steps=steps, model=model)
         scale = paper_scale.Scale(

@@ -153,6 +153,8 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
         out.print(f"  {escape(claim.statement)}")
         if claim.setting:
             out.print(f"  there: {escape(claim.setting.sentence)}")
+        if claim.note:
+            out.print(f"  note: {escape(claim.note)}")
     if card.properties:
         hold = f"leantrain claims {card.id} --exact judges them"
         out.print(f"\nProperties of this implementation: {len(card.properties)}; {hold}")

@@ -102,12 +102,11 @@ def looking_up() -> Iterator[None]:
 
 def _check_stack(stack: str) -> None:
     from suite.entries.catalogue import catalogue, lookup
-    from suite.record.job import BASELINE, split
+    from suite.record.job import Spelling
 
     with looking_up():
-        for name, _ in split(stack):
-            if name != BASELINE:
-                lookup("technique", name, catalogue())
+        for name in Spelling(stack).names:
+            lookup("technique", name, catalogue())
 
 
 def _check_baseline(name: str) -> None:

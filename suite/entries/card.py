@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from suite.record.files import printable, read_plain_text
-from suite.record.job import RecipeName, Size, Task, split
+from suite.record.job import BASELINE, RecipeName, Size, Spelling, StackText, Task
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
 PROPERTIES = "properties.toml"
@@ -79,14 +79,17 @@ class PaperSetting(Strict):
     """Where the paper saw what it claims, in its words; empty where it does not say, or nobody has read it there.
     ``architecture`` is ``any`` where the statement is of every model.
 
-    ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``optimizer``: that
-    trains the reference. ``tuned``: what was searched for each side; ``clock``: what the time covers.
+    ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``length``: of the
+    training, in epochs, updates or hours. ``optimizer``: that trains the reference. ``tuned``: what was searched for
+    each side; ``clock``: what the time covers.
     """
 
     architecture: str = ""
     baselines: tuple[str, ...] = ()
     parameters: float | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0)  # or images
+    length: str = ""
+    batch: str = ""
     data: str = ""
     device: str = ""
     metric: str = ""
@@ -106,9 +109,9 @@ class PaperSetting(Strict):
 
 SCOPES: Mapping[str, Scope] = {
     "identity": "step", "counted": "step", "modelled": "step", "quality": "end_to_end", "measured": "end_to_end",
-    "literature": "end_to_end",
+    "literature": "end_to_end", "time_to_quality": "time_to_quality",
 }  # fmt: skip
-"""What a claim of a kind is about where it does not say."""
+"""What a claim on a metric, or of a kind, is about where it does not say."""
 
 
 STUDY = "study."
@@ -127,6 +130,7 @@ class Claim(Strict):
     technique, or a control, a variant with a setting of that name. ``within`` is a stack that both sides have besides.
     ``study.TABLE.COLUMN`` is a metric, too: of the technique's own study, a share of its seeds in the row that ``cell``
     tells apart by other columns; of a modelled claim the number there, from the row's ``least`` to its ``most``.
+    ``setting`` is where the paper saw it; ``note`` says what no field says.
     """
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -149,9 +153,14 @@ class Claim(Strict):
     against: str = ""
     within: str = ""
     cell: Mapping[str, int | float | str] = {}
-    conditions: str = ""  # hardware, shape, precision, batch of the paper's number, in words
+    note: str = ""  # one line: what the number is of, or what differs here, where the setting does not say it
     setting: PaperSetting | None = None
     verified: bool = False  # read in the paper or its code, not from memory
+
+    @property
+    def conditions(self) -> str:
+        """What the card says of the claim besides its predicate: the paper's setting, and the note."""
+        return "; ".join(filter(None, (self.setting.sentence if self.setting else "", self.note)))
 
     @model_validator(mode="before")
     @classmethod
@@ -159,8 +168,9 @@ class Claim(Strict):
         if not isinstance(given, Mapping):
             return given
         own = dict(given)
-        usual: dict[str, Any] = {"scope": SCOPES.get(str(own.get("kind")), "step")}
-        usual |= {"absolute": True} if str(own.get("metric")).startswith(("probe.", STUDY)) else {}
+        metric = str(own.get("metric"))
+        usual: dict[str, Any] = {"scope": SCOPES.get(metric, SCOPES.get(str(own.get("kind")), "step"))}
+        usual |= {"absolute": True} if metric.startswith(("probe.", STUDY)) else {}
         return usual | own
 
     @model_validator(mode="after")
@@ -210,12 +220,6 @@ def _rising(values: tuple[N, ...]) -> tuple[N, ...]:
     return values
 
 
-def _spelled(stack: str) -> str:
-    if not split(stack):
-        raise ValueError(f"{stack!r} names no technique")
-    return stack
-
-
 def _fraction(text: object) -> object:
     """``"1/3"`` as the nearest float, so that a card need not round it."""
     if not isinstance(text, str):
@@ -226,17 +230,16 @@ def _fraction(text: object) -> object:
         raise ValueError(f"a rate is a number or a fraction such as 1/3, not {text!r}") from None
 
 
-Spelling = Annotated[str, AfterValidator(_spelled)]
 Rate = Annotated[float, BeforeValidator(_fraction), Field(gt=0, allow_inf_nan=False)]
 Batches = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1), AfterValidator(_rising)]
 Rates = Annotated[tuple[Rate, ...], Field(min_length=1), AfterValidator(_rising)]
 Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(min_length=1), AfterValidator(_rising)]
 
 
-def filled(template: str, batch: int, rate: float) -> str:
+def filled(template: str, batch: int, rate: float) -> Spelling:
     """The stack that ``template`` spells with ``{batch}`` and ``{rate}``. Raises ValueError where it spells none."""
     try:
-        return _spelled(template.format(batch=batch, rate=rate))
+        return Spelling(template.format(batch=batch, rate=rate))
     except (LookupError, AttributeError, TypeError):
         raise ValueError(f"{template!r} may hold {{batch}} and {{rate}} and nothing else in braces") from None
 
@@ -269,7 +272,7 @@ class BatchSweep(Strict):
     rule: str
     batches: Batches
     rates: Rates
-    optimizers: tuple[Spelling, ...] = Field(min_length=1)
+    optimizers: tuple[StackText, ...] = Field(min_length=1)
     baselines: tuple[str, ...] = ()  # where it can be made: everywhere that the card names when empty
 
 
@@ -280,7 +283,7 @@ class GridContender(Strict):
     """
 
     label: str
-    stacks: Mapping[Rate, Spelling] = Field(min_length=1)
+    stacks: Mapping[Rate, StackText] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
 
 
@@ -324,8 +327,8 @@ class LabelNoise(Strict):
     name: Literal["label_noise"]
     shares: Shares
     longer: int = Field(default=1, ge=1)
-    reference: Spelling
-    stacks: Mapping[str, Spelling] = Field(min_length=1)
+    reference: StackText
+    stacks: Mapping[str, StackText] = Field(min_length=1)
     baselines: tuple[str, ...] = ()
 
 
@@ -341,7 +344,7 @@ class LinkSweep(Strict):
     """
 
     name: Literal["link_sweep"]
-    stack: Spelling
+    stack: StackText
     mbit: Rising = Field(default=(10.0, 30.0, 100.0, 300.0, 1000.0), min_length=1)
     paper: str = ""
     paper_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -374,7 +377,7 @@ class Card(Strict):
     surveys: tuple[Literal["zhuang2023", "gusak2022"], ...] = ()
     baselines: tuple[str, ...]
     task: Task = "pretrain"
-    reference: str = "baseline"
+    reference: StackText = BASELINE
     variant: str = ""  # which of the inequivalent public forms this is, and why
     limitations: str = ""  # what the counted or measured numbers do not show
     counter_evidence: str = ""

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from suite.entries.card import Card, read_card
 from suite.loop.technique import Technique
-from suite.record.job import BASELINE, StackError, Task, techniques_of
+from suite.record.job import BASELINE, Spelling, StackError, Task
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ def reference_of(stack: str) -> tuple[str, Task]:
     Raises UnknownId.
     """
     entries = catalogue()
-    cards = [lookup("technique", name, entries).card for name in techniques_of(stack)]
+    cards = [lookup("technique", name, entries).card for name in Spelling(stack).names]
     reference = next((card.reference for card in cards if card.reference != BASELINE), BASELINE)
     return reference, "adapt" if any(card.task == "adapt" for card in cards) else "pretrain"
 
@@ -119,14 +119,14 @@ def reference_of(stack: str) -> tuple[str, Task]:
 def tunes(stack: str) -> bool:
     """Whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
     entries = catalogue()
-    return any("rate" in entries[name].card.tune for name in techniques_of(stack) if name in entries)
+    return any("rate" in entries[name].card.tune for name in Spelling(stack).names if name in entries)
 
 
 def activity_probes(stack: str) -> tuple[str, ...]:
     """The probes, by the names under which runs report them, that show whether the mechanism of a stack of one
     technique acts; none of several, where the others may."""
     entries = catalogue()
-    names = techniques_of(stack)
+    names = Spelling(stack).names
     if len(names) != 1 or names[0] not in entries:
         return ()
     probes = (each.needs.active.removeprefix("probe.") for each in entries[names[0]].card.claim if each.needs.active)

@@ -22,7 +22,7 @@ from suite.entries.spelling import build, configured
 from suite.entries.updates import UpdatesAlone
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.record.job import IMPLEMENTATION, OWN, PART, UPDATE, StackError, join, split, techniques_of
+from suite.record.job import IMPLEMENTATION, OWN, PART, UPDATE, Spelling, StackError, join
 
 INSTALLED_AS = {"lion_pytorch": "lion-pytorch", "torch": "torch"}
 
@@ -47,7 +47,7 @@ def built(stack: str) -> Stack:
 
     Raises what `build` does, and StackError for a package that is not installed, or has it not.
     """
-    parts = [] if techniques_of(stack) == [] else split(stack)
+    parts = Spelling(stack).parts
     if not any({IMPLEMENTATION, PART} & settings.keys() for _, settings in parts):
         return build(stack)
     members: dict[str, Technique] = {}
@@ -97,19 +97,19 @@ def _said_beside(entry: Entry, name: str) -> Mapping[str, Any]:
     return said
 
 
-def in_form_of(package: str, stack: str) -> str:
+def in_form_of(package: str, stack: str) -> Spelling:
     """The stack of one technique, ours, in the form that the package has."""
-    [(name, settings)] = split(stack)
-    return join([(name, dict(_said_beside(catalogue()[name], "FORMS").get(package, {})) | settings)])
+    [(name, settings)] = Spelling(stack).parts
+    return join([(name, {**_said_beside(catalogue()[name], "FORMS").get(package, {}), **settings})])
 
 
-def done_by(package: str, stack: str) -> str:
+def done_by(package: str, stack: str) -> Spelling:
     """The stack of one technique, as ``package`` does it."""
-    [(name, settings)] = split(stack)
-    return join([(name, settings | {IMPLEMENTATION: package})])
+    [(name, settings)] = Spelling(stack).parts
+    return join([(name, {**settings, IMPLEMENTATION: package})])
 
 
-def updates_of(stack: str) -> str:
+def updates_of(stack: str) -> Spelling:
     """The stack of one technique, of whose steps the optimizer's updates remain."""
-    [(name, settings)] = split(stack)
-    return join([(name, settings | {PART: UPDATE})])
+    [(name, settings)] = Spelling(stack).parts
+    return join([(name, {**settings, PART: UPDATE})])

@@ -24,7 +24,7 @@ from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup, package_folder
 from suite.entries.installed import GROUP
 from suite.record.code import Chain, Source, fields_of_type, read_source
-from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, split, techniques_of
+from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
 from suite.record.schema import Code
 
 LOOP = "suite.entries.jobs"
@@ -50,7 +50,7 @@ def code_of(setting: Setting, stack: str) -> Code:
 def roots_of(setting: Setting, stack: str) -> frozenset[str]:
     """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
     entries = catalogue()
-    techniques = [lookup("technique", name, entries).module for name in techniques_of(stack)]
+    techniques = [lookup("technique", name, entries).module for name in Spelling(stack).names]
     baseline = lookup("baseline", setting.baseline, _baselines())
     besides = [lookup("baseline", name, _baselines()) for name in trained_besides(stack)]
     adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
@@ -61,7 +61,7 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
 def packages_in(stack: str) -> list[str]:
     """The modules with which other packages' implementations, or parts of a step alone, are run."""
     modules: list[str] = []
-    for name, settings in split(stack):
+    for name, settings in Spelling(stack).parts:
         entry = catalogue().get(name)
         if entry and settings.get(IMPLEMENTATION, OWN) != OWN and (entry.folder / "packages.py").is_file():
             modules.append(entry.module.removesuffix("technique") + "packages")
@@ -73,7 +73,7 @@ def trained_besides(stack: str) -> list[str]:
     """The baselines that techniques of the stack train besides the run's own: what their hyper-parameters of the type
     :data:`suite.record.job.BaselineName` say."""
     named: list[str] = []
-    for name, settings in split(stack):
+    for name, settings in Spelling(stack).parts:
         path = _file(catalogue()[name].module) if name in catalogue() else None
         own = fields_of_type(path, "BaselineName") if path else {}
         named += [settings.get(field, default) for field, default in own.items()]
@@ -103,7 +103,7 @@ def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> 
 def _instruments(stack: str) -> frozenset[str]:
     """The modules that read recorded steps of the stack: they count, and no run loads them."""
     entries = catalogue()
-    found = {entries[name].instruments for name in techniques_of(stack) if name in entries} - {None}
+    found = {entries[name].instruments for name in Spelling(stack).names if name in entries} - {None}
     return frozenset([RECORDING, *found]) if found else frozenset()  # type: ignore[list-item]
 
 

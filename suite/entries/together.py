@@ -15,7 +15,7 @@ from suite.chain.plan import Solver
 from suite.entries import jobs, packages
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.record.job import Job, StackError, techniques_of
+from suite.record.job import Job, Spelling, StackError
 
 
 def built(stack: str) -> Stack:
@@ -37,7 +37,7 @@ def run_of(job: Job, **options: Any) -> Run:
         return jobs.run_of(job, **options)
     except AttributeError as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        if last.name != nn.Module.get_submodule.__name__ or len(techniques_of(job.stack)) < 2:
+        if last.name != nn.Module.get_submodule.__name__ or len(Spelling(job.stack).names) < 2:
             raise
         raise StackError(
             f"{job.stack} cannot be stacked so: a technique takes away blocks that one before it has changed; put first"

@@ -48,7 +48,7 @@ from suite.measure.evidence import Progress, conditions_of, silent
 from suite.measure.learning import equal_to_the_bit, learn, renewal_of
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, time_together
-from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, techniques_of
+from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, Spelling
 from suite.record.machine import differing, fingerprint, unrecorded
 from suite.record.schema import (
     FIFTHS,
@@ -160,7 +160,7 @@ def sides_of(piece: Piece) -> Sequence[Ended]:
 def obstacles(old: Piece, machine: Machine) -> list[str]:
     """Why the record cannot be repeated with what is installed here."""
     name, version = old.conditions.baseline, old.conditions.baseline_version
-    techniques = dict.fromkeys(each for side in sides_of(old) for each in techniques_of(side.stack))
+    techniques = dict.fromkeys(each for side in sides_of(old) for each in Spelling(side.stack).names)
     reasons = [f"{each} is not installed" for each in techniques if each not in catalogue()]
     if name not in baselines():
         reasons.append(f"{name} is not installed")

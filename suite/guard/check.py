@@ -23,7 +23,7 @@ from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
-from suite.record.job import BASELINE, Job, RecipeName, Size, split
+from suite.record.job import BASELINE, Job, RecipeName, Size, Spelling
 from suite.record.machine import fingerprint
 from suite.record.numerics import NATIVE
 
@@ -60,7 +60,7 @@ class Selection:
         techniques = {name: True for offer in offers for name in offer["techniques"]}
         baselines = {name: True for offer in offers for name in offer["baselines"]}
         for stack in self.stacks:
-            for name, _ in split(stack):
+            for name in Spelling(stack).names:
                 lookup("technique", name, techniques)
         for name in self.on:
             lookup("baseline", name, baselines)

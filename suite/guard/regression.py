@@ -21,7 +21,7 @@ from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed, first_line
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, split
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Spelling, Task
 from suite.record.libraries import LIBRARIES
 from suite.record.schema import Counters, Machine, Status
 from suite.record.text import code_in_markdown, in_markdown
@@ -101,7 +101,7 @@ def jobs_of(
     for recipe in recipes:
         places += [(baseline, recipe, "pretrain", BASELINE) for baseline in on or offered if baseline in offered]
         for stack in stacks or known:
-            names = [name for name, _ in split(stack)]
+            names = Spelling(stack).names
             if not all(name in known for name in names):
                 continue
             task: Task = "adapt" if any(known[name]["task"] == "adapt" for name in names) else "pretrain"

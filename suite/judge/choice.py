@@ -19,7 +19,7 @@ from typing import Literal, get_args
 from suite.judge.statistics import QUALITY_TOLERANCE, Interval, replicate_interval
 from suite.loop.technique import SLOTS
 from suite.record.files import Stored
-from suite.record.job import BASELINE, join, split
+from suite.record.job import Spelling, join
 
 Goal = Literal["time", "memory", "quality"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -182,7 +182,7 @@ def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combinat
 
 
 def spelled(members: Sequence[Member]) -> str:
-    return join([(each.id, {}) for each in members]) or BASELINE
+    return join([(each.id, {}) for each in members])
 
 
 def _finite(error: float) -> float:
@@ -366,8 +366,8 @@ def rungs(finalists: int) -> list[int]:
 
 def without_each(stack: str) -> dict[str, str]:
     """What is left of a stack without each of its members, by the member; the baseline of one that has no other."""
-    parts = split(stack) if stack != BASELINE else []
-    return {name: join([part for part in parts if part[0] != name]) or BASELINE for name, _ in parts}
+    whole = Spelling(stack)
+    return {name: whole.without(name) for name in whole.names}
 
 
 def paired(best: Mapping[int, float], other: Mapping[int, float], source: str) -> Estimate | None:

@@ -54,7 +54,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.studies import Study
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, NOT_EXERCISED, Outcome, Unjudged, word
-from suite.record.job import Setting, Size, canonical, parts_of
+from suite.record.job import Setting, Size, Spelling, canonical
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside
 from suite.record.placed import CountPlace
 
@@ -171,7 +171,7 @@ class Judgement:
             "scope": self.claim.scope,
             "metric": self.claim.metric,
             "expected": expectation(self.claim),
-            "conditions": self.claim.conditions,
+            "note": self.claim.note,
             "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
             "verified": self.claim.verified,
             "outcome": self.outcome,
@@ -210,7 +210,7 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
 def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
     """Decide the outcome and its reason by the rules at the head of this module."""
     if claim.kind == "literature":
-        return "quoted", f"{claim.place}{': ' if claim.conditions else ''}{claim.conditions}"
+        return "quoted", ": ".join(filter(None, (claim.place, claim.conditions)))
     interval = seen.interval
     if interval is None and not seen.missed and not seen.inactive:
         return "not measured", seen.reason
@@ -403,7 +403,7 @@ def _inactive(claim: Claim, row: Row) -> str:
 
 def _technique(row: Row) -> str:
     """The id of a row's technique, without its settings and what both sides have besides."""
-    return (parts_of(row.stack) or [row.stack])[-1].partition(":")[0]
+    return (Spelling(row.stack).names or [row.stack])[-1]
 
 
 def _about_quality(claim: Claim) -> bool:

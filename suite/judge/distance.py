@@ -1,6 +1,6 @@
 """How far evidence lies from the setting in which a paper saw what it claims: what differs, field by field.
 
-``[claim.setting]`` of a card is compared with what the records say of the evidence. Which fields count follows from the
+The ``setting`` of a claim is compared with what the records say of the evidence. Which fields count follows from the
 claim's metric: a count depends on the model's shapes alone, a time on the device too, a quality on data, tokens and
 tuning. An exact count whose card names no setting is said of any model, and is near everywhere; what has noise and no
 setting is near nowhere.

@@ -21,7 +21,7 @@ from typing import Any
 from suite.judge.metrics import IN_STACKS, Metric, MetricValue, unavailable
 from suite.judge.rows import Row, finite, interval_as_dict
 from suite.judge.statistics import detectable_effect, difference_interval, interaction
-from suite.record.job import parts_of
+from suite.record.job import Spelling
 
 SAME = 1e-9  # in log units: rounding errors
 
@@ -82,7 +82,7 @@ def interactions(rows: Iterable[Row]) -> list[Interaction]:
     places = {(row.board, row.stack): row for row in known}
     complete = []
     for whole in known:
-        parts = [places.get((whole.board, part)) for part in parts_of(whole.stack)]
+        parts = [places.get((whole.board, part)) for part in Spelling(whole.stack).members]
         present = [part for part in parts if part is not None]
         if parts and len(present) == len(parts):
             complete.append(interaction_of(whole, present))

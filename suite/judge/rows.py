@@ -31,7 +31,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import NOT_EXERCISED
 from suite.judge.versions import installed_version
-from suite.record.job import BASELINE, Setting, split
+from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import (
     TIMING_PROTOCOL,
@@ -280,8 +280,6 @@ class _Pool:
     def _admit(self, each: Piece) -> None:
         """Takes what a record says of itself."""
         place, c = each.place, each.conditions
-        for stack in stacks_of(each):
-            split(stack)
         _ = self.currency.has_side(each, each.reference) if isinstance(each, Timed) else self.currency.has(each)
         self.conditions[c.key] = c
         self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))

@@ -14,7 +14,7 @@ from suite.entries.sources import code_of
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.evidence import Heading
-from suite.record.job import Job, Setting, techniques_of
+from suite.record.job import Job, Setting, Spelling
 from suite.record.numerics import off_the_clock
 from suite.record.schema import FIFTHS, Counted, CountedStep
 
@@ -51,7 +51,7 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
 
 def _is_recorded(stack: str) -> bool:
     """Whether its technique has probes that read recorded steps: one alone, since a card's claims are of that."""
-    names = techniques_of(stack)
+    names = Spelling(stack).names
     return len(names) == 1 and catalogue()[names[0]].instruments is not None
 
 

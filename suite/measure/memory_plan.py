@@ -26,7 +26,7 @@ from suite.measure.evidence import Progress, silent
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_tensors
 from suite.meters.storage import unique_bytes
-from suite.record.job import BASELINE, join, split
+from suite.record.job import BASELINE, Spelling, join
 
 MOST_EXAMPLES = 2**20
 
@@ -88,13 +88,13 @@ class MemoryPlan:
 
     def line(self, answer: Solved) -> str:
         """The line of Python that runs a model of the user's by that schedule; "" where the solver has no budget."""
-        (name, own), *_ = split(answer.technique)
+        (name, own), *_ = Spelling(answer.technique).parts
         technique: Any = solvers([answer.technique])[answer.technique]
         if answer.plan is None or not hasattr(technique, "budget"):
             return ""
         low, high = self.least.peak_bytes, self.plain.peak_bytes
         share = math.floor(1e6 * (self.budget_bytes - low) / max(1, high - low)) / 1e6
-        options = own | {"budget": f"{min(1.0, max(0.0, share)):g}"}
+        options = {**own, "budget": f"{min(1.0, max(0.0, share)):g}"}
         if hasattr(technique, "flops_per_byte"):
             options |= {"flops_per_byte": f"{self.device.flops_per_s / self.device.link_bytes_per_s:g}"}
         return f'leantrain.apply(model, "{join([(name, options)])}", batch=batch)'

@@ -13,15 +13,15 @@ from suite.entries.catalogue import catalogue
 from suite.entries.packages import done_by, in_form_of, is_installed, packages_of, updates_of
 from suite.loop.technique import overrides
 from suite.measure.plan import Pair
-from suite.record.job import IMPLEMENTATION, split, techniques_of
+from suite.record.job import IMPLEMENTATION, Spelling
 
 
 def peers_of(stack: str) -> list[str]:
     """The packages that can do what the stack's one technique does; none of a stack that has chosen one."""
-    names = techniques_of(stack)
-    if len(names) != 1 or IMPLEMENTATION in split(stack)[0][1]:
+    parts = Spelling(stack).parts
+    if len(parts) != 1 or IMPLEMENTATION in parts[0][1]:
         return []
-    return packages_of(catalogue()[names[0]])
+    return packages_of(catalogue()[parts[0][0]])
 
 
 def peer_pairs(pairs: Iterable[Pair]) -> tuple[list[Pair], list[str]]:
@@ -42,6 +42,6 @@ def with_updates(pairs: Iterable[Pair]) -> list[Pair]:
     both: list[Pair] = []
     for pair in pairs:
         both.append(pair)
-        if overrides(catalogue()[techniques_of(pair.stack)[0]].technique, "optimizer"):
+        if overrides(catalogue()[Spelling(pair.stack).names[0]].technique, "optimizer"):
             both.append(Pair(pair.setting, updates_of(pair.stack), updates_of(pair.reference)))
     return both

@@ -27,7 +27,7 @@ from suite.measure.contenders.child import ENVIRONMENT
 from suite.measure.contenders.world import reference_with_ranks, with_ranks
 from suite.measure.evidence import conditions_of
 from suite.record.files import cache_folder, replacing
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Task, canonical, join, parts_of, techniques_of
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Spelling, Task, canonical, join
 from suite.record.machine import fingerprint
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, bits_of, windows_of
@@ -80,7 +80,7 @@ def own_data(stack: str) -> str | None:
 
     Its ``data.py`` writes it, a JSON file for the cache, the same at every call.
     """
-    for name in techniques_of(stack):
+    for name in Spelling(stack).names:
         entry = catalogue()[name]
         if (entry.folder / "data.py").is_file():
             text = import_module(entry.module.removesuffix("technique") + "data").as_text()
@@ -94,7 +94,7 @@ def own_data(stack: str) -> str | None:
 
 
 def _check_named(baseline: str, stacks: Iterable[str]) -> None:
-    for name in dict.fromkeys(name for stack in stacks for name in techniques_of(stack)):
+    for name in dict.fromkeys(name for stack in stacks for name in Spelling(stack).names):
         named = lookup("technique", name, catalogue()).card.baselines
         if baseline not in named:
             raise ValueError(
@@ -124,7 +124,7 @@ def pairs_of(
         stack: [
             baseline
             for baseline in wanted
-            if all(baseline in lookup("technique", name, entries).card.baselines for name in techniques_of(stack))
+            if all(baseline in lookup("technique", name, entries).card.baselines for name in Spelling(stack).names)
         ]
         for stack in map(canonical, stacks)
     }
@@ -147,13 +147,13 @@ def pairs_of_stack(setting: Setting, stack: str, against: str | None = None, tas
 
     Raises UnknownId, or ValueError where the parts' cards name no common reference or task.
     """
-    parts = parts_of(stack)
+    parts = Spelling(stack).members
     if not parts:
         raise ValueError(
             f"a stack joins two techniques or more by +, and {stack!r} does not; "
             f"measure one alone with: leantrain compare {stack}"
         )
-    asked = {part: reference_of(part) for part in parts}
+    asked: dict[str, tuple[str, Task]] = {part: reference_of(part) for part in parts}
     references = {part: reference for part, (reference, _) in asked.items()}
     tasks = {part: own for part, (_, own) in asked.items()}
     if against is None and len(set(references.values())) > 1:

@@ -8,10 +8,11 @@ begin with a letter, so a ``+`` before a digit is part of a number (``lion:facto
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import GetPydanticSchema
+from pydantic import AfterValidator, GetPydanticSchema
 
 from suite.record.files import Stored
 
@@ -24,9 +25,6 @@ Split = Literal["pretrain", "source", "adapt"]
 SIZES: tuple[Size, ...] = get_args(Size)
 RECIPES: tuple[RecipeName, ...] = get_args(RecipeName)
 TASKS: tuple[Task, ...] = get_args(Task)
-
-BASELINE = "baseline"
-"""The spelling of the empty stack."""
 
 IMPLEMENTATION, OWN = "implementation", "own"
 """The setting of a technique that names whose it is: ours, or a package's (:mod:`suite.entries.packages`)."""
@@ -65,15 +63,11 @@ class Setting(Stored):
         return f"{self.baseline} {self.size} ({self.recipe}, {self.task})"
 
 
-class Job(Stored):
-    """One training run: a setting, a stack in its canonical spelling, a seed."""
-
-    setting: Setting
-    stack: str = BASELINE
-    seed: int = 0
-
-
 # the spelling of a stack ----------------------------------------------------------------------------------------------
+
+
+EMPTY = "baseline"
+"""How the empty stack is spelled."""
 
 
 class StackError(ValueError):
@@ -101,45 +95,76 @@ def split(text: str) -> list[tuple[str, dict[str, str]]]:
     return parts
 
 
-def join(techniques: Sequence[tuple[str, Mapping[str, str]]]) -> str:
-    """The inverse of :func:`split`: one canonical spelling for a stack."""
-    return "+".join(
-        name + (":" + ",".join(f"{key}={values[key]}" for key in sorted(values)) if values else "")
-        for name, values in techniques
+class Spelling(str):
+    """A stack as a value: its text, and what that says of each technique. Whoever takes a text makes it one; a text is
+    read once. The empty stack is ``baseline`` and names no technique. Raises StackError for what spells no stack."""
+
+    parts: tuple[tuple[str, Mapping[str, str]], ...]
+
+    def __new__(cls, text: str) -> Spelling:
+        return text if isinstance(text, cls) else _value_of(text)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the techniques."""
+        return [name for name, _ in self.parts if name != EMPTY]
+
+    @property
+    def members(self) -> list[Spelling]:
+        """The stacks of one technique that this is made of; none where it is one itself."""
+        return [join([part]) for part in self.parts] if len(self.parts) > 1 else []
+
+    def without(self, technique: str) -> Spelling:
+        """The stack of all others."""
+        return join([part for part in self.parts if part[0] != technique])
+
+
+@lru_cache(maxsize=1 << 14)  # that of each record
+def _value_of(text: str) -> Spelling:
+    stack = str.__new__(Spelling, text or EMPTY)
+    stack.parts = () if stack == EMPTY else tuple(split(text))
+    if not stack.parts and stack != EMPTY:
+        raise StackError(f"{text!r} names no technique")
+    return stack
+
+
+BASELINE = Spelling(EMPTY)
+"""The empty stack."""
+
+
+def join(techniques: Iterable[tuple[str, Mapping[str, str]]]) -> Spelling:
+    """The stack of techniques with these settings, in its canonical spelling."""
+    return Spelling(
+        "+".join(
+            name + (":" + ",".join(f"{key}={values[key]}" for key in sorted(values)) if values else "")
+            for name, values in techniques
+        )
     )
 
 
-def canonical(stack: str) -> str:
+def canonical(stack: str) -> Spelling:
     """One spelling for a stack, so that equal stacks have equal records."""
-    return BASELINE if stack in ("", BASELINE) else join(split(stack))
+    return join(Spelling(stack).parts)
 
 
-def techniques_of(stack: str) -> list[str]:
-    """The ids in a stack; none for the baseline, and none where a record holds what is no stack."""
-    try:
-        return [name for name, _ in split(stack) if name != BASELINE]
-    except StackError:
-        return []
+StackText = Annotated[str, AfterValidator(Spelling)]
+"""Of a field: whatever text it is made of, it holds a value."""
 
 
-def parts_of(stack: str) -> list[str]:
-    """The stacks of one technique that a stack is made of; none where it is one itself."""
-    try:
-        parts = split(stack)
-    except StackError:  # a record may hold anything
-        return []
-    return [join([part]) for part in parts] if len(parts) > 1 else []
+class Job(Stored):
+    """One training run: a setting, a stack in its canonical spelling, a seed."""
+
+    setting: Setting
+    stack: StackText = BASELINE
+    seed: int = 0
 
 
 def package_of(stack: str) -> str:
-    """The package whose implementation a technique of the stack is; "" where all are ours, or it is no stack."""
-    try:
-        named = [settings.get(IMPLEMENTATION, OWN) for _, settings in split(stack)]
-    except StackError:  # a record may hold anything
-        return ""
-    return next((each for each in named if each != OWN), "")
+    """The package whose implementation a technique of the stack is; "" where all are ours."""
+    named = (settings.get(IMPLEMENTATION, OWN) for _, settings in Spelling(stack).parts)
+    return next((name for name in named if name != OWN), "")
 
 
 def is_updates_alone(stack: str) -> bool:
     """Whether the stack's steps are an optimizer's updates alone."""
-    return any(settings.get(PART) == UPDATE for _, settings in split(stack))
+    return any(settings.get(PART) == UPDATE for _, settings in Spelling(stack).parts)

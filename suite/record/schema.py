@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from suite.record.files import Stored, parse_versioned, printable, repeats_nothing
-from suite.record.job import Setting, StackError, split
+from suite.record.job import Setting, Spelling
 from suite.record.numerics import NATIVE
 
 SCHEMA_VERSION = 2
@@ -41,6 +41,7 @@ Steps = Annotated[int, Field(ge=0, le=10**12)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(max_length=2000)]
+StackName = Annotated[Name, AfterValidator(Spelling)]
 
 LONGEST = 8000  # characters of a failure's reason or traceback
 
@@ -287,7 +288,7 @@ class Evidence(Stored):
 class Ended(Stored):
     """How a run ended."""
 
-    stack: Name  # "baseline" or the techniques in canonical spelling
+    stack: StackName  # "baseline" or the techniques in canonical spelling
     code: Annotated[Code, Shared]
     status: Status = "ok"
     reason: Reason = ""
@@ -445,7 +446,7 @@ class Renewal(Stored):
     id: Name
     started: Moment
     family: Name
-    stack: Name
+    stack: StackName
     old: Name
     new: Name
     machine: Name = ""
@@ -486,23 +487,12 @@ def parse(line: bytes | str) -> Line:
     assert known is not None
     if not as_written and (place := _read_otherwise(json.loads(content), json.loads(known.model_dump_json()))):
         raise ValueError(f"not a record: {printable(place)} is of another type")
-    for stack in stacks_of(known):  # type: ignore[arg-type]
-        _spelled(stack)
     return known  # type: ignore[return-value]
 
 
 def stacks_of(line: Line) -> list[str]:
     """The stacks that a line is of."""
     return [side.stack for side in line.contenders] if isinstance(line, Timed) else [line.stack]
-
-
-@lru_cache(maxsize=1 << 12)  # of each record
-def _spelled(stack: str) -> None:
-    """Raises ValueError for what is no stack."""
-    try:
-        split(stack)
-    except StackError as error:
-        raise ValueError(f"not a record: {printable(str(error))}") from None
 
 
 NUMBERS = {int, float}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from suite.entries.card import Card
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
-from suite.record.job import is_updates_alone, package_of, techniques_of
+from suite.record.job import Spelling, is_updates_alone, package_of
 from suite.record.schema import Timed
 from suite.show.described import Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow
 from suite.show.pages.board import change, failure_lines, leaning, machine_line, text, timings_text, unverified_text
@@ -45,7 +45,7 @@ class PeerRow:
     @property
     def technique(self) -> str:
         """The one technique of both sides; of what is no such pair, its stack."""
-        names = techniques_of(self.row.stack)
+        names = Spelling(self.row.stack).names
         return names[0] if len(names) == 1 else self.row.stack
 
     @property

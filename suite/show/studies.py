@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from suite.entries.card import Card
 from suite.judge.studies import Study, StudyTable
-from suite.record.job import techniques_of
+from suite.record.job import Spelling
 from suite.record.text import in_html
 from suite.show.described import Article, Figure, Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow, slug
 from suite.show.pages import markup
@@ -67,7 +67,7 @@ def placed_studies(
     taken = {name for row in rows for name in (row.anchor, row.identity, row.technique)}
     sections: dict[str, PlacedRow] = {}
     for row in sorted(rows, key=lambda row: len(row.row.stack), reverse=True):
-        sections |= dict.fromkeys(techniques_of(row.row.stack), row)  # the shortest stack is the technique alone
+        sections |= dict.fromkeys(Spelling(row.row.stack).names, row)  # the shortest stack is the technique alone
     placed = []
     for each in sorted(studies, key=lambda each: (*_title(each.study), each.study.machine.name, str(each.study.made))):
         study = each.study

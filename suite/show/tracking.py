@@ -20,6 +20,7 @@ from typing import Any
 
 from suite.judge.known import Known, counters_of, timed_pair
 from suite.judge.metrics import METRICS, values
+from suite.record.job import Spelling
 from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed, Witness
 from suite.record.seal import sealed
 
@@ -137,7 +138,8 @@ def name(line: Piece, side: Run) -> str:
 
 def tags(line: Piece, side: Run) -> list[str]:
     at = line.conditions
-    named = [at.baseline, at.size, at.recipe, at.task, at.device, line.kind, side.status, *side.stack.split("+")]
+    named = [at.baseline, at.size, at.recipe, at.task, at.device, line.kind, side.status]
+    named += Spelling(side.stack).members or [side.stack]
     named += [line.pairing] if isinstance(line, Timed) else []
     return [each[:TAG_LENGTH] for each in dict.fromkeys(named)]
 

@@ -20,8 +20,9 @@ DROPPED = 0.5  # the baselines drop nothing out at the small sizes
 def scheduled_probes(recording: Recording, own: Scheduled) -> dict[str, float]:
     """Of a technique that plans. ``changed`` and ``changed_with_dropout``: as :func:`changed_gradients`;
     ``runs_beside_plan``: forward passes of blocks in the step, more or fewer than planned; ``extra_forwards``: over
-    the blocks there are; ``peak_over_predicted``: most bytes alive in a pass, over the simulation's; and
-    ``peak_over_budget``."""
+    the blocks there are; ``peak_over_predicted``: most bytes of activations, their gradients and those of the
+    weights that are alive at once in a pass, over the simulation's, which counts a value until its transfer ends (on a
+    CPU it is there at once); and ``peak_over_budget``."""
     run, plan = recording.run, own.plan(recording.run)
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
     beside = sum(

@@ -1,6 +1,7 @@
 """A card's schema: every problem is named with its file and field."""
 
 import json
+import statistics
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,21 @@ def test_any_damage_to_a_file_gives_a_card_or_a_clear_error(
 )
 def test_hostile_values_give_a_clear_error(value: str, tmp_path: Path) -> None:
     assert read(GOOD.replace("expected = 1.0", f"expected = {value}").encode(), tmp_path) is None
+
+
+def test_half_of_the_cards_are_read_at_a_glance() -> None:
+    lines = [(entry.folder / "card.toml").read_text("utf-8").count("\n") for entry in catalogue().values()]
+    assert statistics.median(lines) <= 80
+
+
+def test_what_is_measured_says_where_its_paper_saw_it() -> None:
+    unsaid = {
+        f"{name}.{claim.id}"
+        for name, entry in catalogue().items()
+        for claim in entry.card.claim
+        if claim.kind in ("measured", "quality") and not (claim.setting and claim.setting.sentence)
+    }
+    assert unsaid == set()
 
 
 def test_a_claim_says_where_its_paper_saw_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from suite.entries.packages import built, done_by, in_form_of, is_installed, pac
 from suite.entries.sources import code_of, roots_of
 from suite.entries.updates import UPDATES
 from suite.loop.recipe import Recipe
-from suite.record.job import Setting, StackError, is_updates_alone, package_of, techniques_of
+from suite.record.job import Setting, Spelling, StackError, is_updates_alone, package_of
 from suite.show import peers
 from tests.runs import new_run
 
@@ -80,7 +80,7 @@ def test_a_package_is_code_of_its_own_and_none_of_ours() -> None:
 
 def test_a_stack_says_whose_it_is() -> None:
     assert package_of("lora:implementation=peft,rank=4") == "peft" and package_of("lora:implementation=own") == ""
-    assert package_of("a:b:c++") == "" and techniques_of(done_by("timm", "lion")) == ["lion"]
+    assert Spelling(done_by("timm", "lion")).names == ["lion"]
     assert is_updates_alone(updates_of("lion:factor=5")) and not is_updates_alone("lion")
 
 

@@ -10,7 +10,7 @@ from suite.entries.spelling import build
 from suite.judge.claims import control_of, stack_of
 from suite.measure.controls import control_pairs
 from suite.measure.plan import CampaignPlan, Pair, Wanted, pairs_of
-from suite.record.job import Setting, techniques_of
+from suite.record.job import Setting, Spelling
 from suite.record.store import Records
 
 GPT = Setting(baseline="gpt")
@@ -59,5 +59,5 @@ def test_both_sides_can_be_made_wherever_the_claim_is_judged(card: Card, claim: 
     for side in (stack_of(card, claim), control_of(claim)):
         assert reference_of(side) == (card.reference, card.task)
         assert build(side)
-        for technique in techniques_of(side):
+        for technique in Spelling(side).names:
             assert {*(claim.baselines or card.baselines)} <= {*catalogue()[technique].card.baselines}

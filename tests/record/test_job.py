@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from suite.record.job import SIZES, Job, Setting, canonical, join, parts_of, split, techniques_of
+from suite.record.job import BASELINE, SIZES, Job, Setting, Spelling, StackError, canonical, join
 from suite.record.schema import Conditions
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
@@ -20,12 +22,26 @@ STACKS = st.lists(PARTS, min_size=1, max_size=4, unique_by=lambda part: part[0])
 def test_a_stack_is_the_join_of_its_parts(parts: list[tuple[str, dict[str, str]]]) -> None:
     stack = join(parts)
     assert canonical(stack) == stack
-    assert [split(part)[0] for part in parts_of(stack)] == (split(stack) if len(parts) > 1 else [])
-    assert techniques_of(stack) == [name for name, _ in parts if name != "baseline"]
+    assert [part.parts[0] for part in stack.members] == (list(stack.parts) if len(parts) > 1 else [])
+    assert stack.names == [name for name, _ in parts if name != "baseline"]
+    assert all(stack.without(name).names == [other for other in stack.names if other != name] for name in stack.names)
 
 
-def test_a_record_may_hold_what_is_no_stack() -> None:
-    assert (techniques_of("a:b"), parts_of("a:b+c:d"), techniques_of("baseline")) == ([], [], [])
+def test_a_text_is_read_once_and_is_a_value_from_there_on() -> None:
+    stack = Spelling("lion+lawa:k=4")
+    assert (
+        Spelling("lion+lawa:k=4") is stack is Spelling(stack) is Job(setting=Setting(baseline="gpt"), stack=stack).stack
+    )
+    assert stack == "lion+lawa:k=4" and copy.deepcopy(stack) is stack
+    assert Spelling("") == BASELINE and not Spelling(BASELINE).names and not Spelling(BASELINE).parts
+
+
+@pytest.mark.parametrize("text", [" ", "a:b", "a+", "a+a", "a:k=1,k=2"])
+def test_what_spells_no_stack_is_refused_at_the_door(text: str) -> None:
+    with pytest.raises(StackError):
+        Spelling(text)
+    with pytest.raises(ValidationError):
+        Job(setting=Setting(baseline="gpt"), stack=text)
 
 
 def test_a_setting_changes_by_copies_and_settings_are_keys() -> None:

@@ -42,6 +42,11 @@ def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:
     entry = Entry(whole.id, whole.folder, whole.module)
     entry.__dict__["card"] = whole.card.model_copy(update={"claim": (), "properties": ()})
     assert not is_as_tried(entry)
+    said_otherwise = [
+        each.model_copy(update={"statement": "other words", "note": "a note"}) for each in whole.card.claim
+    ]
+    entry.__dict__["card"] = whole.card.model_copy(update={"claim": tuple(said_otherwise)})
+    assert is_as_tried(entry)
     noticed_by = kept()[whole.id]["noticed_by"]
     assert isinstance(noticed_by, dict)
     name, sentence = noticed_by.popitem()

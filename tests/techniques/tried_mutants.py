@@ -37,13 +37,17 @@ IN_EVERY_RUN = frozenset({  # of each category the one, or one of those, that ta
     "acgc", "amp_bf16", "bitfit", "ckpt_chen_sqrt", "compound_grow", "dfss", "esam", "flip", "is_gradnorm", "lars",
     "lion", "overparam_generalization", "qsgd", "skipinit", "snip", "spgemm", "zero1", "zero_offload",
 })  # fmt: skip
+WORDS = {"statement", "place", "note", "setting"}
+"""What a claim says for its reader, and no try depends on."""
 
 
 def sha256_of(entry: Entry) -> str:
     """Of all that a try of an entry depends on, but for the harness."""
     settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
     parts = [json.dumps(versions()), *(code_of(setting, entry.id).counts for setting in settings)]
-    parts += [judged.model_dump_json(exclude_defaults=True) for judged in entry.card.judged if is_exact(judged)]
+    parts += [
+        claim.model_dump_json(exclude_defaults=True, exclude=WORDS) for claim in entry.card.judged if is_exact(claim)
+    ]
     parts.append((entry.folder / FILE).read_text("utf-8"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

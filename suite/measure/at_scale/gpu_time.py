@@ -36,7 +36,7 @@ from suite.meters.operators import OperatorTrace
 from suite.record import gpu_times, step_traces
 from suite.record.devices import Gpu
 from suite.record.gpu_times import GpuTimes, ModelledTime
-from suite.record.job import Setting, Task, canonical, techniques_of
+from suite.record.job import Setting, Spelling, Task, canonical
 from suite.record.modelled import PROVENANCE, TIME, Band, Change, believed
 from suite.record.operators import IN, OUT, Operator, TracedStep
 from suite.record.placed import CountPlace
@@ -178,7 +178,7 @@ def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
 
 def _declared_bytes(stack: str, dtype: str) -> float | None:
     """Bytes that a step moves for each parameter, by the benches of the stack's techniques."""
-    for name in techniques_of(stack):
+    for name in Spelling(stack).names:
         entry = catalogue()[name]
         if (entry.folder / "peer.py").is_file():
             benches = import_module(entry.module.rpartition(".")[0] + ".peer").BENCHES

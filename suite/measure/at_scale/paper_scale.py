@@ -378,16 +378,16 @@ def survey(
     gets what failed, which is not kept."""
     at = scale.setting.but(steps=scale.setting.steps or STEPS)
     wanted: dict[tuple[Setting, str], tuple[str, int | None]] = {}  # to what each is compared with, its ranks
-    for stack in map(canonical, stacks):
+    for asked in map(canonical, stacks):
         try:
-            reference, own = ask(compared_with, stack, at.task)
+            reference, own = ask(compared_with, asked, at.task)
             sides = {
-                each: (ask(compared_with, each, at.task)[0], ask(spelled_ranks, each)) for each in (reference, stack)
+                side: (ask(compared_with, side, at.task)[0], ask(spelled_ranks, side)) for side in (reference, asked)
             }
         except ContenderFailed as failure:
-            failed(StepCount.of_failure(stack, failure))
+            failed(StepCount.of_failure(asked, failure))
             continue
-        wanted |= {(at.but(task=task or own), each): other for each, other in sides.items()}
+        wanted |= {(at.but(task=task or own), side): other for side, other in sides.items()}
     codes = {(each.place, each.stack): each.code for each in known.counts}
     for done, ((setting, stack), (reference, ranks)) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)

@@ -59,7 +59,7 @@ from suite.measure.links import LinkedNodes, enter, holders
 from suite.measure.rules import oversight
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import Watch
-from suite.record.job import BASELINE, Job, Setting, StackError, split, techniques_of
+from suite.record.job import Job, Setting, Spelling, StackError
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
 from suite.record.scratch import scratch
@@ -125,7 +125,7 @@ def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
     """
     key, whole = (job.setting.but(steps=None, rate=1.0), job.stack), (job.setting, job.stack)
-    if not techniques_of(job.stack):
+    if not Spelling(job.stack).names:
         return 1
     if whole in _without_world_size:
         raise _without_world_size[whole]
@@ -147,7 +147,7 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
 
     Raises UnknownId or StackError for one that cannot be built, ContenderFailed where a technique's code fails.
     """
-    names = dict.fromkeys(name for stack in stacks if stack != BASELINE for name, _ in split(stack))
+    names = dict.fromkeys(name for stack in stacks for name in Spelling(stack).names)
     for name in names:
         lookup("technique", name, catalogue())  # at once, without a process
     if names:
@@ -191,7 +191,7 @@ def _ranks(job: Job) -> int:
 
 
 def _built(stacks: tuple[str, ...]) -> None:
-    for name in dict.fromkeys(name for stack in stacks for name in techniques_of(stack)):
+    for name in dict.fromkeys(name for stack in stacks for name in Spelling(stack).names):
         entry = lookup("technique", name, catalogue())
         try:
             _ = entry.technique

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from suite.entries.catalogue import catalogue, lookup, reference_of
-from suite.record.job import BASELINE, join, split
+from suite.record.job import Spelling, join
 
 RANKS = "ranks"
 
@@ -13,10 +13,10 @@ RANKS = "ranks"
 def is_distributed(stack: str) -> bool:
     """Whether a technique of the stack trains on several ranks, by its hyper-parameter ``ranks``. Raises UnknownId or
     StackError."""
-    return any(_has_ranks(name) for name, _ in _parts(stack))
+    return any(_has_ranks(name) for name in Spelling(stack).names)
 
 
-def with_ranks(stack: str, ranks: int) -> str:
+def with_ranks(stack: str, ranks: int) -> Spelling:
     """The stack on ``ranks`` ranks, in its canonical spelling.
 
     Raises ValueError where none of its techniques distributes a model, UnknownId or StackError for no stack.
@@ -26,13 +26,16 @@ def with_ranks(stack: str, ranks: int) -> str:
             f"{stack} trains in one process: stack it on a technique that distributes a model, or leave out --ranks"
         )
     return join(
-        [(name, {**values, RANKS: str(ranks)} if _has_ranks(name) else values) for name, values in _parts(stack)]
+        [
+            (name, {**values, RANKS: str(ranks)} if _has_ranks(name) else values)
+            for name, values in Spelling(stack).parts
+        ]
     )
 
 
 def spelled_ranks(stack: str) -> int | None:
     """Reads how many ranks the stack's spelling asks for; None where it leaves that to its techniques."""
-    said = [values[RANKS] for name, values in _parts(stack) if RANKS in values and _has_ranks(name)]
+    said = [values[RANKS] for name, values in Spelling(stack).parts if RANKS in values and _has_ranks(name)]
     return int(said[0]) if said else None
 
 
@@ -40,10 +43,6 @@ def reference_with_ranks(stack: str, ranks: int) -> str:
     """The reference of the stack's cards, on as many ranks where it has some: both sides get equal hardware."""
     reference, _ = reference_of(stack)
     return with_ranks(reference, ranks) if is_distributed(reference) else reference
-
-
-def _parts(stack: str) -> list[tuple[str, dict[str, str]]]:
-    return [] if stack in ("", BASELINE) else split(stack)
 
 
 def _has_ranks(name: str) -> bool:

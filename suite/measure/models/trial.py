@@ -29,7 +29,7 @@ from suite.measure.models.matrix import Cell
 from suite.meters.holders import Living
 from suite.model.anatomy import NoBlocks
 from suite.reading.recording import Recording, instruments, with_few_examples
-from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Task, techniques_of
+from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Spelling, Task
 from suite.record.schema import Evaluation
 
 STEPS = 16
@@ -133,7 +133,7 @@ class Trials:
 
     def _reads(self, stack: str) -> bool:
         """Whether the probes of the stack can read steps of this model: some know their baselines' own models alone."""
-        modules = instruments(techniques_of(stack))
+        modules = instruments(Spelling(stack).names)
         if self.setting.model is not None:
             return not any(getattr(module, "OF_ITS_BASELINES", False) for module in modules.values())
         return all(self.setting.baseline in catalogue()[name].card.baselines for name in modules)

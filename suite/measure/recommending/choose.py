@@ -38,7 +38,7 @@ from suite.measure.recommending.costs import Counting
 from suite.measure.recommending.members import members_for
 from suite.record.amounts import amount_of
 from suite.record.devices import Gpu
-from suite.record.job import BASELINE, StackError, canonical, techniques_of
+from suite.record.job import BASELINE, Spelling, StackError, canonical
 
 ALONE = 3  # one of so many counts is of a member alone
 
@@ -82,7 +82,7 @@ def check(question: Question) -> None:
     with aside() as apart:
         apart.check(question.stacks)
     for stack in question.stacks:
-        for name in techniques_of(stack):
+        for name in Spelling(stack).names:
             if reason := lookup("technique", name, catalogue()).card.own_loop:
                 raise StackError(f"{name} does not apply to a loop of your own: {reason}")
 
@@ -143,7 +143,7 @@ def _own(
     """The user's own stacks."""
     by_id = {each.id: each for each in everyone}
     spelled_so = [canonical(each) for each in asked]
-    members = [tuple(by_id[name] for name in techniques_of(each)) for each in spelled_so]
+    members = [tuple(by_id[name] for name in Spelling(each).names) for each in spelled_so]
     return [
         candidate(each, cost, plain)
         for each, cost in zip(members, counting.costs(spelled_so, progress))

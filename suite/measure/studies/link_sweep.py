@@ -128,7 +128,9 @@ def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
     setting = lab.setting.but(steps=steps)
     end_s = time.monotonic() + 60 * lab.minutes
     with ExitStack() as held:
-        contenders = {side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)}
+        contenders: dict[str, Contender] = {
+            side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)
+        }
         ranks = max(each.world_size for each in contenders.values())
         network = None if why else held.enter_context(LinkedNodes(ranks))
         for each in contenders.values():

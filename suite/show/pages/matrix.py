@@ -22,7 +22,7 @@ from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval, false_alarm_interval
 from suite.judge.verdicts import NOT_EXERCISED
-from suite.record.job import techniques_of
+from suite.record.job import Spelling
 from suite.show.pages.board import HEADLINE, THREEFOLD, bounded, leaning, number, version_text
 
 COSTS = tuple(METRICS[name] for name in ("peak_tensor_bytes", "training_flops", "energy"))
@@ -550,7 +550,7 @@ def matrix(rows: Iterable[Row], goods: Mapping[str, Good] = MappingProxyType({})
 
 def sold(stack: str, goods: Mapping[str, Good]) -> Good | None:
     """What a stack of one technique sells; None of several, which have no card."""
-    names = techniques_of(stack)
+    names = Spelling(stack).names
     return goods.get(names[0]) if len(names) == 1 else None
 
 

@@ -14,7 +14,7 @@ from suite.entries.card import Card, Good
 from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
 from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row, of_version
-from suite.record.job import techniques_of
+from suite.record.job import Spelling
 from suite.record.text import in_html
 from suite.show import answer
 from suite.show.answer import AtPaperSize, SizedCell
@@ -81,7 +81,7 @@ def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
 
 def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
     """The categories of those techniques in the stack that are installed."""
-    return sorted({cards[name].category for name in techniques_of(stack) if name in cards})
+    return sorted({cards[name].category for name in Spelling(stack).names if name in cards})
 
 
 def kinds(stack: str, cards: Mapping[str, Card]) -> str:
@@ -355,7 +355,7 @@ def _verdicts(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
 
 def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
     """List the techniques that stand in no row: neither alone, nor in a stack, nor as the reference."""
-    measured = {name for row in rows for name in (*techniques_of(row.stack), row.reference)}
+    measured = {name for row in rows for name in (*Spelling(row.stack).names, row.reference)}
     return sorted(set(cards) - measured)
 
 

@@ -25,7 +25,7 @@ from suite.record import gpu_times
 from suite.record import references as of_references
 from suite.record.files import read_plain_text
 from suite.record.gpu_times import GpuTimes
-from suite.record.job import techniques_of
+from suite.record.job import Spelling
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store
@@ -143,7 +143,7 @@ class Report:
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)
         calibrations, unread = beside(folder)
-        named = {name for stack in stacks for name in techniques_of(stack)}
+        named = {name for stack in stacks for name in Spelling(stack).names}
         tried, unread_models = matrix.read_or_why(folder)
         models = tried.of(named if stacks else tried.cells, on) if tried else None
         counts, unread_counts = counts_at_scale(folder, named if stacks else (), on)

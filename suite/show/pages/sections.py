@@ -14,7 +14,7 @@ from suite.judge.claims import Judgement
 from suite.judge.metrics import METRICS, Metric
 from suite.judge.rows import Row, of_version
 from suite.judge.verdicts import rank
-from suite.record.job import techniques_of
+from suite.record.job import Spelling
 from suite.record.text import in_html
 from suite.show import by_others, claims, gpu_page, peers
 from suite.show.bibtex import bibtex
@@ -107,7 +107,7 @@ def _technique(
     ranges: Ranges, studies: Mapping[str, str], sizes: sized.SizesOfStack | None,
 ) -> str:  # fmt: skip
     cards = report.cards
-    names = techniques_of(stack)
+    names = Spelling(stack).names
     known = [cards[name] for name in names if name in cards]
     kind = kinds(stack, cards)
     own = [judgement for name in names for judgement in judged.get(name, ())] if len(names) == 1 else []
@@ -276,7 +276,7 @@ def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folde
     """Commands, a stack, one's own loop, citations."""
     baseline = placed[0].row.conditions.baseline
     commands = [f"leantrain compare {stack} -b {baseline}"]
-    if len(techniques_of(stack)) == 1:
+    if len(Spelling(stack).names) == 1:
         other = "OTHER" if stack != "OTHER" else "ANOTHER"
         commands += [
             f"leantrain stack {stack}+{other} -b {baseline}     # does it still help together with another one?",
@@ -286,7 +286,7 @@ def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folde
     parts = [f'<pre tabindex="0"><code>{in_html(chr(10).join(commands))}</code></pre>']
     imports = [
         f"from {folder.module} import {', '.join(folder.names)}"
-        for name in techniques_of(stack)
+        for name in Spelling(stack).names
         if (folder := folders.get(name)) and folder.names
     ]
     if imports:
