@@ -157,7 +157,7 @@ def count(
             counts = paper_scale.side_by_side(stacks or ["baseline"], scale, task_of(training), progress, apart.counted)
             times = _times(counts, gpu, apart) if gpu else []
     if as_json:
-        known = [each.as_dict() for each in counts]
+        known = [counted.as_dict() for counted in counts]
         print(json.dumps([a | {"modelled": b.as_dict()} for a, b in zip(known, times)] or known, indent=1))
     for at, each in enumerate([] if as_json else counts):
         out.print(escape(title(each)))
@@ -170,9 +170,9 @@ def count(
         if times:
             _show_times(times[at], each)
         out.print()
-    if any(side.failed for each in counts for side in (each.stack, each.reference) if side):
+    if any(side.failed for counted in counts for side in (counted.stack, counted.reference) if side):
         raise typer.Exit(int(Exit.RUN_FAILED))
-    if all(each.stack.counters is None for each in counts):
+    if all(counted.stack.counters is None for counted in counts):
         raise typer.Exit(int(Exit.UNFIT))
 
 
@@ -181,7 +181,7 @@ def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside
     from suite.measure.at_scale.gpu_time import times_beside
     from suite.record.devices import by_any_name
 
-    return [times_beside(each, by_any_name()[gpu], trace=apart.traced) for each in counts]
+    return [times_beside(counted, by_any_name()[gpu], trace=apart.traced) for counted in counts]
 
 
 def _show_times(times: TimesBeside, counts: SideBySide) -> None:
@@ -224,7 +224,7 @@ def _keep_times(
     with bar(quiet=as_json) as progress, aside() as apart:
         apart.check(wanted)
         known = survey_times(wanted, scale, device, folder, task, progress, apart.traced)
-    shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
+    shown = [time for time in known.times if time.gpu == name and time.stack in wanted]
     if as_json:
         print(json.dumps([each.model_dump() for each in shown], indent=1))
     else:
@@ -339,10 +339,10 @@ def plan(
         for line in title(planned):
             out.print(escape(line))
         show_table(("technique", "time", "of plain", "peak", "runs again", "moved out", "solved in"), lines(planned))
-        for each in planned.answers:
-            if each.plan is None:
-                out.print(escape(f"{each.technique}: {each.why_not}"))
+        for answer in planned.answers:
+            if answer.plan is None:
+                out.print(escape(f"{answer.technique}: {answer.why_not}"))
         if installing := next(filter(None, map(planned.line, planned.answers)), ""):
             out.print(escape(f"In a loop of yours, the fastest: {installing}"))
-    if all(each.plan is None for each in planned.answers):
+    if all(answer.plan is None for answer in planned.answers):
         raise typer.Exit(int(Exit.REGRESSED))

@@ -80,8 +80,8 @@ class Predictable:
 @cache
 def known_rows() -> tuple[Predictable, ...]:
     """The rows that have a time and a trace."""
-    found = ((row, step_of_row(row)) for row in rows() if row.measured_s)
-    return tuple(Predictable(row, step, devices()[row.device]) for row, step in found if step is not None)
+    rows_with_steps = ((row, step_of_row(row)) for row in rows() if row.measured_s)
+    return tuple(Predictable(row, step, devices()[row.device]) for row, step in rows_with_steps if step is not None)
 
 
 def step_of_row(row: PublishedRow) -> TracedStep | None:
@@ -152,7 +152,7 @@ class Fit:
         self._links = [at["link", where] for where in WHERE]
         self._hidden_s, self._waited_s = (
             np.array([[[way[phase, across] for across in (False, True)] for phase in PHASES] for way in kind])
-            for kind in ([each.hidden for each in ways], [each.waited for each in ways])
+            for kind in ([way.hidden for way in ways], [way.waited for way in ways])
         )
         self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
 
@@ -177,9 +177,9 @@ class Fit:
     def solved(self) -> dict[tuple[str, ...], float]:
         """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
         most."""
-        tables = Counter(each.row.table for each in self.rows)
-        weight = np.array([math.sqrt(min(1.0, 30 / tables[each.row.table])) for each in self.rows])
-        measured = np.array([each.measured_s for each in self.rows])
+        tables = Counter(row.row.table for row in self.rows)
+        weight = np.array([math.sqrt(min(1.0, 30 / tables[row.row.table])) for row in self.rows])
+        measured = np.array([row.measured_s for row in self.rows])
         spread = np.array([SPREAD[name[0]] for name in self.names])
 
         def residuals(values: Floats) -> Floats:
@@ -188,8 +188,8 @@ class Fit:
 
         if not self.rows:
             return {}
-        found = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
-        return dict(zip(self.names, map(float, found.x)))
+        fit = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
+        return dict(zip(self.names, map(float, fit.x)))
 
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
         """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
@@ -261,7 +261,7 @@ def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
 
 def held_out() -> list[Residual]:
     """Each row's time, by multipliers fitted to the other sources alone."""
-    return [each for table in SOFTWARE for each in _residuals(*_split(table))]
+    return [residual for table in SOFTWARE for residual in _residuals(*_split(table))]
 
 
 def fitted() -> list[Residual]:
@@ -270,8 +270,8 @@ def fitted() -> list[Residual]:
 
 
 def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
-    own = [each for each in known_rows() if each.row.table == table]
-    return [each for each in known_rows() if each.row.table != table], own
+    own = [row for row in known_rows() if row.row.table == table]
+    return [row for row in known_rows() if row.row.table != table], own
 
 
 def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
@@ -318,9 +318,9 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
     """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within."""
     kinds: dict[str, list[float]] = {TIME: []}
-    times = [each for each in times if not each.of.row.host_bound]
-    for each in [*times, *of_ratios]:
-        kinds.setdefault(band_name(each), []).append(each.log_error)
+    times = [time for time in times if not time.of.row.host_bound]
+    for time in [*times, *of_ratios]:
+        kinds.setdefault(band_name(time), []).append(time.log_error)
     return {
         kind: Band(math.expm1(quantile(errors)), len(errors), len(_sources(kind, times, of_ratios)))
         for kind, errors in kinds.items()
@@ -336,16 +336,16 @@ def band_name(of: Residual) -> str:
 
 
 def _sources(kind: str, times: Sequence[Residual], of_ratios: Sequence[Residual]) -> set[str]:
-    return {each.of.row.table for each in [*times, *of_ratios] if band_name(each) == kind}
+    return {time.of.row.table for time in [*times, *of_ratios] if band_name(time) == kind}
 
 
 def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
     """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
     inside = []
-    for each in residuals:
-        band = band_of(each.of.row.table).get(band_name(each))
+    for residual in residuals:
+        band = band_of(residual.of.row.table).get(band_name(residual))
         if band is not None:
-            inside.append(abs(each.log_error) <= math.log1p(band.half_width))
+            inside.append(abs(residual.log_error) <= math.log1p(band.half_width))
     return sum(inside) / len(inside) if inside else math.nan
 
 
@@ -389,7 +389,7 @@ class Comparison:
         solved = Fit(worth_fitting(known_rows())).solved()
         return Believed(
             bands=dict(self.bands), multipliers={" ".join(name): value for name, value in solved.items()},
-            rows=len(self.times), sources=sorted({each.of.row.table for each in self.times}),
+            rows=len(self.times), sources=sorted({time.of.row.table for time in self.times}),
         )  # fmt: skip
 
 
@@ -401,15 +401,15 @@ def study() -> Comparison:
     @cache
     def others(table: str) -> Mapping[str, Band]:
         return bands(
-            [each for each in times if each.of.row.table != table],
-            [each for each in of_ratios if each.of.row.table != table],
+            [time for time in times if time.of.row.table != table],
+            [ratio for ratio in of_ratios if ratio.of.row.table != table],
             fewest_sources=1,
         )
 
     def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[StudySummary]:
         groups: dict[str, list[Residual]] = defaultdict(list)
-        for each in residuals:
-            groups[key(each)].append(each)
+        for residual in residuals:
+            groups[key(residual)].append(residual)
         return [
             StudySummary(by, group, len(own), _median([abs(each.log_error) for each in own]),
                  _median([each.log_error for each in own]), covered(own, others))
@@ -417,14 +417,14 @@ def study() -> Comparison:
         ]  # fmt: skip
 
     def all_lines(residuals: Sequence[Residual]) -> list[StudySummary]:
-        found = lines(residuals, "all", lambda _: "all")
+        summaries = lines(residuals, "all", lambda _: "all")
         for by, key in BY.items():
-            found += lines(residuals, by, lambda each, key=key: key(each.of.row))  # type: ignore[misc]
-        return found
+            summaries += lines(residuals, by, lambda residual, key=key: key(residual.of.row))  # type: ignore[misc]
+        return summaries
 
     return Comparison(
         times, of_ratios, bands(times, of_ratios), all_lines(times),
-        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda each: str(each.change))],
+        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda ratio: str(ratio.change))],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
     )  # fmt: skip
 
@@ -448,5 +448,9 @@ class Peak:
 
 def peaks() -> list[Peak]:
     """The peaks of the rows that have an allocated peak: nothing is fitted."""
-    found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
-    return [Peak(row, each.peak_bytes, row.peak_bytes or math.nan) for row, each in found if each and each.peak_bytes]
+    rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
+    return [
+        Peak(row, each.peak_bytes, row.peak_bytes or math.nan)
+        for row, each in rows_with_traces
+        if each and each.peak_bytes
+    ]

@@ -47,15 +47,15 @@ class GpuTimes(Stored):
 
     def with_newer(self, newer: ModelledTime) -> GpuTimes:
         """These with one more, in the place of an older one of its stack there."""
-        known = {(each.place, each.gpu, each.stack): each for each in [*self.times, newer]}
+        known = {(time.place, time.gpu, time.stack): time for time in [*self.times, newer]}
         return self.model_copy(update={"times": [known[key] for key in sorted(known)]})
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
         """The times of some stacks on some baselines; all where none is named."""
         wanted = [
-            each
-            for each in self.times
-            if (not baselines or each.place.baseline in baselines) and (not stacks or each.stack in stacks)
+            time
+            for time in self.times
+            if (not baselines or time.place.baseline in baselines) and (not stacks or time.stack in stacks)
         ]
         return self.model_copy(update={"times": wanted})
 
@@ -110,9 +110,9 @@ def read_traces(folder: Path) -> Traces:
 def write_traces(traces: Traces, folder: Path) -> None:
     """Writes the traces into a results folder, equal ones to equal bytes. Raises OSError."""
     stored = [
-        {"place": place, "stack": stack, "code": each.code, "step": each.step.as_json() if each.step else "",
-         "unavailable": each.unavailable}
-        for (place, stack), each in sorted(traces.items(), key=lambda item: item[0])
+        {"place": place, "stack": stack, "code": trace.code, "step": trace.step.as_json() if trace.step else "",
+         "unavailable": trace.unavailable}
+        for (place, stack), trace in sorted(traces.items(), key=lambda item: item[0])
     ]  # fmt: skip
     with replacing(folder / TRACES) as partial:
         partial.write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

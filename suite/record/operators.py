@@ -121,7 +121,7 @@ class TracedStep:
 
 
 def _said(operator: Operator) -> dict[str, Any]:
-    values = {each.name: (getattr(operator, each.name), each.default) for each in fields(operator)}
+    values = {field.name: (getattr(operator, field.name), field.default) for field in fields(operator)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
@@ -143,9 +143,9 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
     """
     counts: Counter[Operator] = Counter()
     ours, theirs = dict(shallow.counts), dict(deeper.counts)
-    for each in [each for each in theirs if each in ours]:
-        fewer, now = ours.pop(each), theirs.pop(each)
-        counts[each] += now + layers * (now - fewer)
+    for key in [key for key in theirs if key in ours]:
+        fewer, now = ours.pop(key), theirs.pop(key)
+        counts[key] += now + layers * (now - fewer)
     unpaired = _alike(ours)
     for key, group in _alike(theirs).items():
         befores = unpaired.get(key, [])
@@ -159,8 +159,8 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
 
 def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str], list[Operator]]:
     alike: dict[tuple[str, str, str], list[Operator]] = {}
-    for each in operators:
-        alike.setdefault((each.name, each.phase, each.dtype), []).append(each)
+    for operator in operators:
+        alike.setdefault((operator.name, operator.phase, operator.dtype), []).append(operator)
     return {key: sorted(group, key=lambda each: each.moved_bytes) for key, group in alike.items()}
 
 

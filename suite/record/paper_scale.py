@@ -91,29 +91,31 @@ class PaperScale(Stored):
 
     def with_newer(self, newer: PaperScale) -> PaperScale:
         """Both; a stack's newer count takes the place of its older one."""
-        known = {(each.place, each.stack): each for each in [*self.counts, *newer.counts]}
+        known = {(counted.place, counted.stack): counted for counted in [*self.counts, *newer.counts]}
         return newer.model_copy(update={"counts": [known[key] for key in sorted(known)]})
 
     def beside(self) -> Mapping[CountPlace, list[Beside]]:
         """Shows by place what was counted of every stack and of its reference."""
-        known = {(each.place, each.stack): each for each in self.counts}
+        known = {(counted.place, counted.stack): counted for counted in self.counts}
         return {
             place: [
-                Beside(reference, each)
-                for each in counts
-                if each.stack != each.reference and (reference := known.get((place, each.reference)))
+                Beside(reference, counted)
+                for counted in counts
+                if counted.stack != counted.reference and (reference := known.get((place, counted.reference)))
             ]
             for place, counts in self._by_place()
         }
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> PaperScale:
         """Keeps the counts of some stacks on some baselines, and their references'; all where none is named."""
-        wanted = [each for each in self.counts if not baselines or each.place.baseline in baselines]
+        wanted = [counted for counted in self.counts if not baselines or counted.place.baseline in baselines]
         named = {name for each in wanted if not stacks or each.stack in stacks for name in (each.stack, each.reference)}
         return self.model_copy(update={"counts": [each for each in wanted if each.stack in named]})
 
     def _by_place(self) -> Iterator[tuple[CountPlace, list[SizeCount]]]:
-        for place, counts in groupby(sorted(self.counts, key=lambda each: each.place), key=lambda each: each.place):
+        for place, counts in groupby(
+            sorted(self.counts, key=lambda counted: counted.place), key=lambda counted: counted.place
+        ):
             yield place, list(counts)
 
 

@@ -44,7 +44,11 @@ class AtPaperSize:
 
     def ratios(self, quantity: str) -> dict[str, float]:
         """Ratios by place."""
-        return {each.stack.place.title: ratio for each in self.counts if (ratio := each.ratio(quantity)) is not None}
+        return {
+            counted.stack.place.title: ratio
+            for counted in self.counts
+            if (ratio := counted.ratio(quantity)) is not None
+        }
 
     def known_times(self, gpu: str) -> list[ModelledTime]:
         return [each for each in self.times.get(gpu, ()) if each.ratio is not None]
@@ -55,15 +59,15 @@ NOTHING = AtPaperSize()
 
 def at_paper_sizes(counts: CountsAtScale, times: GpuTimes) -> dict[str, AtPaperSize]:
     """Counts and times at the papers' sizes, by stack."""
-    found: dict[str, dict[str, list[Beside]]] = {}
+    by_stack: dict[str, dict[str, list[Beside]]] = {}
     for every in counts.counts.beside().values():
         for each in every:
             if each.ratio("peak_tensor_bytes") is not None:
-                found.setdefault(each.stack.stack, {}).setdefault(each.stack.place.baseline, []).append(each)
+                by_stack.setdefault(each.stack.stack, {}).setdefault(each.stack.place.baseline, []).append(each)
     modelled: dict[str, dict[str, list[ModelledTime]]] = {}
     for time in times.times:
         modelled.setdefault(time.stack, {}).setdefault(time.gpu, []).append(time)
-    shown = {stack: [min(of, key=_preference) for of in by.values()] for stack, by in found.items()}
+    shown = {stack: [min(of, key=_preference) for of in by.values()] for stack, by in by_stack.items()}
     return {
         stack: AtPaperSize(
             shown.get(stack, ()), modelled.get(stack, {}), any(map(counts.has_changed, shown.get(stack, ())))
@@ -118,9 +122,9 @@ def _modelled(own: AtPaperSize, gpu: str) -> str:
         return _cell(
             label, "n/a" if why else "–", "", "unavailable", why or f"not modelled: leantrain count --keep --gpu {gpu}"
         )
-    ratios = [each.ratio or math.nan for each in times]
-    bands = [_band(each) for each in times]
-    title = "; ".join(f"{each.place.title}: {_with_band(each)}, modelled" for each in times)
+    ratios = [time.ratio or math.nan for time in times]
+    bands = [_band(time) for time in times]
+    title = "; ".join(f"{time.place.title}: {_with_band(time)}, modelled" for time in times)
     words = f"≈{_range(min(ratios), max(ratios))} [{number(min(bands)[0])}, {number(max(high for _, high in bands))}]"
     return _cell(label, words, f"{max(ratios):.6g}", "cost modelled", title)
 
@@ -138,12 +142,12 @@ def _with_band(each: ModelledTime) -> str:
 def _budget(rows: Sequence[Row], every: Sequence[Row]) -> str:
     """The range over baselines, and the trend of those that have several sizes; the rest is said to a pointer."""
     values = {row.conditions.baseline: row.value(BUDGET.name) for row in rows if not row.failed}
-    known = {at: each for at, each in values.items() if each.kind in ("measured", "bound")}
+    known = {at: value for at, value in values.items() if value.kind in ("measured", "bound")}
     if not known:
         return _cell(BUDGET.title, "", "")
     numbers = [1 / each.number for each in known.values() if each.number]
     trends = dict(trends_of(every))
-    arrows = " ".join(dict.fromkeys(each if len(each) == 1 else "?" for each in trends.values())) or "?"
+    arrows = " ".join(dict.fromkeys(trend if len(trend) == 1 else "?" for trend in trends.values())) or "?"
     leans = {leaning(each) for each in known.values()}
     kind = {1: "better", -1: "worse"}.get(leans.pop(), "") if len(leans) == 1 else ""
     said = [f"{at}: {text(each, BUDGET.direction)}, {trends.get(at, in_words(None))}" for at, each in known.items()]
@@ -172,14 +176,14 @@ def goals(own: AtPaperSize, rows: Sequence[Row]) -> dict[str, str]:
     """What a line is sorted by for each of GOALS: the cost ratio, at the papers' sizes where it is known there, the
     largest of several; nothing where it is not surely less, or nobody knows."""
     alone = [row for row in rows if row.split_over == 1 and not row.failed]
-    found = {
+    ratios = {
         "memory": _most(own, alone, "peak_tensor_bytes", "peak_tensor_bytes"),
         "flops": _most(own, alone, "flops", "training_flops"),
         "trained": _most(own, alone, "trainable_parameter_count", "trainable_parameter_count"),
         "traffic": _most(own, [row for row in rows if not row.failed], "communication_bytes", "communication_bytes"),
         "time": _time(own, alone),
     }
-    return {f"goal-{name}": f"{x:.6g}" for name, x in found.items() if x is not None and x < 1}
+    return {f"goal-{name}": f"{x:.6g}" for name, x in ratios.items() if x is not None and x < 1}
 
 
 def _most(own: AtPaperSize, rows: Iterable[Row], counted: str, here: str) -> float | None:
@@ -192,9 +196,9 @@ def _time(own: AtPaperSize, rows: Sequence[Row]) -> float | None:
     """The time of a step, modelled, where both ends of its band are less; else measured here, to the same quality."""
     times = own.known_times(GPUS[0])
     if times:
-        sure = all(_band(each)[1] < 1 for each in times)
-        return max(each.ratio or math.nan for each in times) if sure else None
+        sure = all(_band(time)[1] < 1 for time in times)
+        return max(time.ratio or math.nan for time in times) if sure else None
     values = [row.value("time_to_quality") for row in rows]
-    leans = {leaning(each) for each in values}
-    sooner = [each.number for each in values if leaning(each) > 0]
+    leans = {leaning(value) for value in values}
+    sooner = [value.number for value in values if leaning(value) > 0]
     return min(sooner) if sooner and -1 not in leans else None

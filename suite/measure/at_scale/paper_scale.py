@@ -219,8 +219,8 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
 def model_states(run: Run) -> int:
     """Bytes of parameters, gradients, optimizer state and masters as they are."""
     held = [each for group in run.optimizer.param_groups for each in group["params"]]
-    parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    parameters = list({id(parameter): parameter for parameter in (*run.model.parameters(), *held)}.values())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)])
 
 
@@ -262,7 +262,7 @@ def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
         _fits(run, scale)
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
-        sharded = any(is_sharded(each) for each in run.model.parameters())
+        sharded = any(is_sharded(parameter) for parameter in run.model.parameters())
         # Stock is taken by address, and a DTensor does not say that its part has none.
         with nullcontext() if sharded else before.left_out(*data_of(run)):
             yield run
@@ -273,11 +273,11 @@ KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_
 
 def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
     """Bytes by collective, in the papers' words: torch has several operators for each."""
-    found: Counter[str] = Counter()
+    by_kind: Counter[str] = Counter()
     for operator, size in sizes.items():
         name = operator.strip("_").removesuffix("_base")
-        found[KINDS.get(name, name)] += size
-    return dict(found)
+        by_kind[KINDS.get(name, name)] += size
+    return dict(by_kind)
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
@@ -364,7 +364,7 @@ def survey(
         reference, own = compared_with(asked, at.task)
         setting = at.but(task=task or own)
         wanted |= {(setting, side): compared_with(side, at.task)[0] for side in (reference, asked)}
-    codes = {(each.place, each.stack): each.code for each in known.counts}
+    codes = {(counted.place, counted.stack): counted.code for counted in known.counts}
     for done, ((setting, stack), reference) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
         place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
@@ -406,7 +406,7 @@ def compared_with(stack: str, task: Task) -> tuple[str, Task]:
 def _why(error: RuntimeError) -> str:
     """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
+    outside = [frame for frame in frames if Path(torch.__file__).parent not in Path(frame.filename).parents]
     harness = Path(__file__).parents[2]
     last = ([each for each in outside if harness not in Path(each.filename).parents] or outside)[-1]
     where = f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
@@ -459,7 +459,7 @@ def _without_values(examples: Examples, length: int | None) -> Examples:
     def shape(tensor: Tensor) -> tuple[int, ...]:
         return tensor.shape if length is None else (len(tensor), length, *tensor.shape[2:])
 
-    return Examples({name: torch.empty(shape(each), dtype=each.dtype) for name, each in examples.tensors.items()})
+    return Examples({name: torch.empty(shape(tensor), dtype=tensor.dtype) for name, tensor in examples.tensors.items()})
 
 
 def in_order(examples: int, seed: int, position: int, count: int) -> Tensor:

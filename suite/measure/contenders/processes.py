@@ -134,9 +134,9 @@ def oom_kills() -> int | None:
 def _end(victims_in: Callable[[Mapping[int, LivingProcesses]], set[int]]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while victims := victims_in(living()) - {os.getpid()}:
-        for each in victims:
+        for victim in victims:
             with suppress(OSError):
-                os.kill(each, signal.SIGKILL)
+                os.kill(victim, signal.SIGKILL)
         if time.monotonic() > deadline_s:
             return
         time.sleep(0.005)
@@ -153,4 +153,4 @@ def _below(table: Mapping[int, LivingProcesses], roots: Collection[int]) -> set[
             yield child
             yield from walk(child)
 
-    return {each for root in roots for each in walk(root)}
+    return {node for root in roots for node in walk(root)}

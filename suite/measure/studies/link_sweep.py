@@ -94,9 +94,9 @@ class Sides:
 
     def speed(self, burst_bytes: float = 0.0) -> AlphaBeta:
         """The speed of the link as it is; what its limiter saves up is known."""
-        several = next(each for each in reversed(self.contenders.values()) if each.world_size > 1)
-        found: LinkSpeed = several.link()
-        return AlphaBeta(found.latency_s, found.bytes_per_s, burst_bytes)
+        several = next(contender for contender in reversed(self.contenders.values()) if contender.world_size > 1)
+        speed: LinkSpeed = several.link()
+        return AlphaBeta(speed.latency_s, speed.bytes_per_s, burst_bytes)
 
     def times(self, coin: random.Random) -> dict[str, list[float]]:
         """Seconds of a step of each side, of each round."""
@@ -106,11 +106,11 @@ class Sides:
 
         for side in self.contenders:
             block(side, 0)
-        found: dict[str, list[float]] = {side: [] for side in self.contenders}
+        ratios: dict[str, list[float]] = {side: [] for side in self.contenders}
         for each in in_rounds(list(self.contenders), ROUNDS, coin, block):
             for side, pair in each.block_s.items():
-                found[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
-        return found
+                ratios[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
+        return ratios
 
 
 def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
@@ -125,21 +125,23 @@ def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
         contenders: dict[str, Contender] = {
             side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)
         }
-        ranks = max(each.world_size for each in contenders.values())
+        ranks = max(contender.world_size for contender in contenders.values())
         network = None if why else held.enter_context(LinkedNodes(ranks))
-        for each in contenders.values():
-            each.network = network
-            held.enter_context(each)
+        for contender in contenders.values():
+            contender.network = network
+            held.enter_context(contender)
         sides = Sides(contenders, network)
-        for each in contenders.values():
-            each.prepare()
-            each.set_up()
-            each.block(BURNED)
+        for contender in contenders.values():
+            contender.prepare()
+            contender.set_up()
+            contender.block(BURNED)
         rows = measured(sides, asked.mbit, lab, end_s)
     note = NOTE.format(rounds=ROUNDS) + (f" Measured: unavailable ({why})." if why else "")
     return [
-        StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(each) for each in rows], note),
-        StudyTable(CROSSOVERS, CrossoverRow._fields, [tuple(each) for each in crossovers(rows, asked)], READING),
+        StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(row) for row in rows], note),
+        StudyTable(
+            CROSSOVERS, CrossoverRow._fields, [tuple(crossover) for crossover in crossovers(rows, asked)], READING
+        ),
     ]
 
 
@@ -147,7 +149,7 @@ def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> li
     """A row without a limit and one for each rate, the fastest first; of those that the time is up for the model."""
     coin = random.Random(0)
     none = StepTraffic(sent_bytes=0, messages=0)
-    traffic = [each.traffic() if each.world_size > 1 else none for each in sides.contenders.values()]
+    traffic = [contender.traffic() if contender.world_size > 1 else none for contender in sides.contenders.values()]
     free, taken = sides.speed(), list(sides.times(coin).values())
     models = [StepModel(median(own), sent, free) for own, sent in zip(taken, traffic, strict=True)]
     on_links = sides.network is not None
@@ -185,11 +187,14 @@ def row_of(
 
 def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
     """The crossovers by what was measured, by the model, and the paper's setting."""
-    seen = [(each.link_mbit, each.speedup) for each in rows if each.link_mbit and each.speedup]
-    modelled = [(each.link_mbit or each.mbit, each.modelled_speedup) for each in rows]
-    found = [crossover(MEASURED, seen)] if seen else []
-    found.append(crossover(MODELLED, [(mbit, speedup) for mbit, speedup in modelled if mbit]))
-    return [*found, CrossoverRow(PAPER, asked.paper_mbit, asked.paper_speedup, asked.paper or "it names no bandwidth")]
+    seen = [(row.link_mbit, row.speedup) for row in rows if row.link_mbit and row.speedup]
+    modelled = [(row.link_mbit or row.mbit, row.modelled_speedup) for row in rows]
+    crossovers = [crossover(MEASURED, seen)] if seen else []
+    crossovers.append(crossover(MODELLED, [(mbit, speedup) for mbit, speedup in modelled if mbit]))
+    return [
+        *crossovers,
+        CrossoverRow(PAPER, asked.paper_mbit, asked.paper_speedup, asked.paper or "it names no bandwidth"),
+    ]
 
 
 def crossover(evidence: str, points: Sequence[tuple[float, float]]) -> CrossoverRow:
@@ -209,26 +214,26 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Speed-up against bandwidth, measured with intervals and modelled; crossovers, and where the paper measured."""
     from matplotlib.figure import Figure
 
-    rows = [LinkRow(*each) for each in tables[0].rows]
-    marks = [CrossoverRow(*each) for each in tables[1].rows]
+    rows = [LinkRow(*row) for row in tables[0].rows]
+    marks = [CrossoverRow(*row) for row in tables[1].rows]
     figure = Figure(figsize=(6, 4.2), layout="constrained")
     axes = figure.subplots()
-    seen = sorted((each for each in rows if each.link_mbit and each.speedup), key=lambda each: each.link_mbit or 0)
+    seen = sorted((row for row in rows if row.link_mbit and row.speedup), key=lambda row: row.link_mbit or 0)
     if seen:
         middle = [each.speedup or 1 for each in seen]
         low = [max(0.0, at - max(0.0, each.speedup_low or 0)) for at, each in zip(middle, seen, strict=True)]
         high = [max(0.0, (each.speedup_high or 0) - at) for at, each in zip(middle, seen, strict=True)]
         axes.errorbar([each.link_mbit or 0 for each in seen], middle, [low, high], marker="o", label="measured")
-    line = sorted((mbit, each.modelled_speedup) for each in rows if (mbit := each.link_mbit or each.mbit))
+    line = sorted((mbit, row.modelled_speedup) for row in rows if (mbit := row.link_mbit or row.mbit))
     axes.plot([mbit for mbit, _ in line], [speedup for _, speedup in line], "--", color="grey", label="modelled")
     axes.axhline(1.0, color="black", linewidth=0.8)
-    for each in marks:
-        if each.mbit is None:
+    for mark in marks:
+        if mark.mbit is None:
             continue
-        said = each.reading if each.evidence != PAPER else f"the paper's network: {each.mbit:g} Mbit/s"
-        style = {MEASURED: "-", MODELLED: "--", PAPER: ":"}[each.evidence]
-        axes.axvline(each.mbit, linestyle=style, linewidth=0.8, color="grey")
-        axes.plot([each.mbit], [each.speedup or 1.0], "s" if each.evidence == PAPER else "x", label=said)
+        said = mark.reading if mark.evidence != PAPER else f"the paper's network: {mark.mbit:g} Mbit/s"
+        style = {MEASURED: "-", MODELLED: "--", PAPER: ":"}[mark.evidence]
+        axes.axvline(mark.mbit, linestyle=style, linewidth=0.8, color="grey")
+        axes.plot([mark.mbit], [mark.speedup or 1.0], "s" if mark.evidence == PAPER else "x", label=said)
     axes.set(xlabel="bandwidth between ranks (Mbit/s)", ylabel="speed-up over the reference", xscale="log")
     axes.set_yscale("log")
     axes.legend(fontsize="small")

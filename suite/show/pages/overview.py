@@ -147,16 +147,16 @@ def matrix(
 ) -> str:
     """Draw every technique in a line: what a larger model would take, then what was measured here, its intervals on one
     axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first."""
-    by_row = {id(each.row): each for each in placed}
+    by_row = {id(spot.row): spot for spot in placed}
     every: dict[str, list[Row]] = {}
     for each in placed:
         every.setdefault(each.row.stack, []).append(each.row)
     known = LineSources(cards, sized, every)
     parts = [
         _part([by_row[id(row)] for row in of], known, number)
-        for number, of in enumerate(matrices.parts(each.row for each in placed).values())
+        for number, of in enumerate(matrices.parts(spot.row for spot in placed).values())
     ]
-    missing = unmeasured((each.row for each in placed), cards)
+    missing = unmeasured((spot.row for spot in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
         f'<section id="answer">{_verdicts(placed, cards)}{_goals()}{"".join(parts)}'
@@ -189,10 +189,10 @@ class LineSources:
 
 def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str:
     """The matrix of one recipe, size and machine, with its answers above."""
-    by_row = {id(each.row): each for each in placed}
-    whole = matrices.matrix((each.row for each in placed), known.goods)
-    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    has_mean = not known.sized and any(each.mean for each in whole.entries)  # there is no room for all
+    by_row = {id(spot.row): spot for spot in placed}
+    whole = matrices.matrix((spot.row for spot in placed), known.goods)
+    costs = [metric for metric in matrices.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
+    has_mean = not known.sized and any(entry.mean for entry in whole.entries)  # there is no room for all
     heads = [
         *((title, " data-sized", largest) for title, largest in answer.heads(known.sized)),
         *((whole.title(column), data(baseline=column), True) for column in whole.columns),
@@ -207,13 +207,13 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str
             f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1 - len(costs)}" '
             f'scope="rowgroup">{in_html(title)}</th></tr>'
         )
-        for each in entries:
+        for entry in entries:
             order += 1
-            rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
-            lines.append(_entry(each, rows, whole.columns, costs, has_mean, known, order))
+            rows = {column: [by_row[id(row)] for row in rows] for column, rows in entry.cells.items()}
+            lines.append(_entry(entry, rows, whole.columns, costs, has_mean, known, order))
     if position == 0:
         lines += _unmeasured_lines(known, len(heads) - len(costs), order, len(costs))
-    shown = [each.row for each in placed]
+    shown = [spot.row for spot in placed]
     example = shown[0]
     at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
     caption = f"Time to the same quality by technique: {whole.shared}"
@@ -303,19 +303,19 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
 
     memory = METRICS["peak_tensor_bytes"]
     entries = []
-    for each in whole.answers:
-        unknown = "none surely sooner" if each.decided else "not known yet"
-        time = f'<span class="better">{named(each.time[0], HEADLINE)}</span>' if each.time else unknown
-        least = f'<span class="better">{named(each.memory, memory)}</span>' if each.memory else "none saves any"
+    for one in whole.answers:
+        unknown = "none surely sooner" if one.decided else "not known yet"
+        time = f'<span class="better">{named(one.time[0], HEADLINE)}</span>' if one.time else unknown
+        least = f'<span class="better">{named(one.memory, memory)}</span>' if one.memory else "none saves any"
         useless = (
-            f'<span class="worse">{named(each.no_help, HEADLINE)}</span>'
-            if each.no_help
+            f'<span class="worse">{named(one.no_help, HEADLINE)}</span>'
+            if one.no_help
             else "none surely"
-            if each.decided
+            if one.decided
             else "not known yet"
         )
         entries.append(
-            f"<li{data(baseline=each.column)}><b>{in_html(f'{each.column} {each.version}'.strip())}</b><dl>"
+            f"<li{data(baseline=one.column)}><b>{in_html(f'{one.column} {one.version}'.strip())}</b><dl>"
             f"<dt>best for time here</dt><dd>{time}</dd><dt>best for memory here</dt><dd>{least}</dd>"
             f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
         )
@@ -325,7 +325,7 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
 def _verdicts(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
     goods = {id: card.good for id, card in cards.items()}
-    said = {matrices.verdict(each.row, matrices.sold(each.row.stack, goods)) for each in placed}
+    said = {matrices.verdict(spot.row, matrices.sold(spot.row.stack, goods)) for spot in placed}
     said |= {"mixed"} if {"better", "worse"} <= said else set()
     buttons = "".join(
         f'<button type="button" class="{slug(verdict)}" aria-pressed="false" data-verdict="{verdict}">'
@@ -357,7 +357,7 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good:
             f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
         )
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
-    further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
+    further = "".join(f" {link(other.identity, f'+{n}')}" for n, other in enumerate(others, 1))
     named = f' <span class="ends">{version}</span>' if version else ""
     drawn = whisker(interval, AXIS) if interval else ""
     markup = (

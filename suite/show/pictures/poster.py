@@ -52,7 +52,7 @@ def render(report: Report) -> str:
     whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
-    costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
+    costs = [metric for metric in matrix.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
     groups = _drawn_groups(whole)
     drawn = [entry for _, entries in groups for entry in entries]
     names = max(NAME, 24 + max(_name_width(entry) for entry in drawn))
@@ -103,7 +103,7 @@ def _drawn_groups(whole: matrix.Matrix) -> list[tuple[str, list[matrix.MatrixEnt
 def _left_out(whole: matrix.Matrix, drawn: Sequence[matrix.MatrixEntry]) -> str:
     """What the picture does not show, in a sentence; empty where it shows all."""
     here = {entry.stack for entry in drawn}
-    left = [(title, sum(each.stack not in here for each in entries)) for title, entries in whole.groups]
+    left = [(title, sum(entry.stack not in here for entry in entries)) for title, entries in whole.groups]
     parts = [f"{count} under “{title}”" for title, count in left if count]
     count = sum(count for _, count in left)
     return f"Left out here: {count} more techniques of the leaderboard, {', '.join(parts)}." if count else ""
