@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from suite.entries.catalogue import UnknownId
 from suite.measure.plan import Pair, pairs_of_stack
-from suite.record.job import Setting, parts_of
+from suite.record.job import Setting, Spelling, StackError
 
 GPT = Setting(baseline="gpt")
 
@@ -40,5 +40,9 @@ def test_a_named_reference_or_task_settles_it() -> None:
 
 @settings(max_examples=50)
 @given(st.text(alphabet="ab+:=, \\"))
-def test_no_spelling_of_a_stored_stack_is_an_error(text: str) -> None:
-    parts_of(text)
+def test_any_text_is_a_stack_or_refused_as_none(text: str) -> None:
+    try:
+        stack = Spelling(text)
+    except StackError:
+        return
+    assert [part.parts[0] for part in stack.members] == (list(stack.parts) if len(stack.parts) > 1 else [])
