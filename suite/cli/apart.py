@@ -54,13 +54,13 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
         return work()
     sys.stdout.flush()
     sys.stderr.flush()
-    heard, told = os.pipe()
+    heard, writing_end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(heard)
-        _begin(told)
+        _begin(writing_end)
         return work()
-    os.close(told)
+    os.close(writing_end)
     code, why = _waited(child, heard, limit_s)
     if why:
         if "--json" in arguments:
@@ -71,10 +71,10 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
     os._exit(code)
 
 
-def _begin(told: int) -> None:
+def _begin(writing_end: int) -> None:
     """Runs in the child: it ends with who waits for it."""
     global _report
-    _report = told
+    _report = writing_end
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

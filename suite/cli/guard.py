@@ -289,7 +289,7 @@ def check(
             with summary.open("a", encoding="utf-8") as file:
                 file.write(regression.markdown(findings, against))
     if as_json:
-        print(json.dumps([asdict(each) for each in findings], indent=1))
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         out.print(escape(f"against {against}: {regression.tally(findings)}"))
         if said := regression.notable(findings):

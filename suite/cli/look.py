@@ -127,10 +127,10 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
     card, cls = entry.card, entry.technique
-    settings = {each.name: None if each.default is MISSING else each.default for each in fields(cls) if each.init}
+    settings = {field.name: None if field.default is MISSING else field.default for field in fields(cls) if field.init}
     changes = [method for method in (*SLOTS, *CHAINED) if overrides(cls, method)]
     if as_json:
-        studies = [each.model_dump(mode="json") for each in _studies_of(card.id, folder)]
+        studies = [study.model_dump(mode="json") for study in _studies_of(card.id, folder)]
         extra = {"hyper_parameters": settings, "overrides": changes, "studies": studies}
         print(json.dumps(card.model_dump(mode="json") | extra, indent=1, default=str))
         return
@@ -174,7 +174,7 @@ def _studies_of(technique: str, folder: Path) -> list[Study]:
     studies, problems = read_studies(folder)
     for problem in problems:
         warn(problem)
-    return [each for each in studies if each.technique == technique]
+    return [study for study in studies if study.technique == technique]
 
 
 @app.command(rich_help_panel=LOOK)
@@ -211,28 +211,35 @@ def baselines(
                 return
             references = _learned(settings, seeds, folder, progress)
     if as_json:
-        print(json.dumps([{**each.model_dump(mode="json"), **_summary(each)} for each in references], indent=1))
-    for each in [] if as_json else references:
-        metrics = list(each.scores or each.bars[0].scores)
-        cells = [f"{each.scores[metric]:.4g}" for metric in metrics] if each.scores else ["-"] * len(metrics)
-        lines = [("the reference", *cells, each.why)]
-        for classical in each.bars:
+        print(
+            json.dumps(
+                [{**reference.model_dump(mode="json"), **_summary(reference)} for reference in references], indent=1
+            )
+        )
+    for reference in [] if as_json else references:
+        metrics = list(reference.scores or reference.bars[0].scores)
+        cells = [f"{reference.scores[metric]:.4g}" for metric in metrics] if reference.scores else ["-"] * len(metrics)
+        lines = [("the reference", *cells, reference.why)]
+        for classical in reference.bars:
             cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
             lines.append((classical.method, *cells, "passed" if classical.passed else "not passed"))
-        at, trained = each.conditions, many(len(each.seeds), "seed")
-        out.print(f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {each.judged_by}; loss: {each.quality}")
+        at, trained = reference.conditions, many(len(reference.seeds), "seed")
+        out.print(
+            f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {reference.judged_by}; "
+            f"loss: {reference.quality}"
+        )
         show_table(("", *metrics, ""), lines)
-        for name, value in each.further.items():
+        for name, value in reference.further.items():
             out.print(escape(f"{name}: {value:.4g}"))
-        for caption, samples in groupby(each.samples, lambda sample: sample.caption):
+        for caption, samples in groupby(reference.samples, lambda sample: sample.caption):
             if texts := [sample.text for sample in samples if sample.text]:
                 out.print(escape(f"{caption}:"))
                 for text in texts:
                     out.print(escape(f"  {text}"))
-        if not each.bars:
+        if not reference.bars:
             out.print("no classical method here: at this size they would take longer than they tell")
         out.print()
-    if not all(each.passed for each in references):
+    if not all(reference.passed for reference in references):
         raise typer.Exit(int(Exit.REGRESSED))
 
 
@@ -314,15 +321,15 @@ def doctor(
             lookup("technique", id, catalogue())
         report = examine(device_named(device), THREADS, results)
         unfit = bool(report["disturbs a measurement now"])
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         if rehearse or (rehearse is None and device == "cuda"):
             from suite.guard import rehearsal
 
             with bar(quiet=as_json) as progress:
-                found, late = rehearsal.rehearse(
+                outcomes, late = rehearsal.rehearse(
                     device, THREADS, minutes, file, techniques or (), progress=progress
                 )  # fmt: skip
-            report |= rehearsal.report(found, late, device, THREADS)
+            report |= rehearsal.report(outcomes, late, device, THREADS)
     if as_json:
         print(json.dumps(report, indent=1))
     else:
@@ -330,7 +337,10 @@ def doctor(
             out.print(f"[bold]{title}[/bold]")
             for line in lines:
                 out.print(f"  {escape(line)}")
-    if any(each.part in ("step", "kernel") and not each.works and each.status != "unavailable" for each in found):
+    if any(
+        outcome.part in ("step", "kernel") and not outcome.works and outcome.status != "unavailable"
+        for outcome in outcomes
+    ):
         raise typer.Exit(int(Exit.RUN_FAILED))
     if unfit:
         raise typer.Exit(int(Exit.UNFIT))

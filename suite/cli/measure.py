@@ -218,7 +218,7 @@ def run(
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(pairs, learning.results, effort, progress=progress, warn=warn, stored=sent)
     if as_json:
-        print(json.dumps([json.loads(each.model_dump_json()) for each in measured.added]))
+        print(json.dumps([json.loads(piece.model_dump_json()) for piece in measured.added]))
     else:
         if measured.left and not measured.made:
             out.print(escape(measured.sentence))
@@ -227,10 +227,10 @@ def run(
         if techniques:
             show_table(HEAD, beside(_measured(pairs, learning.results)), whole=(0, 1, 2))
         known = _rows(pairs, learning.results)
-        made = {each.id for each in measured.added}
-        if fresh := [row for row in known if made & {*row.records}]:
+        new_ids = {piece.id for piece in measured.added}
+        if fresh := [row for row in known if new_ids & {*row.records}]:
             show_table(*_table(fresh), title="With what was measured here, in this run", whole=(0, 1))
-        for sentence in _answers(known, made):
+        for sentence in _answers(known, new_ids):
             out.print(escape(sentence))
         seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
         if learning.results != RESULTS:
@@ -296,17 +296,17 @@ def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[st
     return ["baseline", "technique", *(each.heading for each in shown)], lines
 
 
-def _answers(rows: Sequence[Row], made: Collection[str], most: int = 12) -> list[str]:
+def _answers(rows: Sequence[Row], new_ids: Collection[str], most: int = 12) -> list[str]:
     """What is known of the rows now: a sentence each, those of which something was ``made`` now first, then the best;
     each says whose curves they are."""
     from suite.show.pages.board import HEADLINE
     from suite.show.terminal import answer
 
     known = [row for row in rows if answer(row)]
-    known.sort(key=lambda row: (not {*row.records} & {*made}, row.value(HEADLINE.name).number))
+    known.sort(key=lambda row: (not {*row.records} & {*new_ids}, row.value(HEADLINE.name).number))
     sentences = []
     for row in known:
-        old = "" if {*row.records} & {*made} else " (from records that were here)"
+        old = "" if {*row.records} & {*new_ids} else " (from records that were here)"
         sentences.append(f"{row.conditions.baseline}: {answer(row)}{old}")
     more = len(sentences) - most
     return sentences[:most] + ([f"and {more} more"] if more > 0 else [])
@@ -544,11 +544,16 @@ def repro(
             findings = agreement.compare(old, new, noise, agreement.room(old, new, setting, limits))
             verdict = agreement.overall(findings)
     if as_json:
-        answer = {"record": old.id, "verdict": verdict, "why": why, "findings": [asdict(each) for each in findings]}
+        answer = {
+            "record": old.id,
+            "verdict": verdict,
+            "why": why,
+            "findings": [asdict(finding) for finding in findings],
+        }
         print(json.dumps(answer | {"repetition": json.loads(new.model_dump_json()) if new else None}, indent=1))
     else:
         if findings:
-            lines = [(each.item, each.aspect, each.verdict, each.details) for each in findings]
+            lines = [(finding.item, finding.aspect, finding.verdict, finding.details) for finding in findings]
             show_table(("of", "what", "verdict", "seen"), lines)
         out.print(escape(f"{agreement.title(old)}: {'; '.join([agreement.in_words(old, verdict), *why])}"))
     if verdict not in ("equal", "equivalent"):

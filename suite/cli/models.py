@@ -55,8 +55,8 @@ def models(
             verdicts = [each.verdict for each in row.values()]
             lines.append((technique, *(str(verdicts.count(verdict)) for verdict in matrix.VERDICTS)))
         show_table(("technique", "works on", "refused on", "defects"), lines)
-        for each in defects:
-            out.print(escape(f"defect: {each.technique} on {each.model}: {each.cell.reason}"))
+        for defect in defects:
+            out.print(escape(f"defect: {defect.technique} on {defect.model}: {defect.cell.reason}"))
         out.print(f"{tried.tally()}; kept in {folder / matrix.NAME}")
     if defects:
         raise typer.Exit(int(Exit.REGRESSED))

@@ -38,7 +38,7 @@ SHOWN = 10  # of the counted stacks
 def _goals(incomplete: str) -> list[str]:
     from suite.judge.choice import GOALS
 
-    return [each for each in GOALS if each.startswith(incomplete)]
+    return [goal for goal in GOALS if goal.startswith(incomplete)]
 
 
 def _check_goal(goal: str) -> None:

@@ -230,7 +230,7 @@ def claims(
         for name in on or ():
             lookup("baseline", name, baselines())
         if mutants:
-            return _try_mutants([each.id for each in cards], tuple(on or baselines()), as_json)
+            return _try_mutants([card.id for card in cards], tuple(on or baselines()), as_json)
         if size is not None and not exact:
             raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
@@ -256,12 +256,12 @@ def claims(
             judgements = judging.verdicts(known, cards, at_scale, studies)
             for problem in left_out:
                 warn(problem)
-            judgements = [each for each in judgements if not on or each.baseline in ("", *on)]
-    outcomes = {each.outcome for each in judgements}
+            judgements = [judgement for judgement in judgements if not on or judgement.baseline in ("", *on)]
+    outcomes = {judgement.outcome for judgement in judgements}
     if not outcomes:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
-        print(json.dumps([each.as_dict() for each in judgements], indent=1))
+        print(json.dumps([judgement.as_dict() for judgement in judgements], indent=1))
     else:
         by_worth = showing.sort(judgements)
         for title, part in by_worth.parts:
@@ -270,10 +270,14 @@ def claims(
             show_table(heads, lines, title=title, whole=(0, 1))
         out.print(by_worth.sentence)
         if "." in name:
-            for each in judgements:
-                records_of = f" (records {' '.join(each.evidence)})" if each.evidence else ""
-                out.print(escape(f"{each.claim.id}, {each.place.title or 'quoted'}: {each.command}{records_of}"))
-    if any(each.contradicted or (exact and each.outcome == FAILS) for each in judgements):
+            for judgement in judgements:
+                records_of = f" (records {' '.join(judgement.evidence)})" if judgement.evidence else ""
+                out.print(
+                    escape(
+                        f"{judgement.claim.id}, {judgement.place.title or 'quoted'}: {judgement.command}{records_of}"
+                    )
+                )
+    if any(judgement.contradicted or (exact and judgement.outcome == FAILS) for judgement in judgements):
         raise typer.Exit(int(Exit.REGRESSED))
     open_ones = {"undecided", "not exercised", "tuning open"}
     if "." in name and outcomes & open_ones and outcomes <= open_ones | {"not measured"}:
@@ -288,11 +292,11 @@ def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
 
     with bar(quiet=as_json) as progress, processes(min(cores(), len(ids))) as pool:
         notices = list(noticed([catalogue()[id] for id in ids], on, pool, progress))
-    survivors = [each for each in notices if each.survives]
+    survivors = [notice for notice in notices if notice.survives]
     if as_json:
-        print(json.dumps([each.as_dict() for each in notices], indent=1))
+        print(json.dumps([notice.as_dict() for notice in notices], indent=1))
     else:
-        by_worth = sorted(notices, key=lambda each: (not each.survives, each.mutant.technique))
+        by_worth = sorted(notices, key=lambda notice: (not notice.survives, notice.mutant.technique))
         lines = [(each.mutant.technique, each.mutant.name, each.sentence) for each in by_worth]
         show_table(("technique", "mutant", "noticed by"), lines)
         out.print(f"{len(notices) - len(survivors)} of {len(notices)} mutants noticed, {len(survivors)} survive")
@@ -361,12 +365,12 @@ def history(
         if write:
             draw(all_series, steps, write)
     if as_json:
-        print(json.dumps([each.as_dict() for each in steps], indent=1))
+        print(json.dumps([step.as_dict() for step in steps], indent=1))
     else:
-        for each in steps:
-            out.print(escape(each.sentence()))
+        for step in steps:
+            out.print(escape(step.sentence()))
         out.print(escape(times.summary(all_series, steps)))
     if times.alarms(steps):
         raise typer.Exit(int(Exit.REGRESSED))
-    if any(each.last and each.shift > 0 and each.verdict == "inconclusive" for each in steps):
+    if any(step.last and step.shift > 0 and step.verdict == "inconclusive" for step in steps):
         raise typer.Exit(int(Exit.INCONCLUSIVE))

@@ -73,7 +73,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in RENAMED_COMMANDS:
-            rest = [each for each in args[1:] if each != "--json"]
+            rest = [argument for argument in args[1:] if argument != "--json"]
             fail(RENAMED_COMMANDS[args[0]](rest), Exit.USAGE, ctx.meta["as_json"])
         return super().resolve_command(ctx, args)
 

@@ -110,8 +110,8 @@ def _load(context: typer.Context, path: Path) -> Sweep:
 
 def _options(context: typer.Context) -> dict[str, Any]:
     """The command's options by the name of their field."""
-    options = [each for each in context.command.params if each.param_type_name == "option"]
-    return {max(each.opts, key=len).removeprefix("--"): each for each in options}
+    options = [param for param in context.command.params if param.param_type_name == "option"]
+    return {max(option.opts, key=len).removeprefix("--"): option for option in options}
 
 
 def _option(name: str, options: Mapping[str, Any]) -> Any:

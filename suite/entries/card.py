@@ -164,10 +164,10 @@ class Claim(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_usual(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        own = dict(given)
+    def _as_usual(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        own = dict(content)
         metric = str(own.get("metric"))
         usual: dict[str, Any] = {"scope": SCOPES.get(metric, SCOPES.get(str(own.get("kind")), "step"))}
         usual |= {"absolute": True} if metric.startswith(("probe.", STUDY)) else {}
@@ -202,11 +202,11 @@ class Property(Claim):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_its_own_probe(cls, given: Any, info: ValidationInfo) -> Any:
-        if not isinstance(given, Mapping) or "probe" not in given:
-            return given
-        others = {name: value for name, value in given.items() if name != "probe"}
-        return {"metric": f"probe.{info.context}.{given['probe']}", **others}
+    def _of_its_own_probe(cls, content: Any, info: ValidationInfo) -> Any:
+        if not isinstance(content, Mapping) or "probe" not in content:
+            return content
+        others = {name: value for name, value in content.items() if name != "probe"}
+        return {"metric": f"probe.{info.context}.{content['probe']}", **others}
 
 
 # studies that several techniques share; suite/measure/studies says what each one does --------------------------------
@@ -393,7 +393,7 @@ class Card(Strict):
     @property
     def good(self) -> Good:
         """What it sells, by which it is grouped: what the claims promise less of, else robustness."""
-        promised = [each.metric for each in self.claim if _promises_less(each)]
+        promised = [claim.metric for claim in self.claim if _promises_less(claim)]
         for good, names in GOODS.items():
             if not self.sells and any(each.startswith(names) for each in promised):
                 return good
@@ -434,7 +434,7 @@ def _read(path: Path, schema: type[S], technique: str = "") -> S:
     except OSError as error:
         raise CardError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise CardError(f"{path}: {printable(problems)}") from None
     except (ValueError, RecursionError, OverflowError) as error:  # tomllib's own, and what it lets through
         raise CardError(f"{path}: not valid TOML: {printable(str(error))}") from None
@@ -455,4 +455,4 @@ def _check_names(card: Card, path: Path) -> None:
 
 def _baselines_of(study: BatchSweep | RateGrid | LabelNoise | LinkSweep) -> set[str]:
     contenders = study.contender if isinstance(study, RateGrid) else ()
-    return {*study.baselines, *(name for each in contenders for name in each.baselines)}
+    return {*study.baselines, *(name for contender in contenders for name in contender.baselines)}

@@ -65,9 +65,9 @@ class Entry:
             why = f"{type(error).__name__}: {error}"
             raise StackError(f"{self.id} cannot be imported: {why}; mend {self.folder}") from error
         classes = [
-            each
-            for each in vars(module).values()
-            if isinstance(each, type) and issubclass(each, Technique) and each.__module__ == self.module
+            var
+            for var in vars(module).values()
+            if isinstance(var, type) and issubclass(var, Technique) and var.__module__ == self.module
         ]
         if len(classes) != 1 or not is_dataclass(classes[0]):
             raise StackError(

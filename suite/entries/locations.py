@@ -47,7 +47,7 @@ ARCHIVES = (
     b"\x04\x22\x4d\x18",
 )
 """The beginnings by which ``datasets`` knows what to unpack, besides those of zip and tar."""
-PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"II*\0", b"MM\0*", b"GIF8", *(b"P%d" % each for each in range(1, 7)))
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"II*\0", b"MM\0*", b"GIF8", *(b"P%d" % index for index in range(1, 7)))
 PATTERN = re.compile(r"[*?\[\]]|::")
 PLAIN_NAME = re.compile(r"[\w-][\w. -]*")
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -95,10 +95,10 @@ def check_data(location: str, of_images: bool) -> None:
     if kind == SAVED:
         _check_saved(location, path, of_images)
         return
-    for each in files:
-        _check_content(location, each, kind, path)
+    for file in files:
+        _check_content(location, file, kind, path)
         if of_images:
-            _check_images(location, _images_of(location, each, kind), folder)
+            _check_images(location, _images_of(location, file, kind), folder)
 
 
 def _names_a_file(path: Path) -> bool:
@@ -107,7 +107,7 @@ def _names_a_file(path: Path) -> bool:
 
 
 def _names_in(folder: Path) -> list[str]:
-    return [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 def _inside(file: Path, folder: Path) -> bool:
@@ -124,7 +124,7 @@ def _read_by(path: Path) -> tuple[str, list[Path]]:
     if any((path / name) in files for name in (STATE, SPLITS)):
         return SAVED, []
     for kind, suffixes in KINDS.items():
-        if data := [each for each in files if each.suffix.lower() in suffixes]:
+        if data := [file for file in files if file.suffix.lower() in suffixes]:
             return kind, data
     return "", []
 
@@ -133,9 +133,9 @@ def _check_content(location: str, file: Path, kind: str, path: Path) -> None:
     """Raises Outside for a file that is not what its suffix says: readers unpack whatever looks like an archive, of any
     name, and take a name with a wildcard for a pattern."""
     name = printable(str(file.relative_to(path)) if path.is_dir() else file.name)
-    if found := PATTERN.search(str(file.resolve())):
+    if pattern := PATTERN.search(str(file.resolve())):
         raise Outside(
-            f"--data {location}: the path of {name} has {found.group()!r} in it, which readers take for a pattern"
+            f"--data {location}: the path of {name} has {pattern.group()!r} in it, which readers take for a pattern"
         )
     with open_plain(file) as opened:
         first = opened.read(HEAD_BYTES)
@@ -169,7 +169,7 @@ def _check_saved(location: str, folder: Path, of_images: bool) -> None:
                 f"--data {location}: {SPLITS} names {printable(str(split)[:200])}, which is no folder beside it"
             )
         files = _object(location, folder / split / STATE).get("_data_files")
-        names = [each.get("filename") if isinstance(each, dict) else None for each in files or ()]
+        names = [file.get("filename") if isinstance(file, dict) else None for file in files or ()]
         for name in names if isinstance(files, list) else [None]:
             if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name) or not name.endswith(".arrow"):
                 raise Outside(
@@ -270,10 +270,10 @@ def _columns_of_images(schema: Any) -> list[str]:
     import pyarrow as pa
 
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        told = {}
-    declared = told.items() if isinstance(told, dict) else ()
+        features = {}
+    declared = features.items() if isinstance(features, dict) else ()
     images = {name for name, feature in declared if isinstance(feature, dict) and feature.get("_type") == "Image"}
     return [
         field.name for field in schema

@@ -85,7 +85,7 @@ def check_size(setting: Setting) -> None:
         return True
 
     if not has(setting.size):
-        sizes = ", ".join(each for each in SIZES if has(each))
+        sizes = ", ".join(size for size in SIZES if has(size))
         raise ValueError(f"baseline {setting.baseline} has no size {setting.size}; it has: {sizes}")
 
 

@@ -103,8 +103,8 @@ def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> 
 def _instruments(stack: str) -> frozenset[str]:
     """The modules that read recorded steps of the stack: they count, and no run loads them."""
     entries = catalogue()
-    found = {entries[name].instruments for name in Spelling(stack).names if name in entries} - {None}
-    return frozenset([RECORDING, *found]) if found else frozenset()  # type: ignore[list-item]
+    readers = {entries[name].instruments for name in Spelling(stack).names if name in entries} - {None}
+    return frozenset([RECORDING, *readers]) if readers else frozenset()  # type: ignore[list-item]
 
 
 # what is reached -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
         meant |= set(_beside(module))
     needed = set(_at_loading(reach, module))
     for name, places, elsewhere in standing:
-        inside = [each for each in places if not reach.leaves_out(each[0])]
+        inside = [place for place in places if not reach.leaves_out(place[0])]
         needed |= set(inside)
         meant |= {f"{name}={each}" for each in (*map(_text_hash, inside), *elsewhere)}
     return _sha256("\0".join([statement.text, *sorted(meant)])), frozenset(needed)
@@ -198,8 +198,8 @@ def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
             continue
         loaded.add(name)
         source = _code_in(name)
-        done |= {(name, number) for number, each in enumerate(source.statements) if each.effect}
-        used = {chain[0] for each in source.statements for chain in each.uses}
+        done |= {(name, number) for number, statement in enumerate(source.statements) if statement.effect}
+        used = {chain[0] for statement in source.statements for chain in statement.uses}
         unused = [bound for binding, every in source.bindings.items() if binding not in used for bound in every]
         waiting += [*_parents(name), *(each for each in unused if isinstance(each, str))]
     return frozenset(done)
@@ -218,7 +218,7 @@ def _beside(module: str) -> tuple[str, ...]:
     """The hashes of the CUDA sources beside a kernel's module."""
     path = _file(module)
     sources = sorted(path.parent.glob("*.cu")) if path and path.name == "kernel.py" else []
-    return tuple(hashlib.sha256(each.read_bytes()).hexdigest() for each in sources)
+    return tuple(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
 
 
 def _sha256(text: str) -> str:
@@ -249,7 +249,7 @@ def _code_in(module: str) -> Source:
 def _packages() -> frozenset[str]:
     """The packages whose code is followed: the project's, and those of what is installed beside it."""
     modules = [*(entry.module for entry in catalogue().values()), *_baselines().values()]
-    return frozenset(["suite", *(each.partition(".")[0] for each in modules)])
+    return frozenset(["suite", *(module.partition(".")[0] for module in modules)])
 
 
 def _file(name: str) -> Path | None:

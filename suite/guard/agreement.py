@@ -90,7 +90,7 @@ class Noise:
 
 def overall(findings: Iterable[Finding]) -> ChangeVerdict:
     """Changed if anything is; equal, or equivalent, only if everything is that."""
-    verdicts = {each.verdict for each in findings}
+    verdicts = {finding.verdict for finding in findings}
     if "changed" in verdicts:
         return "changed"
     if not verdicts or not verdicts <= {"equal", "equivalent"}:
@@ -109,12 +109,12 @@ def in_words(old: Piece, verdict: ChangeVerdict) -> str:
 def find(records: Records, beginning: str) -> Piece:
     """The one record whose id begins so. Raises NoRecord."""
     pieces: list[Piece] = [*records.counted, *records.learned, *records.timed]
-    candidates = [each for each in pieces if each.id.startswith(beginning)] if beginning else []
-    exact = [each for each in candidates if each.id == beginning]
+    candidates = [piece for piece in pieces if piece.id.startswith(beginning)] if beginning else []
+    exact = [candidate for candidate in candidates if candidate.id == beginning]
     if len(exact or candidates) == 1:
         return (exact or candidates)[0]
     if candidates:
-        some = ", ".join(each.id for each in candidates[:3])
+        some = ", ".join(candidate.id for candidate in candidates[:3])
         raise NoRecord(f"{len(candidates)} records begin with {beginning!r} ({some}, ...); give more of the id")
     raise NoRecord(
         f"no record of {len(pieces)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
@@ -126,10 +126,10 @@ def quickest(records: Records, machine: Machine) -> Learned:
     """The curve to repeat: of those that somebody learned by the installed code and libraries, with embedded data, the
     one that takes least to learn again; rather one of another machine's. Raises NoRecord."""
     known = [
-        each
-        for each in records.learned
-        if each.status == "ok" and each.conditions.device == "cpu" and not each.conditions.model
-        and not obstacles(each, machine) and not other_code(each) and _is_embedded(each)
+        run
+        for run in records.learned
+        if run.status == "ok" and run.conditions.device == "cpu" and not run.conditions.model
+        and not obstacles(run, machine) and not other_code(run) and _is_embedded(run)
     ]  # fmt: skip
     if not known:
         raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
@@ -160,8 +160,8 @@ def sides_of(piece: Piece) -> Sequence[Ended]:
 def obstacles(old: Piece, machine: Machine) -> list[str]:
     """Why the record cannot be repeated with what is installed here."""
     name, version = old.conditions.baseline, old.conditions.baseline_version
-    techniques = dict.fromkeys(each for side in sides_of(old) for each in Spelling(side.stack).names)
-    reasons = [f"{each} is not installed" for each in techniques if each not in catalogue()]
+    techniques = dict.fromkeys(name for side in sides_of(old) for name in Spelling(side.stack).names)
+    reasons = [f"{technique} is not installed" for technique in techniques if technique not in catalogue()]
     if name not in baselines():
         reasons.append(f"{name} is not installed")
     elif baselines()[name].version != version:
@@ -375,7 +375,7 @@ def _counters(old: Counted, new: Counted) -> Finding:
         if changes := changes_between(then.counters, now.counters):
             where = f"at {now.progress:.0%} of the run" if len(new.points) > 1 else ""
             return Finding(old.stack, "counters", "changed", where, changes)
-    counters = sum(len(flat(each.counters)) for each in old.points)
+    counters = sum(len(flat(point.counters)) for point in old.points)
     return Finding(old.stack, "counters", "equal", f"all {counters} equal")
 
 

@@ -102,8 +102,8 @@ def is_reference(name: str, top: Path = Path()) -> bool:
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:
     """Findings of the working tree against the reference at ``path``, by exact numbers. Raises BadReference."""
     old = load(path)  # before minutes are spent
-    kept = old.model_copy(update={"jobs": [each for each in old.jobs if selection.has(each.job)]})
-    return [*compare(kept, counted(selection, progress)), _unchecked("a file has no code to time; name a revision")]
+    selected = old.model_copy(update={"jobs": [job for job in old.jobs if selection.has(job.job)]})
+    return [*compare(selected, counted(selection, progress)), _unchecked("a file has no code to time; name a revision")]
 
 
 def _unchecked(why: str) -> Finding:
@@ -168,7 +168,7 @@ def _compared(tree: Path, top: Path, jobs: Sequence[Job], budget: SpeedBudget, p
     rule = Rule(budget.slower, FALSE_ALARMS / len(jobs))
     fresh = partial(speed.session, tree, top, coin)
     items = speed.time_sets(fresh, jobs, rule, minutes=budget.minutes, coin=coin, progress=progress)
-    return [speed.finding(each, rule, budget.minutes) for each in items]
+    return [speed.finding(item, rule, budget.minutes) for item in items]
 
 
 def _timed(

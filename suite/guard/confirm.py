@@ -36,9 +36,9 @@ def confirm(
     number stays suspected.
     """
     metrics: dict[Pair, set[str]] = defaultdict(set)
-    for each in steps:
-        if each.last:
-            metrics[_pair(each)].add(each.series.metric)
+    for step in steps:
+        if step.last:
+            metrics[_pair(step)].add(step.series.metric)
     fresh: dict[Pair, Records] = {}
     for pair, of_pair in metrics.items():
         effort = Effort(_wanted(of_pair, seeds), minutes=minutes / len(metrics))
@@ -50,22 +50,22 @@ def confirm(
             for line in measured.added:
                 store.append(line, machine)
     result = []
-    for each in steps:
-        if not each.last:
-            result.append(replace(each, verdict="not comparable"))
+    for step in steps:
+        if not step.last:
+            result.append(replace(step, verdict="not comparable"))
             continue
         again = [
             one
-            for one in series(fresh[_pair(each)], metrics=(each.series.metric,))
-            if (one.stack, one.reference) == (each.series.stack, each.series.reference)
+            for one in series(fresh[_pair(step)], metrics=(step.series.metric,))
+            if (one.stack, one.reference) == (step.series.stack, step.series.reference)
         ]
-        same = [one for one in again if one.conditions.key == each.series.conditions.key]
-        if not same or len(same[0].points) < (1 if each.series.exact else 2):
+        same = [one for one in again if one.conditions.key == step.series.conditions.key]
+        if not same or len(same[0].points) < (1 if step.series.exact else 2):
             why = "other data" if again and not same else "too few replicates that gave a number"
-            warn(f"{each.series.name} stays suspected: its fresh comparison had {why}")
-            result.append(each)
+            warn(f"{step.series.name} stays suspected: its fresh comparison had {why}")
+            result.append(step)
         else:
-            result.append(judged(each, same[0].values))
+            result.append(judged(step, same[0].values))
     return result
 
 

@@ -111,7 +111,7 @@ UNTIMED = ("unfit", "failed", "not comparable", "not checked")
 
 def speed(findings: Iterable[Finding]) -> str:
     """What is known of speed: how many items were judged how, or that none was."""
-    number = Counter(each.verdict for each in findings if each.aspect == "timing")
+    number = Counter(finding.verdict for finding in findings if finding.aspect == "timing")
     if not number.keys() - {*UNTIMED}:
         return NOT_CHECKED
     return ", ".join(f"{number[verdict]} {words}" for verdict, words in SPEED_WORDS.items() if number[verdict])

@@ -179,7 +179,7 @@ def in_fresh_processes(
         turns = in_rounds(
             list(workers), rounds + 1, coin, lambda name, number: block(ask, name, max(1, parts[name][number]))
         )
-        times = [each.block_s for each in turns][1:]
+        times = [turn.block_s for turn in turns][1:]
     finally:
         for name, worker in workers.items():
             if worker.alive:

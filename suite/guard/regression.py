@@ -162,8 +162,8 @@ def compare(old: Reference, new: Reference) -> list[Finding]:
     """A finding for every job of either side, in the order of the new one."""
     libraries_differ = _other_libraries(old, new)
     machine_differs = _other_machine(old, new)
-    before = {item_of(each.job): each for each in old.jobs}
-    after = {item_of(each.job): each for each in new.jobs}
+    before = {item_of(job.job): job for job in old.jobs}
+    after = {item_of(job.job): job for job in new.jobs}
     findings = [_finding(before.get(item), each, libraries_differ, machine_differs) for item, each in after.items()]
     return findings + [
         Finding(item, "exact", "gone", "the reference has it, this tree does not")
@@ -225,10 +225,10 @@ def _training_changes(old: CountedJob, new: CountedJob) -> tuple[Difference, ...
 
 def _verdict(counters: Sequence[Difference], training: Sequence[Difference]) -> ChangeVerdict:
     """A cost that rose weighs most; then what training does; a cost that fell is good only where nothing else moved."""
-    costs = [each for each in counters if each.is_cost]
-    if any(each.new > each.old for each in costs):
+    costs = [counter for counter in counters if counter.is_cost]
+    if any(cost.new > cost.old for cost in costs):
         return "regressed"
-    if training or any(each.is_of_the_model for each in counters):
+    if training or any(counter.is_of_the_model for counter in counters):
         return "changed"
     if costs:
         return "improved"
@@ -240,7 +240,7 @@ def _verdict(counters: Sequence[Difference], training: Sequence[Difference]) -> 
 
 def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
     """0 fine, 1 regressed (or changed, or gone, unless that is meant), 5 a run failed, 4 unfit, 3 not decided."""
-    verdicts = {each.verdict for each in findings}
+    verdicts = {finding.verdict for finding in findings}
     if "regressed" in verdicts or (verdicts & {"changed", "gone"} and not accept_changes):
         return 1
     if "failed" in verdicts:
@@ -252,12 +252,12 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
 
 def notable(findings: Iterable[Finding]) -> list[Finding]:
     """The findings that say more than that exact numbers, or code, are equal."""
-    return [each for each in findings if each.verdict != "equal"]
+    return [finding for finding in findings if finding.verdict != "equal"]
 
 
 def tally(findings: Sequence[Finding]) -> str:
     """How many of each verdict, in words, and what is known of speed."""
-    exact = [each for each in findings if each.aspect != "timing"]
+    exact = [finding for finding in findings if finding.aspect != "timing"]
     said = notable(exact)
     number = Counter(each.verdict for each in said)
     parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
@@ -286,6 +286,6 @@ def _rows(finding: Finding) -> list[tuple[str, ...]]:
     if not finding.changes:
         return [(item, finding.aspect, "", "", "", f"**{finding.verdict}**")]
     return [
-        (item, *map(in_markdown, (each.title, each.before, each.after, each.ratio)), f"**{each.verdict}**")
-        for each in finding.changes
+        (item, *map(in_markdown, (change.title, change.before, change.after, change.ratio)), f"**{change.verdict}**")
+        for change in finding.changes
     ]

@@ -93,20 +93,20 @@ def rehearse(
     deadline_s = time.monotonic() + 60 * minutes
     stamp = {"machine": fingerprint(device, threads).key, "device": device, "code": code_key()}
     known = _read(file, stamp) if file else {}
-    tasks = [each for each in _tasks(device, threads, ids) if each[0] in parts]
-    found = [known[part, name] for part, name, _ in tasks if (part, name) in known]
-    left = [each for each in tasks if each[:2] not in known]
+    tasks = [task for task in _tasks(device, threads, ids) if task[0] in parts]
+    outcomes = [known[part, name] for part, name, _ in tasks if (part, name) in known]
+    left = [task for task in tasks if task[:2] not in known]
     late: list[tuple[str, str]] = []
     for finding in _worked_off(left, deadline_s):
         if finding.status == "late":
             late.append((finding.part, finding.name))
             continue
-        found.append(finding)
+        outcomes.append(finding)
         if file:
             _append(file, finding, stamp)
-        progress(len(found) / len(tasks), f"{finding.part} {finding.name}")
-    order = {each[:2]: number for number, each in enumerate(tasks)}
-    return sorted(found, key=lambda each: order[each.part, each.name]), late
+        progress(len(outcomes) / len(tasks), f"{finding.part} {finding.name}")
+    order = {task[:2]: number for number, task in enumerate(tasks)}
+    return sorted(outcomes, key=lambda outcome: order[outcome.part, outcome.name]), late
 
 
 def _tasks(device: str, threads: int, ids: Sequence[str]) -> list[Task]:
@@ -130,15 +130,15 @@ def _tasks(device: str, threads: int, ids: Sequence[str]) -> list[Task]:
 
 def _worked_off(tasks: Sequence[Task], deadline_s: float) -> Iterator[Outcome]:
     """Steps and kernels side by side, the rest alone, since it reads a clock or a counter; none begins too late."""
-    together = [each for each in tasks if each[0] in ("step", "kernel")]
+    together = [task for task in tasks if task[0] in ("step", "kernel")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, cores // 2))) as pool:
         running = [pool.submit(_found, each, deadline_s) for each in together]
         for done in as_completed(running):
             yield done.result()
-    for each in tasks:
-        if each not in together:
-            yield _found(each, deadline_s)
+    for task in tasks:
+        if task not in together:
+            yield _found(task, deadline_s)
 
 
 def _found(task: Task, deadline_s: float) -> Outcome:
@@ -194,8 +194,8 @@ def _noise(setting: Setting, number: int) -> str:
             blocks = [each.block_s for each in rounds]
     finally:
         server.close()
-    ratios = [sum(map(math.log, each["one"])) / 2 - sum(map(math.log, each["other"])) / 2 for each in blocks]
-    step_s = statistics.median(seconds for each in blocks for side in each.values() for seconds in side) / AA_STEPS
+    ratios = [sum(map(math.log, block["one"])) / 2 - sum(map(math.log, block["other"])) / 2 for block in blocks]
+    step_s = statistics.median(seconds for block in blocks for side in block.values() for seconds in side) / AA_STEPS
     return (
         f"equal processes differ by {math.expm1(statistics.median(ratios)):+.2%}, their rounds by "
         f"{statistics.pstdev(ratios):.2%}; a step takes {step_s * 1000:.3g} ms"
@@ -243,36 +243,38 @@ def _append(file: Path, finding: Outcome, stamp: Mapping[str, str]) -> None:
 
 
 def report(
-    found: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int
+    outcomes: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int
 ) -> dict[str, list[str]]:
     """Lines by heading: what works, what does not and why, what there was no time for, and the plan for the rest."""
     lines: dict[str, list[str]] = {"works": [], "does not work": [], "cannot be had here": []}
     for part in PARTS:
-        works = [each for each in found if each.part == part and each.works]
-        tried = sum(each.part == part for each in found)
+        works = [outcome for outcome in outcomes if outcome.part == part and outcome.works]
+        tried = sum(outcome.part == part for outcome in outcomes)
         if part in ("step", "kernel"):
-            names = " ".join(each.name for each in works)
+            names = " ".join(work.name for work in works)
             lines["works"] += [f"{part}: {len(works)} of {tried}: {names}"] if tried else []
         else:
-            lines["works"] += [f"{part} {each.name}: {each.reason}" for each in works]
-    for each in found:
-        if not each.works:
-            heading = "cannot be had here" if each.status == "unavailable" else "does not work"
-            lines[heading].append(f"{each.part} {each.name}: {each.status}: {each.reason}")
+            lines["works"] += [f"{part} {work.name}: {work.reason}" for work in works]
+    for outcome in outcomes:
+        if not outcome.works:
+            heading = "cannot be had here" if outcome.status == "unavailable" else "does not work"
+            lines[heading].append(f"{outcome.part} {outcome.name}: {outcome.status}: {outcome.reason}")
     if late:
         lines["no time was left for"] = [", ".join(f"{part} {name}" for part, name in late)]
-    lines["plan for the rest"] = plan(found, late, device, threads)
+    lines["plan for the rest"] = plan(outcomes, late, device, threads)
     return {heading: of for heading, of in lines.items() if of}
 
 
-def plan(found: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int) -> list[str]:
+def plan(outcomes: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int) -> list[str]:
     """The commands that come next, in their order."""
     size = "base" if device == "cuda" else "nano"
-    runs = [each.name for each in found if each.part == "step" and each.works and each.name != BASELINE]
+    runs = [
+        outcome.name for outcome in outcomes if outcome.part == "step" and outcome.works and outcome.name != BASELINE
+    ]
     steps = []
     if late:
         steps.append(f"rehearse what is left: leantrain doctor --rehearse --device {device}, again with the same file")
-    if any(each.part == "step" and not each.works and each.status != "unavailable" for each in found):
+    if any(outcome.part == "step" and not outcome.works and outcome.status != "unavailable" for outcome in outcomes):
         steps.append("mend what does not work above: leantrain run records it as a failure, and goes on")
     if device == "cuda":
         steps.append("time the kernels against their floor and peers: leantrain kernels --device cuda")

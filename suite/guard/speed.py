@@ -155,7 +155,7 @@ def time_sets(
 
 def _left(items: Sequence[TimedSet], rule: Rule, end_s: float) -> list[TimedSet]:
     """The items that want another set, and have the time for it."""
-    return [each for each in items if not each.decided(rule) and time.monotonic() + each.longest_s < end_s]
+    return [item for item in items if not item.decided(rule) and time.monotonic() + item.longest_s < end_s]
 
 
 def _load(trees: Trees, item: TimedSet) -> None:

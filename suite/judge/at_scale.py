@@ -37,7 +37,7 @@ def counts_at_scale(
         counts = paper_scale.read(folder).only(stacks, on)
     except (ValueError, OSError) as error:
         return CountsAtScale(), [str(error)]
-    old = {(each.place, each.stack) for each in counts.counts if _code_now(each) != each.code}
+    old = {(counted.place, counted.stack) for counted in counts.counts if _code_now(counted) != counted.code}
     return CountsAtScale(counts, frozenset(old)), []
 
 

@@ -64,7 +64,7 @@ def together(estimates: Iterable[Estimate]) -> Estimate:
     logs = list(estimates)
     if len(logs) == 1:
         return logs[0]
-    return Estimate(sum(each.log for each in logs), math.hypot(*(each.error for each in logs)), EXPECTED)
+    return Estimate(sum(log.log for log in logs), math.hypot(*(log.error for log in logs)), EXPECTED)
 
 
 @dataclass(frozen=True)
@@ -113,22 +113,22 @@ def useful(members: Iterable[Member]) -> tuple[list[Member], dict[str, str]]:
     of its quality, it gains nothing, or one of its category is as good in every respect."""
     left_out: dict[str, str] = {}
     gaining: list[Member] = []
-    for each in members:
-        if each.why_not:
-            left_out[each.id] = each.why_not
-        elif each.quality is None:
-            left_out[each.id] = "no record of its quality here"
-        elif min(each.costs) > -WORTH:
-            left_out[each.id] = "by the records it saves neither time to the same quality, nor bytes, nor ends better"
+    for member in members:
+        if member.why_not:
+            left_out[member.id] = member.why_not
+        elif member.quality is None:
+            left_out[member.id] = "no record of its quality here"
+        elif min(member.costs) > -WORTH:
+            left_out[member.id] = "by the records it saves neither time to the same quality, nor bytes, nor ends better"
         else:
-            gaining.append(each)
-    kept = []
+            gaining.append(member)
+    chosen = []
     for each in gaining:
         if better := next((other for other in gaining if _dominates(other, each)), None):
             left_out[each.id] = f"{better.id}, of its category, is as good in time, bytes and quality, by the records"
         else:
-            kept.append(each)
-    return kept, left_out
+            chosen.append(each)
+    return chosen, left_out
 
 
 def _dominates(one: Member, other: Member) -> bool:
@@ -143,7 +143,7 @@ def shortlist(goal: Goal, members: Sequence[Member], most: int) -> list[Member]:
     """The members that are worth a count, ``most`` at most: by turns the next by the goal, in bytes and in time, two of
     a category."""
     orders = [
-        sorted(members, key=lambda each: (score(of, each.time or SAME, each.quality, each.costs[1]), each.id))
+        sorted(members, key=lambda member: (score(of, member.time or SAME, member.quality, member.costs[1]), member.id))
         for of in dict.fromkeys((goal, "memory", "time"))
     ]
     chosen: dict[str, Member] = {}
@@ -172,7 +172,7 @@ def conflict(members: Sequence[Member]) -> str:
 def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combination]:
     """Every stack of up to ``most`` members without a conflict. What changes the model comes first, for the others to
     find it as it will be."""
-    ordered = sorted(members, key=lambda each: ("model" not in each.changes, each.id))
+    ordered = sorted(members, key=lambda member: ("model" not in member.changes, member.id))
     return [
         chosen
         for count in range(1, most + 1)
@@ -182,7 +182,7 @@ def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combinat
 
 
 def spelled(members: Sequence[Member]) -> str:
-    return join([(each.id, {}) for each in members])
+    return join([(member.id, {}) for member in members])
 
 
 def _finite(error: float) -> float:
@@ -268,13 +268,13 @@ class Candidate:
 
 def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Candidate:
     """What is known of a counted stack: its own modelled time, else what its members' records make expected."""
-    time = _modelled(cost, plain, sum(each.progress for each in members))
+    time = _modelled(cost, plain, sum(member.progress for member in members))
     return Candidate(
         cost.stack,
         cost,
-        time or _of_all(each.time for each in members) or UNKNOWN,
-        _of_all(each.quality for each in members),
-        tuple(each.note for each in members if each.note),
+        time or _of_all(member.time for member in members) or UNKNOWN,
+        _of_all(member.quality for member in members),
+        tuple(member.note for member in members if member.note),
     )
 
 
@@ -304,11 +304,12 @@ def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_
     counts = [each for each in known if not each.cost.why_not]
     return Ranking(
         tuple(sorted(
-            (each for each in counts if each.cost.peak_bytes <= memory_bytes),
-            key=lambda each: (*each.score(goal, plain), each.stack.count("+"), each.stack),
+            (counted for counted in counts if counted.cost.peak_bytes <= memory_bytes),
+            key=lambda counted: (*counted.score(goal, plain), counted.stack.count("+"), counted.stack),
         )),
         tuple(sorted(
-            (each for each in counts if each.cost.peak_bytes > memory_bytes), key=lambda each: each.cost.peak_bytes
+            (counted for counted in counts if counted.cost.peak_bytes > memory_bytes),
+            key=lambda counted: counted.cost.peak_bytes,
         )),
         tuple(each.cost for each in known if each.cost.why_not),
     )  # fmt: skip
@@ -351,7 +352,7 @@ class Trial:
 def halved(goal: Goal, trials: Iterable[Trial], keep: int) -> list[str]:
     """The ``keep`` best of those that ended well, the best first: a rung of successive halving (Jamieson & Talwalkar
     2016)."""
-    well = [each for each in trials if not each.failure]
+    well = [trial for trial in trials if not trial.failure]
     return [each.stack for each in sorted(well, key=lambda each: (each.score(goal), each.stack))][:keep]
 
 

@@ -119,7 +119,7 @@ def _device(there: PaperSetting, here: EvidenceSetting) -> list[str]:
 
 
 def _data(there: PaperSetting, here: EvidenceSetting) -> list[str]:
-    shared = {each for each in _words(there.data) & _words(here.data) if len(each) > 3}
+    shared = {word for word in _words(there.data) & _words(here.data) if len(word) > 3}
     return [f"other data than {there.data}"] if there.data and not shared else []
 
 

@@ -137,7 +137,8 @@ def segments(x: Floats, level: float, rng: np.random.Generator, first: Split | N
     if strongest.p_value > level:
         return []
     right = [
-        replace(each, at=each.at + at, low=each.low + at, high=each.high + at) for each in segments(x[at:], level, rng)
+        replace(segment, at=segment.at + at, low=segment.low + at, high=segment.high + at)
+        for segment in segments(x[at:], level, rng)
     ]
     return [*segments(x[:at], level, rng), strongest, *right]
 
@@ -177,7 +178,7 @@ class Series:
 
     @property
     def values(self) -> Floats:
-        return np.array([each.log_ratio for each in self.points])
+        return np.array([point.log_ratio for point in self.points])
 
     @property
     def name(self) -> str:
@@ -199,7 +200,7 @@ class Series:
         return (
             metric is not None
             and metric.exact
-            and all(seen.setdefault(each.revision, each.log_ratio) == each.log_ratio for each in self.points)
+            and all(seen.setdefault(point.revision, point.log_ratio) == point.log_ratio for point in self.points)
         )
 
 
@@ -289,23 +290,23 @@ def series(
     unfit: dict[str, str] = {}
     points: dict[tuple[str, str, str, str, str], list[SeriesPoint]] = {}
     known: dict[str, Conditions] = {}
-    for each in _moments(records):
-        if stacks and each.stack not in stacks:
+    for moment in _moments(records):
+        if stacks and moment.stack not in stacks:
             continue
-        line, c = each.evidence, each.evidence.conditions
+        line, c = moment.evidence, moment.evidence.conditions
         known[c.key] = c
         try:
-            of_metrics = samples(each.known, IN_HISTORY)
+            of_metrics = samples(moment.known, IN_HISTORY)
         except Exception as error:  # of one record, whatever it holds
             unfit.setdefault(line.id, sentence(records, line, error))
             continue
         for metric, values in of_metrics.items():
             for value in values.values() if metric in metrics else ():
                 point = SeriesPoint(
-                    line.started, each.replicate, value, each.revision, line.place.name,
+                    line.started, moment.replicate, value, moment.revision, line.place.name,
                     str(line.machine.context.get("git_commit") or ""), line.id,
                 )  # fmt: skip
-                points.setdefault((each.stack, each.reference, c.key, metric, line.source), []).append(point)
+                points.setdefault((moment.stack, moment.reference, c.key, metric, line.source), []).append(point)
     if left_out is not None:
         left_out += unfit.values()
     return [
@@ -347,9 +348,9 @@ def _moments(records: Records) -> Iterator[_Moment]:
             revision = (str(timed.protocol), reference.code.trajectory, side.code.trajectory)
             yield _Moment(timed, reference.stack, side.stack, revision, timed.replicate, Known(timed=(pair,)))
     runs: dict[tuple[str, str, str, int, str], list[Learned]] = defaultdict(list)
-    for each in records.learned:
-        if each.status == "ok":
-            runs[each.conditions.key, each.source, each.bits, each.seed, each.stack].append(each)
+    for run in records.learned:
+        if run.status == "ok":
+            runs[run.conditions.key, run.source, run.bits, run.seed, run.stack].append(run)
     for (key, source, bits, seed, stack), of_stack in runs.items():
         against = card_reference(stack)
         references = runs.get((key, source, bits, seed, against), ()) if stack != against else ()
@@ -368,13 +369,13 @@ E = TypeVar("E", bound=Evidence)
 
 def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[E, E]]:
     """Each contender's evidence with that of the reference that was started nearest to it; none without references."""
-    ordered = sorted(references, key=lambda each: each.started)
+    ordered = sorted(references, key=lambda reference: reference.started)
     starts = [datetime.fromisoformat(each.started) for each in ordered]
-    for each in contenders if references else ():
-        start = datetime.fromisoformat(each.started)
+    for contender in contenders if references else ():
+        start = datetime.fromisoformat(contender.started)
         after = bisect_left(starts, start)
         near = range(max(0, after - 1), min(len(starts), after + 1))
-        yield each, ordered[min(near, key=lambda at: abs(starts[at] - start))]
+        yield contender, ordered[min(near, key=lambda at: abs(starts[at] - start))]
 
 
 def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
@@ -382,20 +383,20 @@ def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
     rng = np.random.default_rng(0)
     exact: list[tuple[Series, list[Split]]] = []
     tested: list[tuple[Series, Split]] = []
-    for each in all_series:
-        if each.exact:
-            steps = np.flatnonzero(np.diff(each.values)) + 1
-            exact.append((each, [Split(int(at), 0.0, int(at), int(at), 1) for at in steps]))
-        elif len(each.points) >= FEWEST:
-            tested.append((each, strongest_split(each.values, rng)))
+    for series in all_series:
+        if series.exact:
+            steps = np.flatnonzero(np.diff(series.values)) + 1
+            exact.append((series, [Split(int(at), 0.0, int(at), int(at), 1) for at in steps]))
+        elif len(series.points) >= FEWEST:
+            tested.append((series, strongest_split(series.values, rng)))
     adjusted = stats.false_discovery_control([split.p_value for _, split in tested]) if tested else np.zeros(0)
-    kept = [position for position, p in enumerate(adjusted) if p <= ALPHA]
-    level = max((tested[position][1].p_value for position in kept), default=0.0)
+    passing = [position for position, p in enumerate(adjusted) if p <= ALPHA]
+    level = max((tested[position][1].p_value for position in passing), default=0.0)
     noisy = [
         (tested[position][0], segments(tested[position][0].values, level, rng, tested[position][1]))
-        for position in kept
+        for position in passing
     ]
-    factor = len(tested) / max(1, len(kept))  # what adjusting does to the largest p that passes
+    factor = len(tested) / max(1, len(passing))  # what adjusting does to the largest p that passes
     return [point for each, splits in [*exact, *noisy] for point in _change_points(each, splits, factor)]
 
 
@@ -433,12 +434,12 @@ def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
 
 def alarms(steps: Iterable[ChangePoint]) -> list[ChangePoint]:
     """The changes for the worse that a fresh comparison confirmed."""
-    return [each for each in steps if each.verdict == "regressed"]
+    return [step for step in steps if step.verdict == "regressed"]
 
 
 def summary(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> str:
     """How many series were searched, and how many were too short for that."""
-    short = [each for each in all_series if not each.exact and len(each.points) < FEWEST]
+    short = [series for series in all_series if not series.exact and len(series.points) < FEWEST]
     most = max((len(each.points) for each in short), default=0)
     left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""
     return f"{len(steps)} change points in {len(all_series)} series{left}"

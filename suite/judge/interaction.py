@@ -93,7 +93,7 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
     """Compute the interaction of comparable rows."""
     rows = (whole, *parts)
     seeds = set.intersection(*(set(row.seeds) for row in rows))
-    timings = [{each.record for each in row.known.timed} for row in rows]
+    timings = [{timing.record for timing in row.known.timed} for row in rows]
     shared = set.intersection(*timings)
     together = bool(shared) and len(shared) >= min(
         2, *map(len, timings)
@@ -112,14 +112,14 @@ def _value(metric: Metric, rows: Sequence[Row], together: bool) -> MetricValue:
             return MetricValue("unavailable", reason=f"{row.stack}: {value.reason or value.note}")
     samples = [metric.samples(row.known) for row in rows]
     if metric.exact:
-        whole, *parts = (each[0] for each in samples)
+        whole, *parts = (sample[0] for sample in samples)
         return MetricValue("exact", math.exp(whole - sum(parts)))
     if metric.kind == "learned":
         return _paired(samples)
     if metric.kind == "timed" and together:
-        records = [[each.record for each in row.known.timed] for row in rows]
+        records = [[timing.record for timing in row.known.timed] for row in rows]
         return _paired(
-            [{record[at]: x for at, x in each.items()} for record, each in zip(records, samples, strict=True)]
+            [{record[at]: x for at, x in sample.items()} for record, sample in zip(records, samples, strict=True)]
         )
     logs = [log for row in rows if (log := row.value(metric.name).log)]
     log = logs[0]
@@ -135,12 +135,14 @@ def _paired(samples: Sequence[Mapping[Any, float]]) -> MetricValue:
         return unavailable("no replicate in which the stack and all its parts finished")
     tried = set.union(*map(set, samples))
     note = f"{len(shared)} of {len(tried)} replicates: where all finished" if len(shared) < len(tried) else ""
-    log = interaction(*([-each[replicate] for replicate in shared] for each in samples))
+    log = interaction(*([-sample[replicate] for replicate in shared] for sample in samples))
     return MetricValue("measured", math.exp(-log.estimate), log.negated(), note=note)
 
 
 def _ended(row: Row) -> str:
-    return "; ".join(sorted({f"{each.status}: {each.reason}" for each in row.failures})) or "nothing was measured"
+    return (
+        "; ".join(sorted({f"{failure.status}: {failure.reason}" for failure in row.failures})) or "nothing was measured"
+    )
 
 
 def as_dict(stack: Interaction) -> dict[str, Any]:

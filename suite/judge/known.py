@@ -121,7 +121,7 @@ class TimedPair:
         """ln of the time per reference step of progress [windows]."""
         assert self.contender.steps and self.reference.steps
         progress = math.log(self.contender.steps / self.reference.steps)
-        return np.array([median(each) for each in self.window_log_ratios]) + progress
+        return np.array([median(ratio) for ratio in self.window_log_ratios]) + progress
 
     @property
     def training_log_ratio(self) -> float:
@@ -131,8 +131,8 @@ class TimedPair:
     @property
     def training_log_samples(self) -> Floats:
         """The rounds' log ratios, moved so that the middle of each window is :attr:`training_log_ratio`."""
-        middles = np.array([median(each) for each in self.window_log_ratios])
-        around = np.concatenate([each - middle for each, middle in zip(self.window_log_ratios, middles, strict=True)])
+        middles = np.array([median(ratio) for ratio in self.window_log_ratios])
+        around = np.concatenate([ratio - middle for ratio, middle in zip(self.window_log_ratios, middles, strict=True)])
         return around + self.training_log_ratio
 
     @property
@@ -213,7 +213,7 @@ class Known:
         if not (self.learned and theirs and ours):
             return False
         costs = [[point.counters for point in side.points] for side in (theirs, ours)]
-        sides = [(each.reference, each.contender) for each in self.learned]
+        sides = [(run.reference, run.contender) for run in self.learned]
         return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
 
     def never_acted(self, probes: Iterable[str]) -> str:
@@ -246,8 +246,8 @@ class Known:
         if not self.learned:
             return [(counts(0), counts(1))] if any(self.counted) else []
         return [
-            (side(0, each.reference, each.reference_probes), side(1, each.contender, each.contender.probes))
-            for each in self.learned
+            (side(0, run.reference, run.reference_probes), side(1, run.contender, run.contender.probes))
+            for run in self.learned
         ]
 
     def losses(self) -> tuple[list[float], list[float]]:
@@ -255,7 +255,7 @@ class Known:
         if not self.learned:
             raise ValueError("nothing was learned yet")
         theirs, ours = ([side.final.loss if side.final else math.nan for side in sides]
-                        for sides in zip(*(each.sides for each in self.learned), strict=True))  # fmt: skip
+                        for sides in zip(*(run.sides for run in self.learned), strict=True))  # fmt: skip
         if not all(loss > 0 for loss in (*theirs, *ours)):
             raise ValueError("no final test loss, positive and finite, was recorded")
         return theirs, ours

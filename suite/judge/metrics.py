@@ -217,11 +217,11 @@ def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Ca
     def samples(known: Known) -> Samples:
         if not known.timed:
             raise ValueError(NOT_TIMED)
-        return {each.replicate: log(each) for each in known.timed}
+        return {timing.replicate: log(timing) for timing in known.timed}
 
     def value(known: Known, priors: Priors) -> MetricValue:
         ratios = samples(known)
-        reference_s = [each.reference_step_s for each in known.timed]
+        reference_s = [timing.reference_step_s for timing in known.timed]
         contender_s = [s * math.exp(ratio) for s, ratio in zip(reference_s, ratios.values(), strict=True)]
         return _value_of(_of_sets(name, ratios, priors), reference_s, contender_s)
 
@@ -238,12 +238,13 @@ def _of_process(
         if not known.timed:
             raise ValueError(NOT_TIMED)
         return {
-            each.replicate: _log(quantity(each.reference), quantity(each.contender), reason) for each in known.timed
+            timing.replicate: _log(quantity(timing.reference), quantity(timing.contender), reason)
+            for timing in known.timed
         }
 
     def value(known: Known, priors: Priors) -> MetricValue:
         log = _of_sets(name, samples(known), priors)
-        sides = zip(*(each.sides for each in known.timed), strict=True)
+        sides = zip(*(timing.sides for timing in known.timed), strict=True)
         theirs, ours = ([quantity(side) or math.nan for side in each] for each in sides)
         return _value_of(log, theirs, ours)
 
@@ -260,8 +261,8 @@ def _learned(
         if not known.learned:
             raise ValueError(NOT_LEARNED)
         return {
-            each.seed: _log(quantity(theirs), quantity(ours), "not recorded")
-            for each, (theirs, ours) in zip(known.learned, known.facts(), strict=True)
+            run.seed: _log(quantity(theirs), quantity(ours), "not recorded")
+            for run, (theirs, ours) in zip(known.learned, known.facts(), strict=True)
         }
 
     def value(known: Known, priors: Priors) -> MetricValue:
@@ -295,10 +296,10 @@ def _counted(
         theirs, ours = numbers(known)
         if theirs == 0:
             return replace(unavailable("the reference has none"), reference=theirs, contender=ours)
-        steps = [each.counters for side in known.counted if side for each in side.points]
-        ranks = max(each.ranks for each in steps)
+        steps = [point.counters for side in known.counted if side for point in side.points]
+        ranks = max(step.ranks for step in steps)
         notes = (
-            "counts what the eager operators do, though timed compiled" if any(each.compiled for each in steps) else "",
+            "counts what the eager operators do, though timed compiled" if any(step.compiled for step in steps) else "",
             f"of one of {ranks} ranks" if ranks > 1 else "",
         )
         return MetricValue(
@@ -321,8 +322,8 @@ def _with_uncounted(metric: Metric) -> Metric:
     """Let the value of FLOPs say where operators were left out."""
 
     def value(known: Known, priors: Priors) -> MetricValue:
-        steps = [each for side in known.counted if side for each in side.points]
-        if names := sorted({name for each in steps for name in each.counters.uncounted_operators}):
+        steps = [point for side in known.counted if side for point in side.points]
+        if names := sorted({name for step in steps for name in step.counters.uncounted_operators}):
             known_part = metric.value(known, priors)
             notes = (known_part.note, f"lower bounds, without FLOPs of {', '.join(names)}")
             return replace(known_part, note="; ".join(filter(None, notes)))
@@ -421,7 +422,7 @@ def _without_zeros_samples(known: Known) -> Samples:
     if not known.learned:
         raise ValueError(NOT_LEARNED)
     contenders = (ours for _, ours in known.facts())
-    shares = {each.seed: _without_zeros(ours) for each, ours in zip(known.learned, contenders, strict=True)}
+    shares = {run.seed: _without_zeros(ours) for run, ours in zip(known.learned, contenders, strict=True)}
     return {seed: _log(1.0, share, "it masks no weights, or has not learned") for seed, share in shares.items()}
 
 
@@ -439,8 +440,7 @@ def _equivalent_samples(known: Known) -> Samples:
     ruler = _ruler(known)
     theirs, ours = known.losses()
     return {
-        each.seed: -float(ratio)
-        for each, ratio in zip(known.learned, ruler.log_budget_ratios(theirs, ours), strict=True)
+        run.seed: -float(ratio) for run, ratio in zip(known.learned, ruler.log_budget_ratios(theirs, ours), strict=True)
     }
 
 
@@ -487,7 +487,7 @@ def _time_to_quality_samples(known: Known) -> Samples:
     """The samples by seed, at the mean cost of all timings."""
     costs = METRICS["whole_time"].samples(known)
     cost = float(np.mean(list(costs.values())))
-    return {seed: cost + each for seed, each in _equivalent_samples(known).items()}
+    return {seed: cost + sample for seed, sample in _equivalent_samples(known).items()}
 
 
 def _loss_at_equal_time_samples(known: Known) -> Samples:
@@ -498,27 +498,27 @@ def _loss_at_equal_time_samples(known: Known) -> Samples:
     if not math.log(low) <= cost <= math.log(high):
         raise ValueError(f"the contender cost {math.exp(cost):.2g} of the reference's budget: beyond its curve")
     shift = ruler.log_loss(cost) - ruler.log_loss(0.0)
-    return {each.seed: math.log(b / a) - shift for each, a, b in zip(known.learned, theirs, ours, strict=True)}
+    return {run.seed: math.log(b / a) - shift for run, a, b in zip(known.learned, theirs, ours, strict=True)}
 
 
 def _loss_at_equal_time(known: Known, priors: Priors) -> MetricValue:
     samples = _loss_at_equal_time_samples(known)
     _, ours = known.losses()
     log = _moderated("loss", samples, priors)
-    reached = [each / math.exp(sample) for each, sample in zip(ours, samples.values(), strict=True)]
+    reached = [our / math.exp(sample) for our, sample in zip(ours, samples.values(), strict=True)]
     return _value_of(log, reached, ours, "the reference read off its scaling curve")
 
 
 def _crossings(known: Known) -> Samples:
     if not known.timed:
         raise ValueError(NOT_TIMED)
-    return {each.seed: _crossing(known, each).log_cost_ratio for each in known.learned}
+    return {run.seed: _crossing(known, run).log_cost_ratio for run in known.learned}
 
 
 def _crossing(known: Known, pair: LearnedPair) -> TimeToQuality:
-    reference, contender = (_curve(each) for each in pair.sides)
+    reference, contender = (_curve(side) for side in pair.sides)
     steps, own = float(reference[-1, 0]), contender[:, 0] / contender[-1, 0]
-    costs = np.mean([each.cost_at(own) for each in known.timed], axis=0)
+    costs = np.mean([timing.cost_at(own) for timing in known.timed], axis=0)
     setup = float(costs[0])
     return time_to_quality(reference, contender, (costs - setup) * steps, setup * steps)
 
@@ -534,12 +534,14 @@ def _first_crossing(known: Known, priors: Priors) -> MetricValue:
         raise ValueError(NOT_TIMED)
     if not known.learned:
         raise ValueError(NOT_LEARNED)
-    results = [_crossing(known, each) for each in known.learned]
+    results = [_crossing(known, run) for run in known.learned]
     interval = time_to_quality_interval(results)
     if interval is None:
-        gap = float(np.mean([each.log_quality_gap for each in results]))
+        gap = float(np.mean([result.log_quality_gap for result in results]))
         return MetricValue("missed", reason=f"ended {math.expm1(gap):.1%} worse")
-    return _value_of(interval, [each.reference_cost for each in results], [each.contender_cost for each in results])
+    return _value_of(
+        interval, [result.reference_cost for result in results], [result.contender_cost for result in results]
+    )
 
 
 # of processes --------------------------------------------------------------------------------------------------------
@@ -547,7 +549,7 @@ def _first_crossing(known: Known, priors: Priors) -> MetricValue:
 
 def _processor_s(side: Side) -> float | None:
     """Processor seconds of the whole training, from those of the timed steps."""
-    timed = sum(2 * len(each.block_s) * each.block_steps for each in side.windows)
+    timed = sum(2 * len(window.block_s) * window.block_steps for window in side.windows)
     return side.cpu_s / timed * side.steps if side.cpu_s and side.steps and timed else None
 
 
@@ -557,11 +559,11 @@ def _joules(side: Side) -> float | None:
 
 
 def _energy(known: Known, priors: Priors) -> MetricValue:
-    for each in known.timed:
-        for side in reversed(each.sides):  # the contender's own reason first
+    for timing in known.timed:
+        for side in reversed(timing.sides):  # the contender's own reason first
             if side.energy.joules_per_step is None:
                 return unavailable(side.energy.reason or "not measured")
-    note = "; ".join(sorted({_scope(each.contender.energy) for each in known.timed}))
+    note = "; ".join(sorted({_scope(timing.contender.energy) for timing in known.timed}))
     return replace(_JOULES.value(known, priors), note=note)
 
 
@@ -587,7 +589,7 @@ def _modelled_joules(pair: TimedPair) -> tuple[float, float]:
 def _modelled_samples(known: Known) -> Samples:
     if not known.timed:
         raise ValueError(NOT_TIMED)
-    return {each.replicate: _log(*_modelled_joules(each), "not recorded") for each in known.timed}
+    return {timing.replicate: _log(*_modelled_joules(timing), "not recorded") for timing in known.timed}
 
 
 def _modelled_energy(known: Known, priors: Priors) -> MetricValue:
@@ -675,7 +677,7 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
     MetricFamily(
         "peak.",
         lambda known: {
-            kind for side in known.counted if side for each in side.points for kind in each.counters.peak_by_kind
+            kind for side in known.counted if side for point in side.points for kind in point.counters.peak_by_kind
         },
         _peak,
     ),
@@ -686,13 +688,13 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
     ),
     MetricFamily(
         "final.",
-        lambda known: {name for each in known.learned if each.contender.final for name in each.contender.final.metrics},
+        lambda known: {name for run in known.learned if run.contender.final for name in run.contender.final.metrics},
         _final,
     ),
     MetricFamily(
         PROBE_RATIO,
         lambda known: {
-            name for each in known.learned for name in each.reference_probes.keys() & each.contender.probes.keys()
+            name for run in known.learned for name in run.reference_probes.keys() & run.contender.probes.keys()
         },
         _probe_ratio,
     ),
@@ -707,24 +709,24 @@ schedule, ``flops_without_zeros`` what masked matrices would cost where zeros co
 of first reaching the worse of the final validation losses, ``energy`` of the whole training.
 """
 
-METRICS: Mapping[str, Metric] = {each.name: each for each in REGISTRY if isinstance(each, Metric)}
-FAMILIES: tuple[MetricFamily, ...] = tuple(each for each in REGISTRY if isinstance(each, MetricFamily))
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in REGISTRY if isinstance(metric, Metric)}
+FAMILIES: tuple[MetricFamily, ...] = tuple(metric for metric in REGISTRY if isinstance(metric, MetricFamily))
 
 COLUMNS: tuple[Metric, ...] = tuple(
-    sorted((each for each in METRICS.values() if each.uses.column), key=lambda each: each.uses.column)
+    sorted((metric for metric in METRICS.values() if metric.uses.column), key=lambda metric: metric.uses.column)
 )
 """The board's columns from left to right."""
 
 HEADLINES: tuple[Metric, ...] = tuple(
-    sorted((each for each in COLUMNS if each.uses.headline), key=lambda each: each.exact)
+    sorted((column for column in COLUMNS if column.uses.headline), key=lambda column: column.exact)
 )
 """The numbers of a technique's summary: those with noise, then those that are counted."""
 
 COUNTERS: tuple[Metric, ...] = tuple(METRICS[name] for name in COUNTS)
-IN_STACKS: tuple[Metric, ...] = tuple(each for each in COLUMNS if each.uses.in_stacks)
-IN_HISTORY: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.uses.in_history)
+IN_STACKS: tuple[Metric, ...] = tuple(column for column in COLUMNS if column.uses.in_stacks)
+IN_HISTORY: tuple[Metric, ...] = tuple(metric for metric in METRICS.values() if metric.uses.in_history)
 BY_ROUND: Mapping[str, Callable[[TimedPair], Floats]] = {
-    each.title: each.round_samples for each in METRICS.values() if each.round_samples
+    metric.title: metric.round_samples for metric in METRICS.values() if metric.round_samples
 }
 """Title -> reader of the round log ratios of a set of processes."""
 
@@ -733,21 +735,21 @@ def metric_of(name: str) -> Metric | None:
     """Look up a metric, a family's member included; None where no metric has that name."""
     if name in METRICS:
         return METRICS[name]
-    family = next((each for each in FAMILIES if name.startswith(each.prefix)), None)
+    family = next((family for family in FAMILIES if name.startswith(family.prefix)), None)
     return family.member(name.removeprefix(family.prefix)) if family else None
 
 
 def metrics_in(known: Known) -> list[Metric]:
     """List the registry's metrics, with those members of the families that occur in the evidence."""
     present: list[Metric] = []
-    for each in REGISTRY:
-        present += [each] if isinstance(each, Metric) else map(each.member, sorted(each.names(known)))
+    for metric in REGISTRY:
+        present += [metric] if isinstance(metric, Metric) else map(metric.member, sorted(metric.names(known)))
     return present
 
 
 def values(known: Known, priors: Priors) -> dict[str, MetricValue]:
     """Read the value of every metric by its name."""
-    return {each.name: _attempt(partial(each.value, known, priors)) for each in metrics_in(known)}
+    return {metric.name: _attempt(partial(metric.value, known, priors)) for metric in metrics_in(known)}
 
 
 def samples(known: Known, among: Iterable[Metric]) -> dict[str, Samples]:
@@ -763,7 +765,7 @@ def samples(known: Known, among: Iterable[Metric]) -> dict[str, Samples]:
 
 def priors(pairs: Sequence[Known]) -> dict[str, Prior]:
     """The variance of a replicate by metric, shared by comparable pairs."""
-    noisy = [each for each in METRICS.values() if each.kind in ("learned", "timed", "measured")]
+    noisy = [metric for metric in METRICS.values() if metric.kind in ("learned", "timed", "measured")]
     read = [samples(known, noisy) for known in pairs]
     shared = {each.name: pooled_variance([list(one[each.name].values()) for one in read if each.name in one])
               for each in noisy}  # fmt: skip

@@ -33,7 +33,7 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
     known: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         known.setdefault((row.stack, row.reference), []).append(row)
-    found = []
+    results = []
     for card in cards:
         for claim in card.claim:
             if is_exact(claim) or of_study(claim) or claim.kind in ("literature", "modelled") or not claim.verified:
@@ -45,8 +45,10 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
                 if fits and not unfit_row(claim, row):
                     place = at.baseline, at.recipe, at.model or at.size
                     histories.setdefault(place, []).append(judge_row(card, claim, row))
-            found += [each for history in histories.values() for each in _of_place(history)]
-    return sorted(found, key=lambda each: (each.date, each.judgement.technique, each.judgement.claim.id), reverse=True)
+            results += [each for history in histories.values() for each in _of_place(history)]
+    return sorted(
+        results, key=lambda result: (result.date, result.judgement.technique, result.judgement.claim.id), reverse=True
+    )
 
 
 def _of_place(history: Sequence[Judgement]) -> list[NegativeResult]:

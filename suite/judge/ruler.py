@@ -130,18 +130,18 @@ class Ruler:
         """The curves without each seed in turn, where every budget still has one."""
         if len(self.losses) < 2:
             return []
-        rulers = [Ruler(self.shares, np.delete(self.losses, each, axis=0)) for each in range(len(self.losses))]
-        return [each for each in rulers if not np.isnan(each.losses).all(axis=0).any()]
+        rulers = [Ruler(self.shares, np.delete(self.losses, index, axis=0)) for index in range(len(self.losses))]
+        return [ruler for ruler in rulers if not np.isnan(ruler.losses).all(axis=0).any()]
 
 
 def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
     """The curve of a reference's runs, which differ in steps and seed alone; None where there are too few budgets."""
     by_budget: dict[int, dict[int, float]] = {}
     machine = ""
-    for each in learned:
-        if each.status == "ok" and each.final and each.steps and 0 < each.final.loss < math.inf:
-            by_budget.setdefault(each.conditions.steps, {})[each.seed] = each.final.loss
-            machine = each.place.name
+    for run in learned:
+        if run.status == "ok" and run.final and run.steps and 0 < run.final.loss < math.inf:
+            by_budget.setdefault(run.conditions.steps, {})[run.seed] = run.final.loss
+            machine = run.place.name
     if len(by_budget) < FEWEST or own_steps not in by_budget:
         return None
     budgets = sorted(by_budget)

@@ -40,8 +40,8 @@ def from_sound(records: Records, compute: Callable[[Records], tuple[V, Sequence[
             break
         bad: dict[str, tuple[Piece, Exception]] = {}
         for each in failing:
-            found = _culprits(each, compute) if number < PASSES else each.pieces
-            bad |= {piece.id: (piece, each.error) for piece in found}
+            culprits = _culprits(each, compute) if number < PASSES else each.pieces
+            bad |= {piece.id: (piece, each.error) for piece in culprits}
         left_out += [sentence(records, piece, error) for piece, error in bad.values()]
         records = without(records, bad)
         view, failing = compute(records)
@@ -58,8 +58,8 @@ def without(records: Records, ids: Collection[str]) -> Records:
     return replace(
         records,
         counted=[each for each in records.counted if each.id not in ids],
-        learned=[each for each in records.learned if each.id not in ids],
-        timed=[each for each in records.timed if each.id not in ids],
+        learned=[run for run in records.learned if run.id not in ids],
+        timed=[timing for timing in records.timed if timing.id not in ids],
     )
 
 
@@ -68,7 +68,7 @@ def _culprits(failing: Failing, compute: Callable[[Records], tuple[V, Sequence[F
     sound before is kept; where they do not fail by themselves, the part's own."""
     if len(failing.pieces) == 1:
         return failing.pieces
-    ordered = sorted(failing.pieces, key=lambda each: (bool(each.source), each.started))
+    ordered = sorted(failing.pieces, key=lambda piece: (bool(piece.source), piece.started))
 
     def fails(count: int) -> bool:
         return bool(compute(Records.of(ordered[:count]))[1])

@@ -278,7 +278,7 @@ def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
     techniques that change rounding alone, nothing about that of the others: both are left out. None where no sample
     says anything.
     """
-    spread = [x for x in (_finite(each, 1) for each in samples) if len(x) > 1 and np.ptp(x) > 0]
+    spread = [x for x in (_finite(sample, 1) for sample in samples) if len(x) > 1 and np.ptp(x) > 0]
     if not spread:
         return None
     variance = np.array([x.var(ddof=1) for x in spread])
@@ -505,10 +505,12 @@ def _adjusted_welch_p(intervals: Sequence[Interval]) -> Floats:
     adjusted = np.ones((n, n))
     if n < 2:
         return adjusted
-    estimate = np.array([each.estimate for each in intervals])
-    bounded = np.array([math.isfinite(each.half_width) for each in intervals])
-    variance = np.array([each.standard_error**2 if math.isfinite(each.half_width) else 0.0 for each in intervals])
-    dof = np.array([each.degrees_of_freedom or 1.0 for each in intervals])  # 0: one replicate, unbounded anyway
+    estimate = np.array([interval.estimate for interval in intervals])
+    bounded = np.array([math.isfinite(interval.half_width) for interval in intervals])
+    variance = np.array(
+        [interval.standard_error**2 if math.isfinite(interval.half_width) else 0.0 for interval in intervals]
+    )
+    dof = np.array([interval.degrees_of_freedom or 1.0 for interval in intervals])  # 0: one replicate, unbounded anyway
     a, b = np.triu_indices(n, 1)
     total = variance[a] + variance[b]
     with np.errstate(divide="ignore", invalid="ignore"):  # no variance at all: apart unless equal

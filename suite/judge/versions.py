@@ -33,8 +33,8 @@ def stated(baseline: str) -> dict[str, Any]:
     one. Empty where there is no such baseline."""
     for point in entry_points(group=GROUP, name=baseline):
         try:
-            found = find_spec(point.module)
-            tree = ast.parse(Path(found.origin).read_text("utf-8")) if found and found.origin else None
+            spec = find_spec(point.module)
+            tree = ast.parse(Path(spec.origin).read_text("utf-8")) if spec and spec.origin else None
         except (ImportError, OSError, ValueError, SyntaxError):
             continue  # a plug-in may hold anything; its tests say what is wrong
         for node in tree.body if tree else ():
@@ -46,5 +46,5 @@ def stated(baseline: str) -> dict[str, Any]:
 def _constants(line: ast.stmt) -> list[tuple[str, Any]]:
     targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
     value = line.value if isinstance(line, ast.Assign | ast.AnnAssign) else None
-    named = [each.id for each in targets if isinstance(each, ast.Name)]
+    named = [target.id for target in targets if isinstance(target, ast.Name)]
     return [(name, value.value) for name in named] if isinstance(value, ast.Constant) else []

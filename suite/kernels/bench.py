@@ -141,7 +141,9 @@ def error_units(inputs: Inputs, expected: Inputs) -> float:
 
 def misaligned(inputs: Inputs) -> Inputs:
     """Copies of ``inputs`` one element past an aligned address, where no wide access is allowed."""
-    return {name: [torch.cat([each.new_zeros(1), each])[1:] for each in tensors] for name, tensors in inputs.items()}
+    return {
+        name: [torch.cat([tensor.new_zeros(1), tensor])[1:] for tensor in tensors] for name, tensors in inputs.items()
+    }
 
 
 def examine(bench: Bench, device: torch.device, timed: bool) -> Examination:
@@ -248,7 +250,7 @@ def examinations(module: str, device: str, timed: bool) -> dict[str, Examination
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise RuntimeError(f"cannot be examined: {last[0]}")
-    return {name: _parsed(each) for name, each in json.loads(done.stdout.splitlines()[-1]).items()}
+    return {name: _parsed(load) for name, load in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 def _parsed(each: dict[str, Any]) -> Examination:

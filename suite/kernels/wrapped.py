@@ -42,7 +42,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         super().__setstate__({})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if all(each is not param_group for each in self.optimizer.param_groups):  # torch's constructor gives those
+        if all(group is not param_group for group in self.optimizer.param_groups):  # torch's constructor gives those
             self.optimizer.add_param_group(param_group)
             self._share()
 

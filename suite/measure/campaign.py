@@ -82,8 +82,8 @@ class Tally:
 
 def tally(lines: Sequence[Line]) -> Tally:
     """What the lines are; witnesses are runs."""
-    kinds = [each.kind for each in lines]
-    timings = sum(len(each.contenders) - 1 for each in lines if isinstance(each, Timed))
+    kinds = [line.kind for line in lines]
+    timings = sum(len(line.contenders) - 1 for line in lines if isinstance(line, Timed))
     return Tally(
         kinds.count("counted"), kinds.count("learned") + kinds.count("witness"), timings, kinds.count("renewal")
     )
@@ -130,9 +130,9 @@ class Measured:
     @property
     def failures(self) -> list[tuple[str, str, str]]:
         """Stack, status and reason of every run that failed."""
-        ended = [each for each in self.added if isinstance(each, Counted | Learned)]
-        sides = [*ended, *(side for each in self.added if isinstance(each, Timed) for side in each.contenders)]
-        ill = [(each.stack, each.status, each.reason) for each in sides if each.status not in ("ok", "unavailable")]
+        ended = [piece for piece in self.added if isinstance(piece, Counted | Learned)]
+        sides = [*ended, *(side for piece in self.added if isinstance(piece, Timed) for side in piece.contenders)]
+        ill = [(side.stack, side.status, side.reason) for side in sides if side.status not in ("ok", "unavailable")]
         return [*self.refused, *ill]
 
 
@@ -259,8 +259,8 @@ class _Campaign:
             runs=sum(job.stack not in refused for job in plan.jobs()),
             timings=sum(len(timing.stacks) - 1 for timing in left),
         )
-        made = {each.id for each in self.measured.added}
-        read = [each for each in plan.used() if each.id not in made]
+        new_ids = {each.id for each in self.measured.added}
+        read = [each for each in plan.used() if each.id not in new_ids]
         self.measured.read = tally(read)
         names = {each.place.name for each in read} - {self.machine}
         self.measured.read_from = tuple(sorted(names))
@@ -433,7 +433,7 @@ class _Campaign:
     def _keep_new(self, run: Learned | Witness, known: Sequence[Trained], unverified: Sequence[Trained]) -> None:
         """Keeps what a run tells: that other code computes the same, or what none of the known ones says."""
         renewals = filter(None, (renewal_of(each, run) for each in unverified))
-        for renewal in {each.old: each for each in renewals}.values():
+        for renewal in {renewal.old: renewal for renewal in renewals}.values():
             self._keep(renewal)
         if run.status != "ok" or not any(equal_to_the_bit(each, run) for each in known):
             self._keep(run)

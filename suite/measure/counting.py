@@ -44,7 +44,7 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
             known |= _read(job, limits)
     except ContenderFailed as failure:
         known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
-    if all(each.counters == points[0].counters for each in points):
+    if all(point.counters == points[0].counters for point in points):
         points = points[:1]
     return Counted(**heading.fields(), **known, points=points)
 

@@ -56,11 +56,11 @@ def examine(device: str, threads: int, results: Path) -> dict[str, list[str]]:
 
 def among(machine: Machine, records: Records) -> list[str]:
     """Which machine of the records this one is, and what follows; a sentence each."""
-    lines = [each for each in records.lines if not isinstance(each, Renewal)]
-    known = {each.place.key: each.place for each in lines}
+    lines = [line for line in records.lines if not isinstance(line, Renewal)]
+    known = {line.place.key: line.place for line in lines}
     if not known:
         return ["there are no records yet, so none that this machine could share; measure some with: leantrain run"]
-    timings = Counter(each.place.key for each in records.timed)
+    timings = Counter(timing.place.key for timing in records.timed)
     others = [each for key, each in sorted(known.items()) if key != machine.key]
     said = []
     if equal := known.get(machine.key):
@@ -80,7 +80,7 @@ def among(machine: Machine, records: Records) -> list[str]:
 def _nearest(machine: Machine, others: Sequence[Machine]) -> str:
     """The machine with the fewest facts that differ, or were not recorded, and which these are."""
     facts = machine.facts
-    near = min(others, key=lambda each: len(differing(each.facts, facts)) + len(unrecorded(each.facts, facts)))
+    near = min(others, key=lambda other: len(differing(other.facts, facts)) + len(unrecorded(other.facts, facts)))
     unlike, untold = differing(near.facts, facts), unrecorded(near.facts, facts)
     changes = [f"{name} is {printable(str(there))} there, {here} here" for name, (there, here) in unlike.items()]
     untold_there = [f"not recorded there: {', '.join(untold)}"] if untold else []

@@ -62,7 +62,7 @@ def forecast(plan: CampaignPlan, records: Records) -> Forecast:
         _part("learned runs", [(job.setting, job.stack) for job in (*repeats, *fresh)], records.learned, _run),
         _part(
             "timings",
-            [(each.setting, stack) for each in plan.timings() for stack in each.stacks[1:]],
+            [(timing.setting, stack) for timing in plan.timings() for stack in timing.stacks[1:]],
             records.timed,
             _timing,
         ),

@@ -44,7 +44,7 @@ def address(node: int) -> str:
 
 def reason_without_links() -> str:
     """Why no network can be made here; empty where one can."""
-    if missing := [each for each in TOOLS if shutil.which(each) is None]:
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not found: install iproute2 and util-linux"
     try:
         with LinkedNodes(2) as network:

@@ -118,15 +118,15 @@ class MemoryPlan:
             "provenance": "bytes counted, seconds modelled",
             "answers": [
                 {
-                    "technique": each.technique,
-                    "time_s": each.plan and each.plan.time_s,
-                    "peak_bytes": each.plan and self.peak_bytes(each.plan),
-                    "schedules": each.plan and [str(schedule) for schedule in each.plan.schedules],
-                    "line": self.line(each),
-                    "why_not": each.why_not,
-                    "solve_s": each.solve_s,
+                    "technique": answer.technique,
+                    "time_s": answer.plan and answer.plan.time_s,
+                    "peak_bytes": answer.plan and self.peak_bytes(answer.plan),
+                    "schedules": answer.plan and [str(schedule) for schedule in answer.plan.schedules],
+                    "line": self.line(answer),
+                    "why_not": answer.why_not,
+                    "solve_s": answer.solve_s,
                 }
-                for each in self.answers
+                for answer in self.answers
             ],
         }
 
@@ -155,7 +155,7 @@ def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, in
         chains = chains_of(run, flops_per_s=device.flops_per_s)
         batch, _ = run.next_batch()
         besides = [*run.model.parameters(), *run.model.buffers(), *state_tensors(run.optimizer), *batch.values()]
-        gradients = [each.grad for each in run.model.parameters() if each.grad is not None]
+        gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
         with LiveBytes() as live:
             run.apply_gradients()
         update_bytes = unique_bytes(gradients) + live.high_bytes
@@ -212,7 +212,7 @@ def plan_all(
     for done, (name, solver) in enumerate(asked.items()):
         progress(done / len(asked), name)
         answers.append(solved(name, solver, chains, memory_bytes - resident, device.link))
-    answers.sort(key=lambda each: each.plan.time_s if each.plan else float("inf"))
+    answers.sort(key=lambda answer: answer.plan.time_s if answer.plan else float("inf"))
     return MemoryPlan(scale, device, chains, resident, update, memory_bytes, batch, tuple(answers))
 
 

@@ -109,15 +109,15 @@ def mutants_of(entry: Entry) -> list[Mutant]:
         raise ValueError(f"{entry.folder}: settings for {', '.join(sorted(unknown))}, which it does not override")
     automatic = [Mutant(entry.id, f"no {name}", lacks=name, settings=settings.get(name, "")) for name in methods]
     edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
-    for each in edits:
-        if each.module.partition(".")[0] == HARNESS:
+    for edit in edits:
+        if edit.module.partition(".")[0] == HARNESS:
             raise ValueError(
-                f"{entry.folder}: {each.name}: {each.module} is the harness, which judges mutants and is none: break "
+                f"{entry.folder}: {edit.name}: {edit.module} is the harness, which judges mutants and is none: break "
                 "what the technique itself or a module that techniques share does"
             )
-        if (times := _source(each.module).count(each.old)) != 1:
+        if (times := _source(edit.module).count(edit.old)) != 1:
             raise ValueError(
-                f"{entry.folder}: {each.name}: its old text is {times} times in {each.module}, not once; mend it"
+                f"{entry.folder}: {edit.name}: its old text is {times} times in {edit.module}, not once; mend it"
             )
     return [*automatic, *edits]
 
@@ -192,7 +192,7 @@ def _ranks(entry: Entry) -> int:
 
 def _said(id: str, on: Sequence[str]) -> list[dict[str, Any]]:
     """What notices each mutant, in plain values."""
-    return [_plain(each) for each in _notices(id, on)]
+    return [_plain(notice) for notice in _notices(id, on)]
 
 
 def _plain(notice: Notice) -> dict[str, Any]:
@@ -275,11 +275,11 @@ def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
         _break(mutant)
         entry = catalogue()[mutant.technique]
         judgements = exact_verdicts([entry.card], [baseline], _size(entry), mutant.settings)
-        broken = {f"{each.claim.id} on {baseline}": None for each in judgements if each.outcome == FAILS}
+        broken = {f"{judgement.claim.id} on {baseline}": None for judgement in judgements if judgement.outcome == FAILS}
         if claims := [claim for claim in broken if claim not in of_the_whole]:
             return Notice(mutant, tuple(claims))
-        failures = [each.reason for each in judgements if each.reason.startswith(f"{entry.id}:")]
-        if failures and all(each.outcome == "not measured" for each in judgements):  # of several ranks
+        failures = [judgement.reason for judgement in judgements if judgement.reason.startswith(f"{entry.id}:")]
+        if failures and all(judgement.outcome == "not measured" for judgement in judgements):  # of several ranks
             return Notice(mutant, error=failures[0])
     except Exception as error:  # whatever a broken technique does
         return Notice(mutant, error=first_line(error))

@@ -166,7 +166,7 @@ def pairs_of_stack(setting: Setting, stack: str, against: str | None = None, tas
             f"{_listed(tasks, 'is measured in the task')}: an interaction needs one task. Choose it with --task"
         )
     reference = against or references[parts[0]]
-    return [pair_of(setting, each, reference, task or tasks[parts[0]]) for each in (*parts, stack)]
+    return [pair_of(setting, part, reference, task or tasks[parts[0]]) for part in (*parts, stack)]
 
 
 def _listed(phrases: Mapping[str, str], verb: str) -> str:
@@ -249,7 +249,7 @@ class CampaignPlan:
             at = [replace(pair, setting=setting) for setting in self._compared_at(pair)]
             runs = [run for each in at for sides in self.learned_pairs(each) for run in sides]
             pieces: list[Counted | Learned | Timed] = [*counts, *runs, *self.timed(pair)]
-            used |= {each.id: each for each in pieces}
+            used |= {piece.id: piece for piece in pieces}
         return list(used.values())
 
     # counted --------------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class CampaignPlan:
 
     def unverified(self, job: Job) -> list[Learned]:
         """Runs of a job by other code, with the bits that this machine gives."""
-        return [each for each in self.runs(job) if not self.currency.has(each)]
+        return [run for run in self.runs(job) if not self.currency.has(run)]
 
     def unverified_elsewhere(self, job: Job) -> list[Trained]:
         """Runs of a job, and witnesses of its family, by other code and with other bits, that kept their first losses:
@@ -361,14 +361,14 @@ class CampaignPlan:
         key = _key(job.setting)
         runs = self._runs_elsewhere.get((key, job.stack, job.seed), ())
         witnesses = (each for each in self._witnesses_elsewhere.get(family, ()) if each.conditions.key == key)
-        return [each for each in (*runs, *witnesses) if each.first_losses and not self.currency.has(each)]
+        return [run for run in (*runs, *witnesses) if run.first_losses and not self.currency.has(run)]
 
     def repeats(self) -> list[Job]:
         """The shortest run that can renew each stack's runs by other code."""
         repeats: dict[tuple[str, str], Job] = {}
         for job in self.jobs():
             if codes := {each.code.trajectory for each in (*self.unverified(job), *self.unverified_elsewhere(job))}:
-                witnessed = any(self.currency.same(each, code) for each in self.witnesses(job) for code in codes)
+                witnessed = any(self.currency.same(witness, code) for witness in self.witnesses(job) for code in codes)
                 shortest = (witnessed and witness_job(job.setting, job.stack)) or job
                 repeats.setdefault((conditions_of(job.setting).family, job.stack), shortest)
         return list(repeats.values())
@@ -393,9 +393,9 @@ class CampaignPlan:
 
     def _witnesses_where(self, wanted: Callable[[str], bool]) -> Mapping[tuple[str, str], list[Witness]]:
         index: dict[tuple[str, str], list[Witness]] = {}
-        for each in self.records.witnesses:
-            if wanted(each.bits):
-                index.setdefault((each.conditions.family, each.stack), []).append(each)
+        for witness in self.records.witnesses:
+            if wanted(witness.bits):
+                index.setdefault((witness.conditions.family, witness.stack), []).append(witness)
         return index
 
     def runs(self, job: Job) -> list[Learned]:
@@ -424,8 +424,8 @@ class CampaignPlan:
     @cached_property
     def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
         index: dict[tuple[str, str, int, str], list[Learned]] = {}
-        for each in self.records.learned:
-            index.setdefault((each.conditions.key, each.stack, each.seed, each.bits), []).append(each)
+        for run in self.records.learned:
+            index.setdefault((run.conditions.key, run.stack, run.seed, run.bits), []).append(run)
         return index
 
     @cached_property
@@ -481,8 +481,8 @@ class CampaignPlan:
         for pair in pairs:
             windows = self._windows(pair.setting, pair.sides)
             open_groups = groups.setdefault((pair.setting, pair.reference, windows), [[]])
-            held_bytes = sum(self._peak_bytes(each.setting, each.stack) for each in (*open_groups[-1], pair))
-            alike = all(pair.stack != each.stack for each in open_groups[-1])
+            held_bytes = sum(self._peak_bytes(one.setting, one.stack) for one in (*open_groups[-1], pair))
+            alike = all(pair.stack != other.stack for other in open_groups[-1])
             if len(open_groups[-1]) == MOST_TOGETHER or held_bytes > TOGETHER_BYTES or not alike:
                 open_groups.append([])
             open_groups[-1].append(pair)
@@ -494,7 +494,7 @@ class CampaignPlan:
         counted = self.counted(setting, stack)
         if setting.device != "cpu" or counted is None or counted.status != "ok":
             return math.inf
-        return max((each.counters.peak_tensor_bytes * each.counters.ranks for each in counted.points), default=0)
+        return max((point.counters.peak_tensor_bytes * point.counters.ranks for point in counted.points), default=0)
 
     def timed(self, pair: Pair) -> list[Timed]:
         """The current timings of a pair on this machine, in all parts of a run whose cost changes."""
@@ -550,7 +550,7 @@ def ruler_jobs(setting: Setting, seed: int) -> list[Job]:
     """The reference's runs of a seed at all budgets of its scaling curve."""
     own = conditions_of(setting).steps
     budgets = [setting.but(steps=setting.steps if share == 1 else steps_at(share, own)) for share in BUDGETS]
-    return [Job(setting=each, stack=BASELINE, seed=seed) for each in budgets]
+    return [Job(setting=budget, stack=BASELINE, seed=seed) for budget in budgets]
 
 
 def witness_job(setting: Setting, stack: str) -> Job | None:

@@ -104,14 +104,14 @@ class PowerStudy:
             smallest_change=math.expm1(self.detectable),
             controls=[
                 record.Control(
-                    name=each.name,
-                    seeds=len(each.log_budgets),
-                    equivalent_budget=math.exp(each.budget.estimate),
-                    low=math.exp(each.budget.low),
-                    high=math.exp(each.budget.high),
-                    loss_ratio=math.exp(sum(each.log_losses) / len(each.log_losses)),
+                    name=control.name,
+                    seeds=len(control.log_budgets),
+                    equivalent_budget=math.exp(control.budget.estimate),
+                    low=math.exp(control.budget.low),
+                    high=math.exp(control.budget.high),
+                    loss_ratio=math.exp(sum(control.log_losses) / len(control.log_losses)),
                 )
-                for each in self.controls
+                for control in self.controls
             ],
         )
 
@@ -169,9 +169,9 @@ def power(
         PowerControl(name, tuple(ruler.log_budget_ratios(theirs, ours)), tuple(_logs(theirs, ours)))
         for name, (theirs, ours) in whole.items()
     )
-    nothing = pooled_variance([each.log_budgets for each in controls[:2]])
+    nothing = pooled_variance([control.log_budgets for control in controls[:2]])
     deviation = math.sqrt(nothing.variance) if nothing else 0.0
-    rows = pooled_variance([each.log_budgets for each in controls])  # as the rows of a board share theirs
+    rows = pooled_variance([control.log_budgets for control in controls])  # as the rows of a board share theirs
     one = moderated_interval([0.0], rows)
     return PowerStudy(setting, controls, deviation, detectable_effect(one) / math.sqrt(SEEDS))
 
@@ -193,8 +193,8 @@ def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
 
 def _ruler(setting: Setting, records: Records) -> Ruler:
     c = conditions_of(setting)
-    runs = [each for each in records.learned if each.conditions.family == c.family and each.conditions.rate == c.rate]
-    ruler = ruler_of([each for each in runs if each.stack == BASELINE], c.steps)
+    runs = [run for run in records.learned if run.conditions.family == c.family and run.conditions.rate == c.rate]
+    ruler = ruler_of([run for run in runs if run.stack == BASELINE], c.steps)
     if ruler is None:
         raise ValueError(f"the scaling curve of {setting} was not learned: give it more time (--minutes)")
     return ruler

@@ -199,7 +199,7 @@ class _Timing:
         of_reference = self.sides[0].steps or fewest
         block = max(1, min(STEPS, int(of_reference * share) // LEAST_BLOCKS))
         steps = {side: max(1, round(block * side.steps / of_reference)) for side in alive}
-        room = min((int(side.steps * share) // each for side, each in steps.items()), default=0)
+        room = min((int(side.steps * share) // step for side, step in steps.items()), default=0)
         rounds = max(1, min(self.protocol.window_rounds, (room - 1) // 2))
         times: dict[_TimedSide, list[tuple[float, float]]] = {side: [] for side in steps}
         for side, count in steps.items():

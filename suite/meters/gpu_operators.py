@@ -159,14 +159,14 @@ def fused_attention_kernel(
     """
     sides = (query, key, value)
     fusible = (
-        all(each.dim() == 4 for each in sides)
-        and len({each.shape[0] for each in sides}) == 1
+        all(side.dim() == 4 for side in sides)
+        and len({side.shape[0] for side in sides}) == 1
         and key.shape[1] == value.shape[1]
         and (query.shape[1] == key.shape[1] or (gqa and query.shape[1] % key.shape[1] == 0))
-        and all(each.shape[-2] > 0 for each in sides)
-        and all(each.stride(-1) == 1 for each in sides)
+        and all(side.shape[-2] > 0 for side in sides)
+        and all(side.stride(-1) == 1 for side in sides)
     )
-    head_sizes = [each.shape[-1] for each in sides]
+    head_sizes = [side.shape[-1] for side in sides]
     if (
         fusible
         and mask is None
@@ -181,7 +181,7 @@ def fused_attention_kernel(
         and query.dtype in (*HALF, torch.float32)
         and head_sizes[0] == head_sizes[1]
         and all(size > 0 and size % (16 // query.element_size()) == 0 for size in head_sizes)
-        and all(each.storage_offset() * each.element_size() % 16 == 0 for each in sides)
+        and all(side.storage_offset() * side.element_size() % 16 == 0 for side in sides)
     ):
         return "efficient"
     return "math"

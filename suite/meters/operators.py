@@ -208,10 +208,10 @@ class OperatorTrace(TorchDispatchMode):
 
     def _sizes(self, tensors: Iterable[Tensor]) -> Bytes:
         seen: Bytes = {}
-        for each in tensors:
-            if each.layout is torch.strided:
-                number = self._number(each.untyped_storage())
-                seen[number] = max(seen.get(number, 0), _bytes(each))
+        for tensor in tensors:
+            if tensor.layout is torch.strided:
+                number = self._number(tensor.untyped_storage())
+                seen[number] = max(seen.get(number, 0), _bytes(tensor))
         return seen
 
     def _moved(
@@ -225,8 +225,8 @@ class OperatorTrace(TorchDispatchMode):
         targets = [leaf for argument, value in given if argument.is_write for leaf in _tensors(value)]
         writes = self._sizes(targets) | {number: size for number, size in made.items() if number not in reads}
         only_written = [leaf for argument, value in given if argument.is_out for leaf in _tensors(value)]
-        for each in only_written or (targets[:1] if name in WRITE_ONLY else []):
-            reads.pop(self._number(each.untyped_storage()), None)
+        for target in only_written or (targets[:1] if name in WRITE_ONLY else []):
+            reads.pop(self._number(target.untyped_storage()), None)
         written = sum(writes.values())
         if kind == "index" and "backward" not in name:
             if name in PLACED:
@@ -279,7 +279,7 @@ def _differing(inputs: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 def _shapes(args: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(int, each.shape)) for each in args if isinstance(each, Tensor))
+    return tuple(tuple(map(int, argument.shape)) for argument in args if isinstance(argument, Tensor))
 
 
 def _with_sizes(
@@ -294,7 +294,7 @@ def _with_sizes(
         rows = a.shape[-2] if a.dim() > 1 else 1
         return replace(operator, product=(batch, rows, n, a.shape[-1]), aligned=aligned)
     if operator.kind == "attention":
-        names = [each.name for each in func._schema.arguments]
+        names = [argument.name for argument in func._schema.arguments]
         at = names.index("is_causal") if "is_causal" in names else None
         causal = at is not None and bool(args[at] if len(args) > at else kwargs.get("is_causal"))
         return replace(operator, causal=causal)

@@ -57,7 +57,7 @@ class _OfValues(FlopCounter):
     """Counts what computes values: a set-up may also try its steps with tensors that have none."""
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-        tensors = (each for each in tree_leaves(out) if isinstance(each, torch.Tensor))
-        if any(isinstance(each, FakeTensor) or each.is_meta for each in tensors):
+        tensors = (leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
             return out
         return super()._count_flops(func_packet, out, args, kwargs)

@@ -47,7 +47,7 @@ class Delayed:
         self.updates = 0
 
     def _copy(self) -> dict[str, Tensor]:
-        return {name: each.detach().clone() for name, each in self.parameters.items()}
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def _at(self, name: str, late: int) -> Tensor:
         """The values that a parameter had ``late`` updates ago; the first ones before there were as many."""
@@ -69,7 +69,7 @@ class Delayed:
             found.append(loss.item())
         self._fill(newest)
         for stage in sorted(set(self.stage_of.values())):
-            own = [each for name, each in self.parameters.items() if self.stage_of[name] == stage]
+            own = [parameter for name, parameter in self.parameters.items() if self.stage_of[name] == stage]
             self.before_step(stage, own)
         self.optimizer.step()
         self.updates += 1
@@ -78,5 +78,5 @@ class Delayed:
 
     def _fill(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            for name, each in self.parameters.items():
-                each.data.copy_(values[name])
+            for name, parameter in self.parameters.items():
+                parameter.data.copy_(values[name])

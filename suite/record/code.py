@@ -151,7 +151,7 @@ def _acts(node: ast.AST) -> bool:
         targets = (node.target,)
     else:
         return True
-    return any(isinstance(each, ast.Attribute | ast.Subscript) for target in targets for each in ast.walk(target))
+    return any(isinstance(node, ast.Attribute | ast.Subscript) for target in targets for node in ast.walk(target))
 
 
 def _lines(node: ast.stmt) -> range:
@@ -235,18 +235,24 @@ class _Stripped(ast.NodeTransformer):
         """Visits statements alone, which a statement's blocks hold: expressions have nothing to take out, and are nine
         tenths of a tree."""
         for name in BLOCKS.intersection(node._fields):
-            kept: list[ast.AST] = []
+            statements: list[ast.AST] = []
             for each in getattr(node, name):
                 visited = self.visit(each)
-                kept += visited if isinstance(visited, list) else [visited] if visited is not None else []
-            setattr(node, name, kept)
+                statements += visited if isinstance(visited, list) else [visited] if visited is not None else []
+            setattr(node, name, statements)
         return node
 
     def _function(self, node: Any) -> ast.AST:
-        given = node.args
-        for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
-            if each is not None:
-                self.visit_arg(each)
+        arguments = node.args
+        for argument in (
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+        ):
+            if argument is not None:
+                self.visit_arg(argument)
         outside, self.inside_function = self.inside_function, True
         stripped: Any = self._without_docstring(node)
         stripped.returns = None

@@ -92,15 +92,15 @@ class Gpu:
 def parsed(text: str) -> dict[str, Gpu]:
     """GPUs by name. Raises ValueError for a table of another form."""
     try:
-        found = [_device(dict(each)) for each in tomllib.loads(text)["device"]]
+        listed = [_device(dict(each)) for each in tomllib.loads(text)["device"]]
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a table of GPUs: {error}") from None
-    for each in found:
+    for each in listed:
         if not min(each.half_tflops, each.float32_tflops, each.bandwidth_gb_s, each.link_gb_s, each.power_w) > 0:
             raise ValueError(f"{each.name}: rates, bandwidths and power are positive")
         if not all(0 < share <= 1 for share in (each.reached.half, each.reached.float32, each.reached.copy)):
             raise ValueError(f"{each.name}: what is reached is a share of the peak")
-    return {each.name: each for each in found}
+    return {each.name: each for each in listed}
 
 
 def _device(each: dict[str, Any]) -> Gpu:
@@ -116,4 +116,4 @@ def devices() -> Mapping[str, Gpu]:
 
 def by_any_name() -> dict[str, Gpu]:
     """All of the table, by name and by alias."""
-    return {name: each for each in devices().values() for name in (each.name, *each.aliases)}
+    return {name: device for device in devices().values() for name in (device.name, *device.aliases)}

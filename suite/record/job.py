@@ -81,8 +81,10 @@ def split(text: str) -> list[tuple[str, dict[str, str]]]:
         if not part:
             raise StackError(f"{text!r}: a + stands between two techniques, and one of them is missing")
         name, settings = (each.strip() for each in part.partition(":")[::2])
+        if not name:
+            raise StackError(f"{part!r}: the name of a technique is missing")
         values: dict[str, str] = {}
-        for setting in filter(None, (each.strip() for each in settings.split(","))):
+        for setting in filter(None, (part.strip() for part in settings.split(","))):
             key, equals, value = (each.strip() for each in setting.partition("="))
             if not equals or not key or not value:
                 raise StackError(f"{part!r}: write hyper-parameters as {name}:name=value,name=value; got {setting!r}")

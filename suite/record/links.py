@@ -103,7 +103,9 @@ def sent(collectives: Iterable[Collective], fabric: Fabric) -> Sent:
     """All of a step's, by phase and by whether they cross nodes."""
     hidden, waited = ({(phase, across): 0.0 for phase in PHASES for across in (False, True)} for _ in range(2))
     asked = dict.fromkeys(PHASES, 0.0)
-    for each in collectives:
-        asked[each.phase] += each.times * 1e-6 * HOST_US
-        (hidden if each.hidden else waited)[each.phase, each.crosses_nodes] += each.times * seconds(each, fabric)
+    for collective in collectives:
+        asked[collective.phase] += collective.times * 1e-6 * HOST_US
+        (hidden if collective.hidden else waited)[collective.phase, collective.crosses_nodes] += (
+            collective.times * seconds(collective, fabric)
+        )
     return Sent(hidden, waited, asked)

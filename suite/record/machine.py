@@ -133,7 +133,7 @@ def _cpu(root: Path) -> dict[str, Any]:
         "cpu_family": _whole(family),
         "cpu_model": model if arm else _whole(model),
         "cpu_stepping": stepping,
-        "instruction_sets": sorted({INSTRUCTION_SETS[each] for each in _flags(root) & INSTRUCTION_SETS.keys()}) or None,
+        "instruction_sets": sorted({INSTRUCTION_SETS[flag] for flag in _flags(root) & INSTRUCTION_SETS.keys()}) or None,
         "caches_kib": _caches_kib(root),
         "nominal_mhz": mhz,
         "nominal_mhz_from": source,
@@ -154,13 +154,13 @@ def _flags(root: Path) -> set[str]:
 def _caches_kib(root: Path) -> dict[str, int] | None:
     """The data caches of the first core by level, each in KiB; where the kernel does not list them the one that
     ``/proc/cpuinfo`` has, which does not say its level."""
-    found = {}
+    caches_kib = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
         level, kind, size = ((_text(index / each) or "").strip() for each in ("level", "type", "size"))
         if kind in ("Data", "Unified") and (kib := _whole(size.removesuffix("K"))):
-            found[f"L{level}{'d' if kind == 'Data' else ''}"] = kib
+            caches_kib[f"L{level}{'d' if kind == 'Data' else ''}"] = kib
     stated = _whole((_cpuinfo(root).get("cache size") or "").removesuffix(" KB"))
-    return found or ({"unnamed": stated} if stated else None)
+    return caches_kib or ({"unnamed": stated} if stated else None)
 
 
 def _nominal_clock(root: Path) -> tuple[int | None, str | None]:
@@ -194,9 +194,9 @@ def _blas() -> str | None:
     folder = Path(package.origin).parent
     if "caffe2::mkl" in (_text(folder / "share/cmake/Caffe2/Caffe2Targets.cmake") or ""):
         return "mkl"
-    files = [each.name for place in (folder / "lib", folder.with_name("torch.libs")) for each in place.glob("lib*")]
+    files = [path.name for place in (folder / "lib", folder.with_name("torch.libs")) for path in place.glob("lib*")]
     known = ("mkl", "openblas", "armpl", "nvpl_blas", "blis")
-    return next((name for name in known if any(each.startswith(f"lib{name}") for each in files)), None)
+    return next((name for name in known if any(file.startswith(f"lib{name}") for file in files)), None)
 
 
 def _code_path(root: Path) -> str | None:
@@ -258,9 +258,9 @@ def _gpu() -> dict[str, Any] | None:
     driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
     asked = ("compute_cap", "clocks.max.sm", "clocks.max.memory", "power.limit")
     said = _nvidia_smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits") or ""
-    lines = [[each.strip() for each in line.split(",")] for line in said.splitlines()]
+    lines = [[part.strip() for part in line.split(",")] for line in said.splitlines()]
     columns = zip(*(line for line in lines if len(line) == len(asked)), strict=True)
-    capability, sm, memory, power = [_numbers(each) for each in columns] or [None] * len(asked)
+    capability, sm, memory, power = [_numbers(column) for column in columns] or [None] * len(asked)
     return {
         "names": sorted(set(names)) or [torch.cuda.get_device_name()],
         "count": torch.cuda.device_count(),
@@ -275,7 +275,7 @@ def _gpu() -> dict[str, Any] | None:
 
 def _numbers(values: Iterable[str]) -> list[float] | None:
     """The different numbers, from the least on; None where there is none, as of what a card does not tell."""
-    return sorted({float(each) for each in values if re.fullmatch(r"\d+(\.\d+)?", each)}) or None
+    return sorted({float(value) for value in values if re.fullmatch(r"\d+(\.\d+)?", value)}) or None
 
 
 def _nvidia_smi(*arguments: str) -> str | None:
@@ -384,7 +384,7 @@ def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[
     ]
     if device.startswith("cuda"):
         warnings += [_gpu_users_warning(), _gpu_clocks_warning()]
-    return [each for each in warnings if each]
+    return [warning for warning in warnings if warning]
 
 
 def busy_cores(root: Path = ROOT, window_s: float = WINDOW_S) -> float:
@@ -464,7 +464,7 @@ def _gpu_users_warning() -> str | None:
 def _gpu_clocks_warning() -> str | None:
     reasons = ("hw_slowdown", "sw_thermal_slowdown")
     listed = _nvidia_smi(
-        "--query-gpu=" + ",".join(f"clocks_event_reasons.{each}" for each in reasons), "--format=csv,noheader"
+        "--query-gpu=" + ",".join(f"clocks_event_reasons.{reason}" for reason in reasons), "--format=csv,noheader"
     )
     rows = [line.split(", ") for line in (listed or "").splitlines()]
     active = {name for row in rows for name, value in zip(reasons, row) if value == "Active"}

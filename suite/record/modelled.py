@@ -64,7 +64,7 @@ class Believed(Stored):
 
         def product(width: str) -> float:
             all_levels = (f"product {width}", f"product {generation} {width}", f"product {generation} {width} {name}")
-            return exp(sum(self.multipliers.get(each, 0.0) for each in all_levels))
+            return exp(sum(self.multipliers.get(level, 0.0) for level in all_levels))
 
         own = any(key.endswith(f" {name}") for key in self.multipliers)
         return replace(

@@ -33,10 +33,10 @@ FLAGS: Mapping[str, str] = {"avx": "avx", "avx2": "avx2", "avx512": "avx512f", "
 def environment(numerics: str) -> dict[str, str]:
     """The variables of a setting. Raises ValueError for a text that spells none."""
     name, *settings = numerics.split(",")
-    if name not in (NATIVE, PORTABLE) or not all(re.fullmatch(r"[A-Z_]+=[\w.]+", each) for each in settings):
+    if name not in (NATIVE, PORTABLE) or not all(re.fullmatch(r"[A-Z_]+=[\w.]+", setting) for setting in settings):
         raise ValueError(f"{numerics!r} is no setting of the arithmetic; one is {PORTABLE} or {NATIVE}")
     base = PORTABLE_ENVIRONMENT if name == PORTABLE else {}
-    return {**base, **dict(each.split("=", 1) for each in settings)}
+    return {**base, **dict(setting.split("=", 1) for setting in settings)}
 
 
 def spelled(variables: Mapping[str, str]) -> str:

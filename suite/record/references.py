@@ -121,7 +121,7 @@ class References(Stored):
     def on(self, baselines: Sequence[str]) -> References:
         """Keeps what is known of some baselines; all where none is named."""
         return References(
-            learned=[each for each in self.learned if not baselines or each.conditions.baseline in baselines],
+            learned=[run for run in self.learned if not baselines or run.conditions.baseline in baselines],
             power=[each for each in self.power if not baselines or each.conditions.baseline in baselines],
         )
 
@@ -133,7 +133,7 @@ def _newest(each: Iterable[Kind]) -> list[Kind]:
 
 def means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
     """Means over the seeds, by name."""
-    return {name: sum(each[name] for each in seeds) / len(seeds) for name in seeds[0]} if seeds else {}
+    return {name: sum(seed[name] for seed in seeds) / len(seeds) for name in seeds[0]} if seeds else {}
 
 
 def read(folder: Path) -> References:

@@ -415,12 +415,12 @@ class Timed(Evidence):
     def without(self, stacks: Collection[str]) -> Timed | None:
         """Keeps the timing of the other contenders; None where the reference is among ``stacks``, or nothing is
         left."""
-        kept = [index for index, side in enumerate(self.contenders) if side.stack not in stacks]
-        if 0 not in kept or len(kept) < 2:
+        remaining = [index for index, side in enumerate(self.contenders) if side.stack not in stacks]
+        if 0 not in remaining or len(remaining) < 2:
             return None
-        place = {index: number for number, index in enumerate(kept)}
+        place = {index: number for number, index in enumerate(remaining)}
         changes = {
-            "contenders": [self.contenders[index] for index in kept],
+            "contenders": [self.contenders[index] for index in remaining],
             "spawn_order": [place[each] for each in self.spawn_order if each in place],
             "orders": [[place[each] for each in order if each in place] for order in self.orders],
         }

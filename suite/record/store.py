@@ -60,7 +60,7 @@ class Records:
             "counted": records.counted, "learned": records.learned, "timed": records.timed,
             "witness": records.witnesses, "renewal": records.renewals,
         }  # fmt: skip
-        for line in sorted(lines, key=lambda each: each.started):
+        for line in sorted(lines, key=lambda line: line.started):
             lists[line.kind].append(line)
         return records
 

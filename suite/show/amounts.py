@@ -10,5 +10,5 @@ def amount(name: str, number: int | None) -> str:
     base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
     if name == "flops" or name.endswith("_count"):
         base, units = 1000, ("", "K", "M", "G", "T", "P")
-    power = max(each for each in range(len(units)) if each == 0 or number >= base**each)
+    power = max(index for index in range(len(units)) if index == 0 or number >= base**index)
     return f"{number / base**power:.4g} {units[power]}".strip() if power else f"{number} {units[0]}".strip()

@@ -75,13 +75,15 @@ class Sorted:
         if names := _names(self.properties):
             failing = _names(self._broken)
             parts.append(f"{len(names - failing)} of {len(names)} properties hold.")
-            if unseen := names - _names(each for each in self.properties if each.outcome not in NEVER_JUDGED):
+            if unseen := names - _names(
+                judgement for judgement in self.properties if judgement.outcome not in NEVER_JUDGED
+            ):
                 parts[-1] = f"{len(names - failing - unseen)} of {len(names)} properties hold, {len(unseen)} not seen."
         return " ".join(parts)
 
     @property
     def _broken(self) -> list[Judgement]:
-        return [each for each in self.properties if each.outcome not in (HOLDS, *NEVER_JUDGED)]
+        return [judgement for judgement in self.properties if judgement.outcome not in (HOLDS, *NEVER_JUDGED)]
 
     @property
     def parts(self) -> list[tuple[str, list[ClaimLine]]]:
@@ -102,34 +104,34 @@ class Sorted:
 
 def sort(judgements: Iterable[Judgement]) -> Sorted:
     """Sort judgements by what they are worth."""
-    given = list(judgements)
-    every = [each for each in given if not isinstance(each.claim, Property)]
+    everything = list(judgements)
+    every = [judgement for judgement in everything if not isinstance(judgement.claim, Property)]
     known = [each for each in every if each.outcome not in NEVER_JUDGED]
     judged = [each for each in known if each.word != UNREAD]
     return Sorted(
-        [each for each in judged if not is_exact(each.claim)],
-        [each for each in judged if is_exact(each.claim)],
+        [judgement for judgement in judged if not is_exact(judgement.claim)],
+        [judgement for judgement in judged if is_exact(judgement.claim)],
         [each for each in known if each.word == UNREAD],
         [each for each in every if each.outcome in NEVER_JUDGED],
-        [each for each in given if isinstance(each.claim, Property)],
+        [judgement for judgement in everything if isinstance(judgement.claim, Property)],
     )
 
 
 def _names(judgements: Iterable[Judgement]) -> set[str]:
-    return {f"{each.technique}.{each.claim.id}" for each in judgements}
+    return {f"{judgement.technique}.{judgement.claim.id}" for judgement in judgements}
 
 
 def tally(judgements: Iterable[Judgement]) -> str:
     """``3 holds at nano, 12 tuning open``, in the order of the words."""
-    number = Counter(each.word for each in judgements)
+    number = Counter(judgement.word for judgement in judgements)
     return ", ".join(f"{number[word]} {word}" for word in sorted(number, key=rank))
 
 
 def lines(judgements: Iterable[Judgement]) -> list[ClaimLine]:
     """A line for each claim and verdict, by technique, claim and verdict."""
     groups: dict[tuple[str, str, str], list[Judgement]] = {}
-    for each in judgements:
-        groups.setdefault((each.technique, each.claim.id, _verdict(each)), []).append(each)
+    for judgement in judgements:
+        groups.setdefault((judgement.technique, judgement.claim.id, _verdict(judgement)), []).append(judgement)
     order = sorted(groups, key=lambda key: (key[0], rank(key[2])))
     return [_line(groups[key]) for key in order]
 
@@ -155,7 +157,9 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
         f"{first.claim.statement}{f' ({first.claim.place})' if first.claim.place else ''}",
         expectation(first.claim),
         seen,
-        summary(tuple(dict.fromkeys(words for each in judged for words in each.place.differs))) if judged else "",
+        summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.place.differs)))
+        if judged
+        else "",
         "; ".join(dict.fromkeys(filter(None, (each.reason for each in group)))),
         f"{sum(costs):.0f} s"
         if (costs := [each.place.cpu_s for each in group if each.place.cpu_s is not None])
@@ -202,8 +206,8 @@ def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -
 def log(results: Sequence[NegativeResult]) -> Section:
     """Negative results as a dated table, the newest first."""
     lines = [
-        TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(log_line(each))])
-        for each in results
+        TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(log_line(result))])
+        for result in results
     ]
     table = PageTable("log-lines", LOG_TITLE, LOG_COLUMNS, lines, align="l", kind="claims")
     return Section("log", LOG_TITLE, f"{len(lines)} lines. {LOG_READING}", [table])

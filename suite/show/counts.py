@@ -12,7 +12,7 @@ from suite.record.schema import COUNTS
 from suite.show.amounts import amount
 
 FLOAT32_BYTES = 4
-TITLES = {name: each.title + (", bytes" if each.unit == "B" else "") for name, each in METRICS.items()} | {
+TITLES = {name: metric.title + (", bytes" if metric.unit == "B" else "") for name, metric in METRICS.items()} | {
     "parameter_bytes": "parameters, bytes",
     "gradient_bytes": "gradients, bytes",
     "state_bytes": "model states when the backward pass ends, bytes",
@@ -79,9 +79,9 @@ def _of_ranks(side: StepCount) -> list[str]:
     if side.ranks == 1 or side.state_bytes_per_parameter is None:
         return []
     sent = (
-        f"{name.replace('_', ' ')} {amount('communication_bytes', each['ring_bytes'])} of tensors of "
-        f"{amount('communication_bytes', each['bytes'])}"
-        for name, each in side.collectives().items()
+        f"{name.replace('_', ' ')} {amount('communication_bytes', collective['ring_bytes'])} of tensors of "
+        f"{amount('communication_bytes', collective['bytes'])}"
+        for name, collective in side.collectives().items()
     )
     return [
         f"{side.stack}: each of {side.ranks} ranks holds {side.state_bytes_per_parameter:.4g} bytes of model states a "

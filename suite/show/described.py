@@ -61,7 +61,7 @@ class PageTable:
 
     @property
     def head(self) -> list[TableCell]:
-        return [each if isinstance(each, TableCell) else TableCell(each) for each in self.columns]
+        return [column if isinstance(column, TableCell) else TableCell(column) for column in self.columns]
 
     def aligned(self, position: int) -> str:
         return self.align[min(position, len(self.align) - 1)]

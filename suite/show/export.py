@@ -57,8 +57,8 @@ VALUES: dict[str, ColumnType] = {
     "contender_value": "real", "reason": "text", "note": "text", "seeds": "text", "failed_seeds": "text",
     "timings": "integer", "seeds_reaching_quality": "integer", "notes": "text", "newest": "text", "records": "text",
 }  # fmt: skip
-OF_TIMINGS: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.kind in ("timed", "measured"))
-OF_SEEDS: tuple[Metric, ...] = tuple(each for each in METRICS.values() if each.kind in ("learned", "composed"))
+OF_TIMINGS: tuple[Metric, ...] = tuple(metric for metric in METRICS.values() if metric.kind in ("timed", "measured"))
+OF_SEEDS: tuple[Metric, ...] = tuple(metric for metric in METRICS.values() if metric.kind in ("learned", "composed"))
 REPLICATE: dict[str, ColumnType] = {
     "evidence": "text", "replicate": "integer", "records": "text", "status": "text", "failed_side": "text",
     "reason": "text", **{f"{metric.name}_ratio": "real" for metric in (*OF_SEEDS, *OF_TIMINGS)},
@@ -90,10 +90,12 @@ def _row_lines(row: Row) -> Iterable[Line]:
     whole = as_dict(row)
     common = _identity(row) | {
         "seeds": _joined(row.seeds),
-        "failed_seeds": _joined(sorted({each.replicate for each in row.failures if each.kind == "learned"})),
+        "failed_seeds": _joined(sorted({failure.replicate for failure in row.failures if failure.kind == "learned"})),
         "timings": whole["timings"],
         "seeds_reaching_quality": whole["seeds_reaching_quality"],
-        "notes": "; ".join([*row.notes, *(f"{each.kind} {each.status}: {each.reason}" for each in row.failures)]),
+        "notes": "; ".join(
+            [*row.notes, *(f"{failure.kind} {failure.status}: {failure.reason}" for failure in row.failures)]
+        ),
         "newest": row.newest,
         "records": _joined(row.records),
     }
@@ -106,7 +108,7 @@ def _row_lines(row: Row) -> Iterable[Line]:
             "kind": value["kind"],
             "at_most": value["at_most"] if value["kind"] == "bound" else None,
             "value": value["ratio"],
-            **{each: interval.get(each) for each in ENDS},
+            **{end: interval.get(end) for end in ENDS},
             "reference_value": value["reference"],
             "contender_value": value["contender"],
             "reason": value["reason"],
@@ -119,7 +121,7 @@ def _row_lines(row: Row) -> Iterable[Line]:
     }
     for name, (evidence, interval) in own.items():
         if interval:
-            yield common | {each: interval[each] for each in ENDS} | {
+            yield common | {end: interval[end] for end in ENDS} | {
                 "metric": name, "evidence": evidence, "scale": "value", "kind": "measured",
                 "value": interval["estimate"],
             }  # fmt: skip
@@ -136,8 +138,8 @@ def replicates(rows: Iterable[Row]) -> TidyTable:
     for row in rows:
         ratios = samples(row.known, (*OF_SEEDS, *OF_TIMINGS))
         of_row = [_counted_line(row)] if all(row.known.counted) else []
-        of_row += [_learned_line(each, ratios) for each in row.known.learned]
-        of_row += [_timed_line(each, ratios) for each in row.known.timed]
+        of_row += [_learned_line(run, ratios) for run in row.known.learned]
+        of_row += [_timed_line(timing, ratios) for timing in row.known.timed]
         for line, types in of_row:
             lines.append(_identity(row) | {"status": "ok"} | line)
             extra |= types
@@ -180,7 +182,7 @@ def _counts(counters: Counters) -> Line:
 
 def _learned_line(pair: LearnedPair, ratios: Ratios) -> Typed:
     line: Line = {
-        "evidence": "learned", "replicate": pair.seed, "records": _joined(each.id for each in pair.sides),
+        "evidence": "learned", "replicate": pair.seed, "records": _joined(side.id for side in pair.sides),
     } | _ratios(OF_SEEDS, ratios, pair.seed)  # fmt: skip
     types: dict[str, ColumnType] = {}
     for name, side in zip(SIDES, pair.sides, strict=True):
@@ -286,7 +288,9 @@ def model_card(rows: Sequence[Row], existing: str = "") -> str:
     card = ModelCard(existing or "---\n{}\n---\n")
     assert isinstance(card.data, ModelCardData)
     ours = [result for row in rows for result in _results(row)]
-    others = [each for each in card.data.eval_results or [] if (each.metric_args or {}).get("suite") != "leantrain"]
+    others = [
+        result for result in card.data.eval_results or [] if (result.metric_args or {}).get("suite") != "leantrain"
+    ]
     card.data.eval_results = [*others, *ours]
     card.data.model_name = card.data.model_name or models[0]
     return str(card)
@@ -324,7 +328,7 @@ def _results(row: Row) -> Iterable[Any]:
 
 def _args(row: Row, value: MetricValue, interval: Interval | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        "suite": "leantrain", "kind": value.kind, "reference": row.reference, "seeds": list(row.seeds),
+        "suite": "leantrain", "kind": value.kind, "reference": str(row.reference), "seeds": list(row.seeds),
         "timings": len(row.known.timed), "machine": row.machine.name, "learned_on": row.learned_on,
         "records": list(row.records),
     }  # fmt: skip

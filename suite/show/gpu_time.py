@@ -23,27 +23,27 @@ def title(times: TimesBeside) -> str:
 def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     """A quantity a line: the reference's if there is one, the stack's, their ratio."""
     sides = [each for each in (times.reference, times.stack) if each is not None]
-    steps = [each.step for each in sides]
+    steps = [side.step for side in sides]
     if not any(steps):
         return []
-    rows = [_line("step, ms", steps, [1e3 * each.step_s if each else None for each in steps], times.ratio)]
-    kinds = dict.fromkeys(kind for each in reversed(steps) if each for kind in each.by_kind)
+    rows = [_line("step, ms", steps, [1e3 * step.step_s if step else None for step in steps], times.ratio)]
+    kinds = dict.fromkeys(kind for step in reversed(steps) if step for kind in step.by_kind)
     for kind in kinds:
-        shares = [each.by_kind.get(kind, 0.0) / each.step_s for each in steps if each]
+        shares = [step.by_kind.get(kind, 0.0) / step.step_s for step in steps if step]
         if max(shares) >= LISTED:
-            rows.append((f"  of it {kind}, ms", *(_of_kind(each, kind) for each in steps), *[""] * _two(steps)))
+            rows.append((f"  of it {kind}, ms", *(_of_kind(step, kind) for step in steps), *[""] * _two(steps)))
     for name, values in (
-        ("host, ms", [1e3 * each.host_s if each else None for each in steps]),
-        ("MFU, %", [100 * each.mfu if each else None for each in steps]),
-        ("energy, J", [each.energy_j if each else None for each in steps]),
+        ("host, ms", [1e3 * step.host_s if step else None for step in steps]),
+        ("MFU, %", [100 * step.mfu if step else None for step in steps]),
+        ("energy, J", [step.energy_j if step else None for step in steps]),
     ):
         rows.append(_line(name, steps, values))
-    limits = tuple(each.limit if each else "unavailable" for each in steps)
+    limits = tuple(step.limit if step else "unavailable" for step in steps)
     rows.append(("waits for", *limits, *[""] * _two(steps)))
     peaks = [_peak(each) for each in (counts.reference, counts.stack) if each is not None]
     if any(peaks):
         memory = 1e9 * times.device.memory_gb
-        of_memory: list[float | None] = [100 * each / memory if each else None for each in peaks]
+        of_memory: list[float | None] = [100 * peak / memory if peak else None for peak in peaks]
         rows.append(_line(f"tensors at peak, % of {times.device.memory_gb:g} GB", steps, of_memory))
     return rows
 
@@ -51,9 +51,9 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
 def notes(times: TimesBeside) -> list[str]:
     """How far it is believed and by what, and why a side has no time."""
     sides = [each for each in (times.reference, times.stack) if each is not None]
-    sentences = [f"{each.stack}: time unavailable: {each.unavailable}" for each in sides if each.step is None]
+    sentences = [f"{side.stack}: time unavailable: {side.unavailable}" for side in sides if side.step is None]
     band = times.time_band
-    if any(each.step for each in sides):
+    if any(side.step for side in sides):
         sentences.append(f"a step's time: {_within(band.half_width)}; {_evidence(band.residuals, band.sources)}")
     if times.ratio is not None and times.change is None:
         sentences.append("the ratio: both run equal operators")
@@ -91,7 +91,7 @@ def _line(
     if ratio is None and _two(steps) and all(values):
         ours, theirs = values[1], values[0]
         ratio = ours / theirs if ours and theirs else None
-    cells = [f"{each:.4g}" if each else "unavailable" for each in values]
+    cells = [f"{value:.4g}" if value else "unavailable" for value in values]
     return (name, *cells, *([f"{ratio:.3g}" if ratio else ""] if _two(steps) else []))
 
 

@@ -28,21 +28,21 @@ def title(planned: MemoryPlan) -> list[str]:
 def lines(planned: MemoryPlan) -> list[tuple[str, ...]]:
     """A solver a line: its time, that over a plain pass's, the device's peak, what runs again and what moves."""
     rows: list[tuple[str, ...]] = []
-    for each in planned.answers:
-        if each.plan is None:
-            rows.append((each.technique, "does not fit", "", "", "", "", seconds(each.solve_s)))
+    for answer in planned.answers:
+        if answer.plan is None:
+            rows.append((answer.technique, "does not fit", "", "", "", "", seconds(answer.solve_s)))
             continue
-        again = sum(schedule.extra_forwards for schedule in each.plan.schedules)
-        moved = sum(prediction.out_bytes for prediction in each.plan.predictions)
+        again = sum(schedule.extra_forwards for schedule in answer.plan.schedules)
+        moved = sum(prediction.out_bytes for prediction in answer.plan.predictions)
         rows.append(
             (
-                each.technique,
-                seconds(each.plan.time_s),
-                f"×{each.plan.time_s / planned.plain.time_s:.3f}",
-                gigabytes(planned.peak_bytes(each.plan)),
+                answer.technique,
+                seconds(answer.plan.time_s),
+                f"×{answer.plan.time_s / planned.plain.time_s:.3f}",
+                gigabytes(planned.peak_bytes(answer.plan)),
                 f"{again} blocks" if again else "",
                 gigabytes(moved) if moved else "",
-                seconds(each.solve_s),
+                seconds(answer.solve_s),
             )
         )
     return rows

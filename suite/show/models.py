@@ -106,7 +106,9 @@ def section(shown: Shown) -> Section:
         ]
         anchor = f"models-{slug(table.baseline)}-title"
         parts += [Subheading(title), PageTable(anchor, title, columns, lines, align="lc")]
-    if why := [f"{SIGNS[each.verdict]} {place(each, shown.matrix)}: {each.words}" for each in reasons(shown.matrix)]:
+    if why := [
+        f"{SIGNS[reason.verdict]} {place(reason, shown.matrix)}: {reason.words}" for reason in reasons(shown.matrix)
+    ]:
         parts.append(Folded("Why not", [Items(list(map(Item, why)))]))
     return Section("models", TITLE, sentence(shown), parts, READING)
 

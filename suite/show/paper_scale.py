@@ -69,7 +69,7 @@ def cells(each: Beside) -> list[str]:
 def sentence(shown: CountsAtScale) -> str:
     """How many were counted, when, and with which libraries."""
     counts = shown.counts
-    stacks = {each.stack for each in counts.counts if each.stack != each.reference}
+    stacks = {counted.stack for counted in counts.counts if counted.stack != counted.reference}
     libraries = ", ".join(f"{name} {version}" for name, version in counts.versions.items())
     places = len(list(tables(counts)))
     old = " † The code changed since: leantrain count --keep" if shown.changed else ""

@@ -84,14 +84,18 @@ def _first_count(name: str) -> Callable[[Any], Any]:
     return lambda line: getattr(line.points[0].counters, name) if line.points else None
 
 
-_COUNTED = {name: Column("integer", each.title, _first_count(name)) for name, each in COUNTS.items()}
+_COUNTED = {name: Column("integer", counted.title, _first_count(name)) for name, counted in COUNTS.items()}
 _TIMED: dict[str, Column] = {
     "reference": Column("text", "the stack that the others are held against", lambda line: line.reference.stack),
     "stacks": Column(
-        "text", "the others, separated by blanks", lambda line: " ".join(each.stack for each in line.contenders[1:])
+        "text",
+        "the others, separated by blanks",
+        lambda line: " ".join(contender.stack for contender in line.contenders[1:]),
     ),
     "statuses": Column(
-        "text", "how each ended, the reference first", lambda line: " ".join(each.status for each in line.contenders)
+        "text",
+        "how each ended, the reference first",
+        lambda line: " ".join(contender.status for contender in line.contenders),
     ),
     "replicate": Column("integer", "number of the set of processes", lambda line: line.replicate),
     "pairing": Column("text", "interleaved or sequential", lambda line: line.pairing),
@@ -258,12 +262,12 @@ def _check(folder: Path, ids: set[str]) -> None:
     readme = folder / CARD
     if not (readme.is_file() and MARK in read_plain(readme).decode("utf-8", "replace")):
         raise ValueError(f"{folder} holds something else than published records; name a new folder with --to")
-    kept = {
+    published = {
         parse_sealed((row[RECORD] or "").encode()).id
         for file in folder.glob("data/*.parquet")
         for row in read_parquet(file)
     }
-    if lost := len(kept - ids):
+    if lost := len(published - ids):
         raise ValueError(
             f"{folder} holds {lost} records that the results do not have; take them in first: leantrain merge {folder}"
         )

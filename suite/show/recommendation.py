@@ -36,13 +36,13 @@ def title(answer: Recommendation) -> list[str]:
     at, plain = question.scale.setting, answer.choice.plain
     model = Path(at.model).name if at.model else at.size
     times = f"modelled on {question.gpu.title}" if question.gpu else "as the records have them"
-    found = len(ranking.fitting) + len(ranking.too_large)
+    counted = len(ranking.fitting) + len(ranking.too_large)
     return [
         f"{at.baseline} · {model} · {at.recipe} · {at.task} · {amount_of(question.memory_bytes)} of memory · "
         f"{GOALS[question.goal]}",
         f"as it is: {amount_of(plain.peak_bytes)}, {plain.flops / 1e12:.3g} TFLOP a step"
         + (f", {seconds(plain.step_s)} modelled" if plain.step_s else ""),
-        f"{found} stacks were counted at this size, exactly: {len(ranking.fitting)} fit, {len(ranking.too_large)} do "
+        f"{counted} stacks were counted at this size, exactly: {len(ranking.fitting)} fit, {len(ranking.too_large)} do "
         f"not and were not run; {len(ranking.uncounted)} do not go on this model. Times are {times}. A GPU's allocator "
         "and context take more than tensors do",
     ]
@@ -122,24 +122,24 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
     """A counted stack a line: what is exact, and what its members' records make expected."""
     return [
         (
-            each.stack, amount_of(each.cost.peak_bytes), f"=×{each.cost.peak_bytes / plain_bytes:.3g}",
-            ratio(_joined(each.time, each.quality)), ratio(each.time), budget(each.quality),
-            seconds(each.cost.step_s) if each.cost.step_s else "",
+            candidate.stack, amount_of(candidate.cost.peak_bytes), f"=×{candidate.cost.peak_bytes / plain_bytes:.3g}",
+            ratio(_joined(candidate.time, candidate.quality)), ratio(candidate.time), budget(candidate.quality),
+            seconds(candidate.cost.step_s) if candidate.cost.step_s else "",
         )
-        for each in candidates
+        for candidate in candidates
     ]  # fmt: skip
 
 
 def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
     """A finalist a line, over the reference."""
     rows: list[tuple[str, ...]] = []
-    for each in rung.trials.values():
-        peak = amount_of(peaks[each.stack]) if each.stack in peaks else ""
-        if each.failure:
-            rows.append((each.stack, peak, each.failure, "", "", ""))
+    for trial in rung.trials.values():
+        peak = amount_of(peaks[trial.stack]) if trial.stack in peaks else ""
+        if trial.failure:
+            rows.append((trial.stack, peak, trial.failure, "", "", ""))
         else:
-            both = ratio(_joined(each.time, each.quality))
-            rows.append((each.stack, peak, both, ratio(each.time), budget(each.quality), ratio(each.loss)))
+            both = ratio(_joined(trial.time, trial.quality))
+            rows.append((trial.stack, peak, both, ratio(trial.time), budget(trial.quality), ratio(trial.loss)))
     return rows
 
 
@@ -147,13 +147,13 @@ def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
     """A member a line: the whole stack over what is left without it."""
     return [
         (
-            f"{each.member} (leaves {each.without})",
-            (ratio(Estimate(each.peak)) if each.peak is not None else each.cost.why_not)
-            + ("" if each.fits or each.peak is None else f": without it {amount_of(each.cost.peak_bytes)}, which does "
+            f"{part.member} (leaves {part.without})",
+            (ratio(Estimate(part.peak)) if part.peak is not None else part.cost.why_not)
+            + ("" if part.fits or part.peak is None else f": without it {amount_of(part.cost.peak_bytes)}, which does "
                "not fit and was not run"),
-            ratio(each.time), budget(each.quality),
+            ratio(part.time), budget(part.quality),
         )
-        for each in parts
+        for part in parts
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def untried(answer: Recommendation) -> list[str]:
         reasons.setdefault(shared, []).append(name)
     lines = [
         f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"
-        for reason, names in sorted(reasons.items(), key=lambda each: -len(each[1]))
+        for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))
     ]
     lines += [f"{each.stack}: {each.why_not}" for each in answer.choice.ranking.uncounted]
     if answer.choice.uncounted:
@@ -189,13 +189,14 @@ def as_dict(answer: Recommendation) -> dict[str, Any]:
         "uncounted": [each.model_dump() for each in choice.ranking.uncounted], "uncounted_stacks": choice.uncounted,
         "left_out": dict(choice.left_out),
         "rungs": [
-            {"steps": each.steps, "replicates": each.replicates, "reference": done.reference,
-             "trials": [_trial(trial) for trial in each.trials.values()]} for each in done.rungs
+            {"steps": rung.steps, "replicates": rung.replicates, "reference": done.reference,
+             "trials": [_trial(trial) for trial in rung.trials.values()]} for rung in done.rungs
         ] if done else [],
         "contributions": [
-            {"member": each.member, "without": each.without, "without_fits": each.fits,
-             "without_peak_bytes": each.cost.peak_bytes or None,
-             "time": _estimate(each.time), "quality": _estimate(each.quality)} for each in answer.contributions
+            {"member": contribution.member, "without": contribution.without, "without_fits": contribution.fits,
+             "without_peak_bytes": contribution.cost.peak_bytes or None,
+             "time": _estimate(contribution.time), "quality": _estimate(contribution.quality)}
+            for contribution in answer.contributions
         ],
     }  # fmt: skip
 

@@ -48,7 +48,7 @@ class ShownReferences:
     @property
     def baselines(self) -> set[str]:
         """The baselines of which something is known."""
-        return {each.conditions.baseline for each in [*self.references.learned, *self.references.power]}
+        return {run.conditions.baseline for run in [*self.references.learned, *self.references.power]}
 
     def on(self, baselines: Sequence[str]) -> ShownReferences:
         """Keeps what is known of some baselines; all where none is named."""
@@ -132,12 +132,12 @@ def drawn(sample: Picture) -> str:
 def section(shown: ShownReferences) -> Section | None:
     """What references have learned and can tell apart; None where nothing is known."""
     parts: list[Part] = []
-    for number, each in enumerate(shown.references.learned):
-        heading = shown.heading(each)
-        parts += [Subheading(f"What the reference has learned: {heading}"), Paragraph(verdict(each))]
-        parts.append(_table(f"reference-{number}", f"{heading}: test scores", *scores(each)))
-        parts += [Paragraph(f"{further(each)}.")] if each.further else []
-        for caption, samples in captioned(each):
+    for number, run in enumerate(shown.references.learned):
+        heading = shown.heading(run)
+        parts += [Subheading(f"What the reference has learned: {heading}"), Paragraph(verdict(run))]
+        parts.append(_table(f"reference-{number}", f"{heading}: test scores", *scores(run)))
+        parts += [Paragraph(f"{further(run)}.")] if run.further else []
+        for caption, samples in captioned(run):
             texts = [line for sample in samples if sample.text for line in sample.text.split("\n")]
             drawings = [Figure(drawn(sample), caption, in_text=True) for sample in samples if sample.png]
             parts.append(Folded(caption, [*([Quoted(texts)] if texts else []), *drawings]))

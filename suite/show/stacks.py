@@ -92,7 +92,11 @@ class Stacks:
     @property
     def pairs(self) -> Mapping[tuple[str, str], Interaction]:
         """The stacks of two parts, by (first, second)."""
-        return {(each.parts[0].stack, each.parts[1].stack): each for each in self.interactions if len(each.parts) == 2}
+        return {
+            (interaction.parts[0].stack, interaction.parts[1].stack): interaction
+            for interaction in self.interactions
+            if len(interaction.parts) == 2
+        }
 
     @property
     def firsts(self) -> list[str]:
@@ -108,7 +112,7 @@ class Stacks:
     def headline(self) -> str:
         """The metric of the matrix: the first of IN_STACKS that some pair has."""
         names = [metric.name for metric in IN_STACKS]
-        known = [name for name in names if any(each.values[name].known for each in self.pairs.values())]
+        known = [name for name in names if any(pair.values[name].known for pair in self.pairs.values())]
         return (known or names)[0]
 
     @property
@@ -124,7 +128,7 @@ class Stacks:
 def stacks(boards: Iterable[Board]) -> list[Stacks]:
     """Find the boards on which a stack stands beside all its parts."""
     of_boards = [Stacks(board, tuple(interactions(board.rows))) for board in boards]
-    return [each for each in of_boards if each.interactions]
+    return [board for board in of_boards if board.interactions]
 
 
 HEAD = ("parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "seeds")  # of the table of all metrics
@@ -132,7 +136,7 @@ HEAD = ("parts", "stack", *(f"{metric.heading} ×" for metric in IN_STACKS), "se
 
 def section(of_boards: Sequence[Stacks]) -> Section | None:
     """Shows for each board the matrix of pairs, the table of all stacks, remarks; None where there are no stacks."""
-    parts = [part for position, each in enumerate(of_boards) for part in _parts(position, each)]
+    parts = [part for position, board in enumerate(of_boards) for part in _parts(position, board)]
     return Section("stacks", "Stacks", READING, parts) if parts else None
 
 

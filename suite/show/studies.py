@@ -69,7 +69,9 @@ def placed_studies(
     for row in sorted(rows, key=lambda row: len(row.row.stack), reverse=True):
         sections |= dict.fromkeys(Spelling(row.row.stack).names, row)  # the shortest stack is the technique alone
     placed = []
-    for each in sorted(studies, key=lambda each: (*_title(each.study), each.study.machine.name, str(each.study.made))):
+    for each in sorted(
+        studies, key=lambda study: (*_title(study.study), study.study.machine.name, str(study.study.made))
+    ):
         study = each.study
         name = cards[study.technique].name if study.technique in cards else study.technique
         section = sections.get(study.technique)
@@ -93,16 +95,16 @@ def _title(study: Study) -> tuple[str, ...]:
 def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
     """Links to the studies by technique id."""
     by_technique: dict[str, list[str]] = {}
-    for each in placed:
-        link = f"{markup.link(each.anchor, in_html(each.title))}{_mark(each)}"
-        by_technique.setdefault(each.study.technique, []).append(link)
+    for spot in placed:
+        link = f"{markup.link(spot.anchor, in_html(spot.title))}{_mark(spot)}"
+        by_technique.setdefault(spot.study.technique, []).append(link)
     return {id: ", ".join(links) for id, links in by_technique.items()}
 
 
 def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card], most_in_text: int = SHORT) -> Section | None:
     """Shows for each study where it was made, its plot and its tables, in text those of at most ``most_in_text`` rows;
     None where there are no studies."""
-    parts = [_article(each, cards, most_in_text) for each in placed]
+    parts = [_article(spot, cards, most_in_text) for spot in placed]
     return Section("studies", "Studies", READING, parts) if parts else None
 
 

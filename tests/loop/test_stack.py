@@ -52,6 +52,7 @@ def test_order_of_settings_and_blanks_have_no_meaning(parts: list[tuple[str, dic
         ("a:x=1,x=2", "x is set twice"),
         ("a+b+a", "a stands twice"),
         ("a+a :x=1", "a stands twice"),
+        ("a+:x=1", "the name of a technique is missing"),
     ],
 )
 def test_malformed_stacks_are_refused(text: str, message: str) -> None:

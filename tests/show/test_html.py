@@ -89,7 +89,7 @@ def evil_packed_page():
         *lean("slow", 2**20, pace_s=0.04, probes={EVIL: 1.0}),
     ]
     rows = shown([each.model_copy(update={"machine": machine}) for each in lines], changed=["slow", EVIL])
-    wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, conditions=EVIL, verified=True)
+    wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, note=EVIL, setting={"architecture": EVIL}, verified=True)
     judged = [
         judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
         judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),

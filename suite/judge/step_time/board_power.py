@@ -75,15 +75,15 @@ class PowerRatio:
 
 def drawn() -> list[Drawn]:
     """The rows that have a power and a trace."""
-    found = []
+    drawn = []
     for row in rows():
         known = traces().get(row.case.key) if row.case is not None and row.power_w else None
         if known is not None and known.step is not None:
             device = devices()[row.device]
             step = modelled(known.step, device, Software(synchronised=True))
             computing = sum(step.by_kind[kind] for kind, bound in step.bound_by.items() if bound == "compute")
-            found.append(Drawn(row, step.energy_j / step.step_s, min(1.0, computing / step.step_s)))
-    return found
+            drawn.append(Drawn(row, step.energy_j / step.step_s, min(1.0, computing / step.step_s)))
+    return drawn
 
 
 def _groups(of: Sequence[Drawn]) -> Iterator[tuple[Drawn, list[Drawn]]]:
@@ -103,21 +103,21 @@ def _fitted(of: Sequence[Drawn]) -> tuple[float, float]:
         exponent, rest = values
         return [
             math.log(
-                each.slowdown(exponent, rest, highest.row.limit_w)
+                other.slowdown(exponent, rest, highest.row.limit_w)
                 / highest.slowdown(exponent, rest, highest.row.limit_w)
-                * highest.row.epoch_s / each.row.epoch_s
+                * highest.row.epoch_s / other.row.epoch_s
             )
-            for highest, others in _groups(of) for each in others
+            for highest, others in _groups(of) for other in others
         ]  # fmt: skip
 
-    found = least_squares(off, [EXPONENT, REST], bounds=([0.5, 0.0], [6.0, 0.6]), loss="soft_l1", f_scale=0.1)
-    return float(found.x[0]), float(found.x[1])
+    fit = least_squares(off, [EXPONENT, REST], bounds=([0.5, 0.0], [6.0, 0.6]), loss="soft_l1", f_scale=0.1)
+    return float(fit.x[0]), float(fit.x[1])
 
 
 def power_ratios() -> list[PowerRatio]:
     """All ratios, each GPU's by what was fitted to the others."""
     known = drawn()
-    made = []
+    ratios = []
     for name in dict.fromkeys(each.row.device for each in known):
         own = [each for each in known if each.row.device == name]
         exponent, rest = _fitted([each for each in known if each.row.device != name])
@@ -125,11 +125,11 @@ def power_ratios() -> list[PowerRatio]:
         for highest, others in _groups(own):
             tops[highest.row.alike.rpartition(" ")[0]].append(highest)
             limit = highest.row.limit_w
-            for each in others:
-                power = each.power_w() / highest.power_w()
-                time = each.slowdown(exponent, rest, limit) / highest.slowdown(exponent, rest, limit)
-                made.append(PowerRatio(each, highest, LIMITS, power, power * time))
+            for other in others:
+                power = other.power_w() / highest.power_w()
+                time = other.slowdown(exponent, rest, limit) / highest.slowdown(exponent, rest, limit)
+                ratios.append(PowerRatio(other, highest, LIMITS, power, power * time))
         for group in tops.values():
             first, *others = sorted(group, key=lambda each: each.row.case.batch if each.row.case else 0)
-            made += [PowerRatio(each, first, BATCHES, each.power_w() / first.power_w(), None) for each in others]
-    return made
+            ratios += [PowerRatio(other, first, BATCHES, other.power_w() / first.power_w(), None) for other in others]
+    return ratios

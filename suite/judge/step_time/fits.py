@@ -42,14 +42,14 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
     assert memory is not None
     states = memory.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
     fullest = known.peak_bytes + states + (memory.in_flight - 1) * memory.layers * known.layer_bytes
-    given = 1e9 * device.memory_gb * GIVEN - WORKSPACE_BYTES
-    return SharedPeak(row, fullest, fullest <= given)
+    available_bytes = 1e9 * device.memory_gb * GIVEN - WORKSPACE_BYTES
+    return SharedPeak(row, fullest, fullest <= available_bytes)
 
 
 def shared_peaks() -> list[SharedPeak]:
     """All rows whose memory several ranks share, and that are traced."""
-    found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.memory)
-    return [shared_peak(row, each, devices()[row.device]) for row, each in found if each and each.peak_bytes]
+    rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.memory)
+    return [shared_peak(row, each, devices()[row.device]) for row, each in rows_with_traces if each and each.peak_bytes]
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Confusion:
 
 def confusion(peaks: Iterable[SharedPeak]) -> Confusion:
     counts = {(fits, ran): 0 for fits in (True, False) for ran in (True, False)}
-    for each in peaks:
-        assert each.row.memory is not None
-        counts[each.fits, each.row.memory.ran] += 1
+    for peak in peaks:
+        assert peak.row.memory is not None
+        counts[peak.fits, peak.row.memory.ran] += 1
     return Confusion(counts[True, True], counts[True, False], counts[False, True], counts[False, False])
 
 
 def peak_errors(peaks: Iterable[SharedPeak]) -> list[float]:
     """Logarithms of counted over published peaks."""
-    return [each.log_error for each in peaks if each.log_error is not None]
+    return [peak.log_error for peak in peaks if peak.log_error is not None]

@@ -263,7 +263,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
     return ModelledStep(
         step_s, device_s, sent_s, link_s, total,
         total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
-        energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda each: -each[1])),
+        energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda item: -item[1])),
         {kind: max(each, key=lambda bound: each[bound]) for kind, each in bounds.items()},
     )  # fmt: skip
 
@@ -284,7 +284,7 @@ def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchro
     if not synchronised:
         return max(sum(host.values()), sum(device.values()))
     ways = [
-        sum(host[each] for each in PHASES[:at]) + sum(device[each] for each in PHASES[at:])
+        sum(host[phase] for phase in PHASES[:at]) + sum(device[phase] for phase in PHASES[at:])
         for at in range(len(PHASES) + 1)
     ]
     return max(ways)
@@ -300,8 +300,8 @@ def change_between(a: TracedStep, b: TracedStep) -> Change:
 
     def types(step: TracedStep) -> set[str]:
         products = [each for each, _ in step if each.kind == "product"]
-        largest = max((each.flops for each in products), default=0)
-        return {each.dtype for each in products if each.flops > 0.01 * largest}
+        largest = max((product.flops for product in products), default=0)
+        return {product.dtype for product in products if product.flops > 0.01 * largest}
 
     def kernels(step: TracedStep) -> set[tuple[str, bool]]:
         return {

@@ -105,18 +105,18 @@ def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int], int]
         with trace:
             for part in parts:
                 part()
-        kept = 0
+        left_bytes = 0
         if peaks_wanted and case.library == "rank":  # gradients and the optimizer's states are counted apart
             with TensorBytes().seed(model, *held) as meter:
                 parts[0]()
                 parts[1]()
-            peaks, kept = [meter.peak_bytes], meter.peak_by_kind["activations"]
+            peaks, left_bytes = [meter.peak_bytes], meter.peak_by_kind["activations"]
         elif peaks_wanted:
             for part in parts:
                 with TensorBytes().seed(model, *held) as meter:
                     part()
                 peaks.append(meter.peak_bytes)
-    return trace.step(), peaks, kept
+    return trace.step(), peaks, left_bytes
 
 
 def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[Any, Any]]:
@@ -136,7 +136,7 @@ def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[An
     if case.recomputed:
         _recompute(model)
     batch = _batch(case, model)
-    trained = [each for each in model.parameters() if each.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = _optimizer(case, trained)
     running = torch.compile(model) if case.compiled else model
     losses: list[Tensor] = []
@@ -250,7 +250,7 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    longest = max((each for each in model.modules() if isinstance(each, nn.ModuleList)), key=len)
+    longest = max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len)
     yield from longest
 
 
@@ -332,8 +332,8 @@ class _Adapted(nn.Module):
 
 
 def _adapt(model: nn.Module, case: Case) -> None:
-    for each in model.parameters():
-        each.requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
     dtype = torch.float32  # as peft keeps them, whatever the model's own are
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -419,10 +419,10 @@ def trace_missing(seconds: float = 1e9, only: str = "") -> int:
 
     How many are still to be traced.
     """
-    with_peaks = {each.case.key for each in rows() if each.case is not None and (each.peak_bytes or each.memory)}
-    timed = {each.case.key for each in rows() if each.case is not None and (each.measured_s or each.power_w)}
+    with_peaks = {row.case.key for row in rows() if row.case is not None and (row.peak_bytes or row.memory)}
+    timed = {row.case.key for row in rows() if row.case is not None and (row.measured_s or row.power_w)}
     began, known = time.process_time(), dict(traces())
-    missing = [each for each in cases() if each.key not in known and only in f"{each.library} {each.model}"]
+    missing = [case for case in cases() if case.key not in known and only in f"{case.library} {case.model}"]
     alike = Counter(each.model for each in missing)
     missing.sort(
         key=lambda each: (

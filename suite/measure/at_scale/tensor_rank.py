@@ -133,8 +133,8 @@ class RankBlock(nn.Module):
     def attention(self, x: Tensor) -> Tensor:
         heads = [each * self.width for each in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = (
-            each.view(self.batch, -1, each.shape[-1] // self.width, self.width).transpose(1, 2)
-            for each in self.qkv(x).split(heads, dim=-1)
+            part.view(self.batch, -1, part.shape[-1] // self.width, self.width).transpose(1, 2)
+            for part in self.qkv(x).split(heads, dim=-1)
         )
         q, k = Rotated.apply(q), Rotated.apply(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
@@ -160,8 +160,8 @@ class RankOfLlama(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.embedding(tokens.view(-1)[: tokens.numel() // self.ranks])
-        for each in self.layers:
-            x = each(x)
+        for layer in self.layers:
+            x = layer(x)
         x = self.norm(x)
         whole: Tensor = _Gathered.apply(x, self.ranks) if self.ranks > 1 else x
         logits = F.linear(whole, self.embedding.weight)
@@ -174,7 +174,7 @@ def rank_parts(case: Case) -> tuple[nn.Module, list[Any], tuple[Any, Any]]:
     model = RankOfLlama(case).to(torch.bfloat16)
     tokens = torch.empty(case.batch, case.length, dtype=torch.int64)
     weights = list(model.parameters())
-    wide = [torch.empty_like(each, dtype=torch.float32).requires_grad_() for each in weights]
+    wide = [torch.empty_like(weight, dtype=torch.float32).requires_grad_() for weight in weights]
     summed = [torch.zeros_like(each) for each in wide]
     optimizer = torch.optim.AdamW(wide, lr=1e-4, fused=True)
     losses: list[Tensor] = []

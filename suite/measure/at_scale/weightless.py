@@ -58,9 +58,15 @@ class Weightless(FakeTensorMode):
         if func is aten.native_layer_norm.default:
             # Torch's meta kernel gives the statistics the input's type, and they are saved.
             y, *statistics = output
-            kept = self._statistics_dtype(args[0].dtype, args[2])
+            own_dtype = self._statistics_dtype(args[0].dtype, args[2])
             with self:
-                return (y, *(each if each.dtype == kept else torch.empty_like(each, dtype=kept) for each in statistics))
+                return (
+                    y,
+                    *(
+                        statistic if statistic.dtype == own_dtype else torch.empty_like(statistic, dtype=own_dtype)
+                        for statistic in statistics
+                    ),
+                )
         return output
 
     def _statistics_dtype(self, of_input: torch.dtype, weight: Tensor | None) -> torch.dtype:
@@ -91,8 +97,8 @@ def _of_sizes(func: Any, output: Any) -> bool:
     """Whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
     if func not in SEQUENCES and func not in FILLED:
         return False
-    kept = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
-    return kept and output.numel() <= LARGEST_KEPT and output.device.type == "cpu"
+    of_sizes = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
+    return of_sizes and output.numel() <= LARGEST_KEPT and output.device.type == "cpu"
 
 
 @contextmanager

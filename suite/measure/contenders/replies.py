@@ -59,7 +59,7 @@ def bounded(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def _first(values: Any) -> Any:
-    return (each for _, each in zip(range(MOST_VALUES), values, strict=False))
+    return (value for _, value in zip(range(MOST_VALUES), values, strict=False))
 
 
 def send(connection: Connection, number: int, kind: str, value: Any) -> None:

@@ -46,4 +46,4 @@ def reference_with_ranks(stack: str, ranks: int) -> str:
 
 
 def _has_ranks(name: str) -> bool:
-    return any(each.name == RANKS and each.init for each in fields(lookup("technique", name, catalogue()).technique))
+    return any(field.name == RANKS and field.init for field in fields(lookup("technique", name, catalogue()).technique))

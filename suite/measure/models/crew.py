@@ -80,10 +80,10 @@ class Crew:
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
-        for each in self._members:
-            each.kill()
-        for each in self._members:
-            each.end()
+        for member in self._members:
+            member.kill()
+        for member in self._members:
+            member.end()
         self._members = []
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -112,9 +112,9 @@ class Crew:
         self._asked += 1
         replies: dict[Child, Any] = {}
         deadline = time.monotonic() + self.limit_s
-        for each in self._members:
-            each.ask(self._asked, command, arguments)
-        while waiting := [each for each in self._members if each not in replies]:
+        for member in self._members:
+            member.ask(self._asked, command, arguments)
+        while waiting := [member for member in self._members if member not in replies]:
             handles = [handle for each in waiting for handle in each.handles]
             if not wait(handles, timeout=max(0.0, deadline - time.monotonic())):
                 raise Died(self._silence(list(replies.values())))
@@ -126,11 +126,11 @@ class Crew:
                     raise ContenderFailed(*replies[each])
                 if _is_ill(replies[each]):
                     deadline = min(deadline, time.monotonic() + RANKS_APART_S)
-        return [replies[each] for each in self._members]
+        return [replies[member] for member in self._members]
 
     def _silence(self, answers: list[Any]) -> str:
         """What is known of a cell without an answer: where ranks wait for one that failed, what that one said."""
-        said = next((each.get("reason", "") for each in answers if _is_ill(each)), "")
+        said = next((answer.get("reason", "") for answer in answers if _is_ill(answer)), "")
         return f"the other ranks wait for one that says: {said}" if said else f"no answer within {self.limit_s:g} s"
 
 

@@ -70,11 +70,11 @@ class ModelsMatrix(Stored):
                 yield Placed(technique, model, cell)
 
     def defects(self) -> list[Placed]:
-        return [each for each in self.placed() if each.cell.verdict == "defect"]
+        return [spot for spot in self.placed() if spot.cell.verdict == "defect"]
 
     def tally(self) -> str:
         """How often each verdict occurs, in a sentence."""
-        counts = Counter(each.cell.verdict for each in self.placed())
+        counts = Counter(spot.cell.verdict for spot in self.placed())
         words = {"works": "work", "refused": "are refused, each with a reason", "defect": "defective"}
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
@@ -100,7 +100,7 @@ class ModelsMatrix(Stored):
     def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> ModelsMatrix:
         """These techniques on the models in place of these baselines', of all where none are named."""
         return self.only(
-            techniques, [name for name, each in self.models.items() if not baselines or each.baseline in baselines]
+            techniques, [name for name, model in self.models.items() if not baselines or model.baseline in baselines]
         )
 
     def only(self, techniques: Collection[str], models: Collection[str]) -> ModelsMatrix:

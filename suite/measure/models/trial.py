@@ -201,7 +201,7 @@ def _last(traceback: TracebackType | None) -> TracebackType | None:
 def _packages() -> set[str]:
     """The packages of the project and of plug-ins."""
     entries = {entry.module.split(".")[0] for entry in catalogue().values()}
-    return entries | {type(each).__module__.split(".")[0] for each in baselines().values()} | {"suite"}
+    return entries | {type(baseline).__module__.split(".")[0] for baseline in baselines().values()} | {"suite"}
 
 
 def _where(error: BaseException) -> str:

@@ -107,12 +107,12 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
         )
     progress(0.02, "read the records")
     everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None)
-    kept, left_out = useful(everyone)
-    few = shortlist(question.goal, kept, max(1, question.counts // ALONE))
-    left_out |= {each.id: "others promise more for this goal" for each in kept if each not in few}
+    useful_ones, left_out = useful(everyone)
+    few = shortlist(question.goal, useful_ones, max(1, question.counts // ALONE))
+    left_out |= {one.id: "others promise more for this goal" for one in useful_ones if one not in few}
     alone, few, costs = _alone(few, counting, plain, portion(progress, 0.1, 0.1 + 0.9 / ALONE))
     room = math.log(question.memory_bytes / plain.peak_bytes)
-    combinations = [each for each in stacks(few) if len(each) > 1]
+    combinations = [stack for stack in stacks(few) if len(stack) > 1]
     promising = by_promise(question.goal, combinations, room)[: max(0, question.counts - len(costs))]
     step = portion(progress, 0.1 + 0.9 / ALONE, 0.9)
     together = [
@@ -120,9 +120,9 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
         for members, cost in zip(promising, counting.costs([spelled(each) for each in promising], step))
     ]
     own = _own(question.stacks, everyone, counting, plain, portion(progress, 0.9, 1.0))
-    found = {each.stack: each for each in (Candidate(BASELINE, plain), *alone, *together, *own)}
+    candidates = {each.stack: each for each in (Candidate(BASELINE, plain), *alone, *together, *own)}
     return CountedChoice(
-        question, plain, ranked(question.goal, found.values(), plain, question.memory_bytes), left_out,
+        question, plain, ranked(question.goal, candidates.values(), plain, question.memory_bytes), left_out,
         len(combinations) - len(promising),
     )  # fmt: skip
 
@@ -145,6 +145,6 @@ def _own(
     spelled_so = [canonical(each) for each in asked]
     members = [tuple(by_id[name] for name in Spelling(each).names) for each in spelled_so]
     return [
-        candidate(each, cost, plain)
-        for each, cost in zip(members, counting.costs(spelled_so, progress))
+        candidate(member, cost, plain)
+        for member, cost in zip(members, counting.costs(spelled_so, progress))
     ]  # fmt: skip

@@ -115,13 +115,13 @@ class Halving:
             done.append(self._rung(left, 1, SHARES[min(number, len(SHARES) - 2)], pace, 1 / ahead))
             left = halved(self.goal, done[-1].trials.values(), keep)
         if not left:
-            raise Unmeasurable("; ".join(f"{each.stack}: {each.failure}" for each in done[-1].trials.values()))
+            raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in done[-1].trials.values()))
         last = list(dict.fromkeys([*left, *without(left[0])]))
         done.append(self._rung(last, REPLICATES, SHARES[-1], pace, 1.0))
         among = [self._same(), *done[-1].trials.values()] if self.reference in self.peaks else done[-1].trials.values()
         best = halved(self.goal, among, 1)
         if not best:
-            raise Unmeasurable("; ".join(f"{each.stack}: {each.failure}" for each in done[-1].trials.values()))
+            raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in done[-1].trials.values()))
         return MeasuredChoice(self.reference, tuple(done), best[0], time.monotonic() - self.start_s, busy)
 
     def _same(self) -> Trial:
@@ -153,7 +153,7 @@ class Halving:
 
         Raises Unmeasurable where those are too few to say anything.
         """
-        weight = sum(math.exp(self.expected.get(each, 0.0)) for each in (self.reference, *stacks))
+        weight = sum(math.exp(self.expected.get(stack, 0.0)) for stack in (self.reference, *stacks))
         sides = len(stacks) + 1
         blocks_s = weight * pace.step_s * Protocol(windows=FIFTHS).compressed_steps
         timed_s = replicates * (pace.set_s + sides * pace.process_s + blocks_s)
@@ -171,7 +171,7 @@ class Halving:
     # evidence -------------------------------------------------------------------------------------------------------
 
     def _rung(self, stacks: Sequence[str], replicates: int, share: float, pace: Pace, part: float) -> Rung:
-        others = [each for each in stacks if each != self.reference]
+        others = [stack for stack in stacks if stack != self.reference]
         setting = self.setting.but(steps=self._steps(others, replicates, share, pace, part))
         sides = [self.reference, *others]
         low = 1 - self.left_s / (60 * self.minutes)
@@ -180,23 +180,25 @@ class Halving:
         for replicate in range(replicates):
             timing(replicate / replicates, f"time {len(sides)} sides in lock-step, set {replicate + 1}")
             self.lines.append(time_together(setting, sides, replicate, Protocol(windows=FIFTHS)))
-        jobs = [Job(setting=setting, stack=each, seed=seed) for seed in range(replicates) for each in sides]
+        jobs = [Job(setting=setting, stack=side, seed=seed) for seed in range(replicates) for side in sides]
         for _, learned in learn_all(jobs, progress=learning):
             self.lines.append(learned)
         rows = self._rows(setting, others)
-        return Rung(setting.steps or 0, replicates, {each: self._trial(each, rows.get(each)) for each in others}, rows)
+        return Rung(
+            setting.steps or 0, replicates, {other: self._trial(other, rows.get(other)) for other in others}, rows
+        )
 
     def _rows(self, setting: Setting, stacks: Collection[str]) -> dict[str, Row]:
         """The rung's rows, read off the reference's scaling curve where one is known."""
         wanted = conditions_of(setting)
         curve = [
-            each
-            for each in Store(self.folder).read()[0].learned
-            if each.stack == BASELINE and each.conditions.family == wanted.family
+            run
+            for run in Store(self.folder).read()[0].learned
+            if run.stack == BASELINE and run.conditions.family == wanted.family
         ]
         records = Records.of([*curve, *self.lines])
-        found = pairs(records, lambda _: self.reference, tuned=lambda _: False, wanted=stacks.__contains__)
-        return {each.stack: each for each in found if each.conditions.key == wanted.key and each.known.timed}
+        rows = pairs(records, lambda _: self.reference, tuned=lambda _: False, wanted=stacks.__contains__)
+        return {row.stack: row for row in rows if row.conditions.key == wanted.key and row.known.timed}
 
     def _trial(self, stack: str, row: Row | None) -> Trial:
         peak = self.peaks.get(stack, 0.0)

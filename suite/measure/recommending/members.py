@@ -36,9 +36,9 @@ def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]
     known = _rows_by_stack(setting, folder)
     at_scale = _at_scale(setting, folder)
     modelled = {
-        each.stack: Estimate(math.log(each.ratio), source=f"modelled on {gpu}")
-        for each in gpu_times.read(folder).times
-        if gpu and each.gpu == gpu and each.ratio and each.place.baseline == setting.baseline
+        time.stack: Estimate(math.log(time.ratio), source=f"modelled on {gpu}")
+        for time in gpu_times.read(folder).times
+        if gpu and time.gpu == gpu and time.ratio and time.place.baseline == setting.baseline
     }
     sound, broken = with_cards(catalogue())
     with deputy(LIMIT_S) as asked:
@@ -52,18 +52,18 @@ def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]
 def _rows_by_stack(setting: Setting, folder: Path) -> Mapping[str, Sequence[Row]]:
     """The rows against the baseline, under the same recipe and on its own model and data; the largest size first."""
     lines = [
-        each
-        for each in Store(folder).read()[0].lines
-        if (at := getattr(each, "conditions", None)) is None
+        line
+        for line in Store(folder).read()[0].lines
+        if (at := getattr(line, "conditions", None)) is None
         or (at.baseline == setting.baseline and at.recipe == setting.recipe and at.model is None)
     ]
-    found: dict[str, list[Row]] = {}
+    by_stack: dict[str, list[Row]] = {}
     for row in rows(Records.of(lines), catalogue().__contains__):
         if row.reference == BASELINE and not row.failed:
-            found.setdefault(row.stack, []).append(row)
-    for stack in found:
-        found[stack].sort(key=_preference, reverse=True)
-    return found
+            by_stack.setdefault(row.stack, []).append(row)
+    for stack in by_stack:
+        by_stack[stack].sort(key=_preference, reverse=True)
+    return by_stack
 
 
 def _preference(row: Row) -> tuple[bool, int, int]:
@@ -73,7 +73,7 @@ def _preference(row: Row) -> tuple[bool, int, int]:
 
 def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estimate]]:
     """What was counted at the papers' sizes over the baseline's, by stack and quantity."""
-    found: dict[str, dict[str, Estimate]] = {}
+    estimates: dict[str, dict[str, Estimate]] = {}
     for place, pairs in paper_scale.read(folder).beside().items():
         if (place.baseline, place.recipe) != (setting.baseline, setting.recipe):
             continue
@@ -81,8 +81,8 @@ def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estim
             for quantity in ("peak_tensor_bytes", "flops"):
                 if pair.reference.stack == BASELINE and (ratio := pair.ratio(quantity)):
                     source = f"counted at {place.size}"
-                    found.setdefault(pair.stack.stack, {})[quantity] = Estimate(math.log(ratio), source=source)
-    return found
+                    estimates.setdefault(pair.stack.stack, {})[quantity] = Estimate(math.log(ratio), source=source)
+    return estimates
 
 
 def _member(
@@ -141,5 +141,5 @@ def _estimate(value: MetricValue, at: str) -> Estimate | None:
 def _progress(row: Row) -> float:
     """ln of the contender's steps over the reference's: exact, as recipes say."""
     sides = row.known.timed[0].sides if row.known.timed else row.known.learned[0].sides if row.known.learned else ()
-    theirs, ours = (each.steps for each in sides) if sides else (None, None)
+    theirs, ours = (side.steps for side in sides) if sides else (None, None)
     return math.log(ours / theirs) if theirs and ours else 0.0

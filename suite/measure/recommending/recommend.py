@@ -118,7 +118,9 @@ class _Answer:
     def __post_init__(self) -> None:
         ranking = self.choice.ranking
         self.candidates = {each.stack: each for each in (*ranking.fitting, *ranking.too_large)}
-        self.costs = {BASELINE: self.choice.plain} | {name: each.cost for name, each in self.candidates.items()}
+        self.costs = {BASELINE: self.choice.plain} | {
+            name: candidate.cost for name, candidate in self.candidates.items()
+        }
 
     def cost(self, stack: str) -> StepCost:
         if stack not in self.costs:
@@ -133,8 +135,8 @@ class _Answer:
         """The most promising stacks, and the user's own that fit."""
         own = {name for name in self.choice.question.stacks if self.fits(name)}
         ranked = [each.stack for each in self.choice.ranking.fitting if each.stack != reference]
-        first = [each for each in ranked if each not in own][: max(1, MOST - len(own))]
-        return [each for each in ranked if each in own or each in first]
+        first = [candidate for candidate in ranked if candidate not in own][: max(1, MOST - len(own))]
+        return [candidate for candidate in ranked if candidate in own or candidate in first]
 
     def remainders(self, stack: str) -> list[str]:
         """What is left of a stack without each of its members, where that fits."""
@@ -146,9 +148,9 @@ class _Answer:
         base = self.candidates[reference].time.log
         return Halving(
             question.scale.setting, question.goal, reference,
-            {name: math.log(each.cost.peak_bytes / self.choice.plain.peak_bytes) for name, each in
+            {name: math.log(candidate.cost.peak_bytes / self.choice.plain.peak_bytes) for name, candidate in
              self.candidates.items()},
-            {name: each.time.log - base for name, each in self.candidates.items()}, minutes, folder, progress,
+            {name: candidate.time.log - base for name, candidate in self.candidates.items()}, minutes, folder, progress,
         )  # fmt: skip
 
     def counted(self, why: str) -> Recommendation:
@@ -163,13 +165,13 @@ class _Answer:
 
     def contributions(self, best: str, done: MeasuredChoice | None) -> tuple[Contribution, ...]:
         own = self.cost(best)
-        found = []
+        contributions = []
         for member, rest in without_each(best).items():
             cost = self.cost(rest)
             peak = None if cost.why_not else math.log(own.peak_bytes / cost.peak_bytes)
             time, quality = self._measured_over(done, best, rest) if done else (_modelled(own, cost), None)
-            found.append(Contribution(member, rest, cost, self.fits(rest), peak, time, quality))
-        return tuple(found)
+            contributions.append(Contribution(member, rest, cost, self.fits(rest), peak, time, quality))
+        return tuple(contributions)
 
     @staticmethod
     def _measured_over(done: MeasuredChoice, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:

@@ -36,7 +36,7 @@ class Conduct:
     """Keeps watch over one job's run."""
 
     def __init__(self, job: Job) -> None:
-        packages = frozenset(type(each).__module__.partition(".")[0] for each in baselines().values())
+        packages = frozenset(type(baseline).__module__.partition(".")[0] for baseline in baselines().values())
         self.job, self.seal = job, Seal()
         self._definitions = surroundings.definitions(packages)
         self._settings = surroundings.settings(job.setting.device)
@@ -68,12 +68,12 @@ class Conduct:
     def check_steps(self, run: Run, steps: int) -> None:
         """Raises RuleBroken after a block where other steps were made than were asked for."""
         self._asked += steps
-        made, examples = run.step - self._began[0], run.position - self._began[1]
-        if made != self._asked or examples != self._asked * run.recipe.batch_size:
+        steps_made, examples = run.step - self._began[0], run.position - self._began[1]
+        if steps_made != self._asked or examples != self._asked * run.recipe.batch_size:
             raise RuleBroken(
                 COUNTED,
-                f"{self._asked} steps of {run.recipe.batch_size} examples were asked for, and the run made {made} on "
-                f"{examples} examples",
+                f"{self._asked} steps of {run.recipe.batch_size} examples were asked for, and the run made "
+                f"{steps_made} on {examples} examples",
             )
         if type(run.loss) is not torch.Tensor or not run.loss.is_contiguous():
             raise RuleBroken(PLAIN, f"the loss is a {type(run.loss).__name__}, which may compute when it is read")
@@ -141,11 +141,11 @@ def _without_gradients() -> Iterator[None]:
         raise RuleBroken(held_out.PASSIVE, "gradients were asked for while the run was evaluated")
 
     places = [(torch.autograd, "backward"), (torch.autograd, "grad"), (torch.Tensor, "backward")]
-    kept = [getattr(place, name) for place, name in places]
+    originals = [getattr(place, name) for place, name in places]
     for place, name in places:
         setattr(place, name, refused)
     try:
         yield
     finally:
-        for (place, name), own in zip(places, kept, strict=True):
+        for (place, name), own in zip(places, originals, strict=True):
             setattr(place, name, own)

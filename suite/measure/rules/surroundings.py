@@ -34,11 +34,11 @@ Definitions = Mapping[str, object]
 
 def definitions(packages: frozenset[str]) -> Definitions:
     """What the loaded modules of the harness, of ``packages`` and of the watched libraries define, by dotted name."""
-    found: dict[str, object] = {}
+    held: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
         if name in LIBRARIES or name.partition(".")[0] in packages | {HARNESS}:
-            found |= _of_module(name, module)
-    return found | _formulas()
+            held |= _of_module(name, module)
+    return held | _formulas()
 
 
 def check_definitions(before: Definitions) -> None:
@@ -64,15 +64,15 @@ def _formulas() -> dict[str, object]:
 
 
 def _of_module(name: str, module: ModuleType) -> dict[str, object]:
-    found: dict[str, object] = {}
+    held: dict[str, object] = {}
     for attribute, value in list(vars(module).items()):
         if isinstance(value, CALLABLE):
-            found[f"{name}:{attribute}"] = value
+            held[f"{name}:{attribute}"] = value
         if isinstance(value, type) and value.__module__ == name:
             for inner, each in list(vars(value).items()):
                 if isinstance(each, IN_CLASSES):
-                    found[f"{name}:{attribute}.{inner}"] = each
-    return found
+                    held[f"{name}:{attribute}.{inner}"] = each
+    return held
 
 
 def _origin(value: object) -> object:

@@ -69,7 +69,7 @@ def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
         (side, rate, k): "+".join([filled(asked.scaled, k, rate), *optimizer])
         for k in asked.batches
         for rate in asked.rates
-        for side, optimizer in [(REFERENCE, []), *((each, [each]) for each in asked.optimizers)]
+        for side, optimizer in [(REFERENCE, []), *((optimizer, [optimizer]) for optimizer in asked.optimizers)]
     }
     results = lab.runs(list(stacks.values()))
     runs = [
@@ -78,7 +78,7 @@ def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
         if (row := sweep_row(asked.rule, results[canonical(stack)]))
     ]
     return [
-        StudyTable("steps_to_quality", COLUMNS, [_cells(each) for each in runs], NOTE),
+        StudyTable("steps_to_quality", COLUMNS, [_cells(run) for run in runs], NOTE),
         StudyTable(
             "best", COLUMNS, [_cells(each) for each in best(runs)], BEST.format(asked.rates[0], asked.rates[-1])
         ),
@@ -143,7 +143,7 @@ def _cells(run: SweepRun) -> tuple[Any, ...]:
 def best(runs: Sequence[SweepRun]) -> list[SweepRun]:
     """The best run of each optimizer and batch size, which BEST describes; by optimizer, then size."""
     chosen: dict[tuple[str, int], SweepRun] = {}
-    for run in sorted(runs, key=lambda each: _goodness(each.row)):
+    for run in sorted(runs, key=lambda run: _goodness(run.row)):
         chosen.setdefault((run.optimizer, run.row.batch_size), run)
     return [chosen[key] for key in sorted(chosen)]
 
@@ -156,9 +156,9 @@ def _goodness(row: SweepRow) -> tuple[float, float, float]:
 
 def cost(runs: Sequence[SweepRun]) -> list[tuple[str, int, int, float]]:
     """The rows that COST describes, by optimizer."""
-    sides = {name: [each.row for each in runs if each.optimizer == name] for name in {run.optimizer for run in runs}}
+    sides = {name: [run.row for run in runs if run.optimizer == name] for name in {run.optimizer for run in runs}}
     return [
-        (name, len(rows), sum(each.seeds for each in rows), sum(each.cpu_s or 0.0 for each in rows))
+        (name, len(rows), sum(row.seeds for row in rows), sum(row.cpu_s or 0.0 for row in rows))
         for name, rows in sorted(sides.items())
     ]
 
@@ -169,19 +169,19 @@ def draw(figure: Figure, lines: Mapping[str, Sequence[SweepRow]], reference: str
     steps, losses = figure.subplots(1, 2)
     for number, (label, rows) in enumerate(lines.items()):
         look: dict[str, Any] = {"marker": "o", "color": f"C{number}"}
-        reached = {each.batch_size: each.steps_half_way for each in rows if each.steps_half_way}
+        reached = {row.batch_size: row.steps_half_way for row in rows if row.steps_half_way}
         steps.plot([*reached], [*reached.values()], label=label, **look)
-        if missed := [each.batch_size for each in rows if not each.steps_half_way]:
+        if missed := [row.batch_size for row in rows if not row.steps_half_way]:
             look |= {"markersize": 6 + 3 * number, "fillstyle": "none", "linestyle": ""}
             height = {"transform": steps.get_xaxis_transform(), "label": f"{label}: not reached"}
             steps.plot(missed, [0.96] * len(missed), **look, **height)
         aside = 1.04**number  # so that intervals stand side by side
-        ended = {aside * each.batch_size: each for each in rows if each.final_loss is not None}
+        ended = {aside * row.batch_size: row for row in rows if row.final_loss is not None}
         losses.plot([*ended], [each.final_loss for each in ended.values()], marker="o", color=f"C{number}")
         spread = {size: each for size, each in ended.items() if each.final_loss_low is not None}
         ends = ([getattr(each, name) for each in spread.values()] for name in ("final_loss_low", "final_loss_high"))
         losses.vlines([*spread], *ends, color=f"C{number}")
-    sizes = sorted({each.batch_size for rows in lines.values() for each in rows})
+    sizes = sorted({row.batch_size for rows in lines.values() for row in rows})
     for each in lines.get(reference, [])[:1]:
         perfect = [(each.steps_half_way or 0) * each.batch_size / size for size in sizes]
         steps.plot(sizes, perfect, "--", color="grey", label="perfect")

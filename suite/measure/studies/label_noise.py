@@ -79,7 +79,7 @@ def noise_row(
     label_noise: float, technique: str, contenders: Sequence[Learned], shorter: Sequence[Learned]
 ) -> NoiseRow | None:
     """The row of the runs of one technique, one a seed, and of those at equal time; None where none finished."""
-    good = [each for each in contenders if each.status == "ok" and each.probes]
+    good = [contender for contender in contenders if contender.status == "ok" and contender.probes]
     ends, at_equal_time = ([each.final for each in some if each.final] for some in (good, shorter))
     if not ends:
         return None
@@ -91,9 +91,9 @@ def noise_row(
         label_noise,
         technique,
         len(good),
-        median(each.metrics["accuracy"] for each in ends),
+        median(end.metrics["accuracy"] for end in ends),
         median(each.metrics["accuracy"] for each in at_equal_time) if at_equal_time else None,
-        median(each.loss for each in ends),
+        median(end.loss for end in ends),
         probe("lambda_max"),
         probe("ascent_rise"),
     )
@@ -138,13 +138,13 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
     from matplotlib.figure import Figure
 
-    rows = [NoiseRow(*each) for each in tables[0].rows]
-    shares = sorted({each.label_noise for each in rows})
+    rows = [NoiseRow(*row) for row in tables[0].rows]
+    shares = sorted({row.label_noise for row in rows})
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     for axes, share in zip(figure.subplots(1, max(1, len(shares)), squeeze=False)[0], shares):
-        for each in rows:
-            if each.label_noise == share and each.accuracy_at_equal_time is not None:
-                axes.scatter(each.lambda_max, each.accuracy_at_equal_time, label=each.technique)
+        for row in rows:
+            if row.label_noise == share and row.accuracy_at_equal_time is not None:
+                axes.scatter(row.lambda_max, row.accuracy_at_equal_time, label=row.technique)
         axes.set(
             title=f"{share:.0%} wrong labels",
             xlabel="largest eigenvalue of the Hessian",

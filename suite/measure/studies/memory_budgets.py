@@ -76,7 +76,7 @@ class _Bench:
     @property
     def link(self) -> Link:
         """Carries what a plain pass saves in a plain pass's time."""
-        rate = sum(each.turn_bytes for each in unplanned(self.chains).predictions) / self.chains[0].pass_s
+        rate = sum(prediction.turn_bytes for prediction in unplanned(self.chains).predictions) / self.chains[0].pass_s
         return Link(rate, rate)
 
     def predicted_time(self, plan: Plan) -> float:
@@ -167,7 +167,7 @@ def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
                 BudgetRow(
                     name, share, budget, bench.predicted_time(plan), measured_time, plan.peak_bytes, measured_peak,
                     sum(schedule.extra_forwards for schedule in plan.schedules),
-                    sum(each.out_bytes for each in plan.predictions), answer.solve_s,
+                    sum(prediction.out_bytes for prediction in plan.predictions), answer.solve_s,
                 )
             )
         )  # fmt: skip
@@ -180,7 +180,7 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.add_subplot()
-    (table,) = (each for each in tables if each.name == TABLE)
+    (table,) = (table for table in tables if table.name == TABLE)
     rows = [BudgetRow(*row) for row in table.rows]
     plain = max(row.budget_bytes for row in rows)
     for number, name in enumerate(dict.fromkeys(row.technique for row in rows)):

@@ -71,34 +71,34 @@ def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
     rows = [grid_row(*key, seeds) for key, seeds in learned.items() if seeds]
     note = BEST.format(asked.reference)
     return [
-        StudyTable("rates", GridRow._fields, [tuple(each) for each in rows], ALL),
+        StudyTable("rates", GridRow._fields, [tuple(row) for row in rows], ALL),
         StudyTable("best", BestRate._fields, [tuple(each) for each in best(rows, asked.reference)], note),
     ]
 
 
 def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Learned]) -> GridRow:
     """The row of the runs at one rate, one a seed."""
-    done = [(each.curve[-1].loss, each.final.loss) for each in seeds if each.status == "ok" and each.final]
+    done = [(seed.curve[-1].loss, seed.final.loss) for seed in seeds if seed.status == "ok" and seed.final]
     losses = [final for _, final in done]
     whole = len(done) == len(seeds)
     error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
     return GridRow(
         side, batch, rate, len(seeds), fmean(validation for validation, _ in done) if whole else None,
-        fmean(losses) if whole else None, error, total([each.cpu_s for each in seeds]),
+        fmean(losses) if whole else None, error, total([seed.cpu_s for seed in seeds]),
     )  # fmt: skip
 
 
 def total(seconds: Sequence[float | None]) -> float | None:
     """Their sum; None if one is unknown."""
-    known = [each for each in seconds if each is not None]
+    known = [second for second in seconds if second is not None]
     return sum(known) if len(known) == len(seconds) else None
 
 
 def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
     """The best rate of each side and batch, which BEST describes; none where no rate finished."""
     chosen: dict[tuple[str, int], BestRate] = {}
-    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):  # the reference comes first
-        grid = [each for each in rows if (each.side, each.batch) == (side, batch)]
+    for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):  # the reference comes first
+        grid = [row for row in rows if (row.side, row.batch) == (side, batch)]
         finished = [(each.validation_loss, each) for each in grid if each.validation_loss is not None]
         if not finished:
             continue
@@ -118,8 +118,8 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
 def draw(axes: Axes, table: StudyTable) -> None:
     """Final loss over the rate, a line for each side and batch; bars are standard errors."""
     rows = [row for each in table.rows if (row := GridRow(*each)).final_loss is not None]
-    for side, batch in dict.fromkeys((each.side, each.batch) for each in rows):
-        line = sorted((each for each in rows if (each.side, each.batch) == (side, batch)), key=lambda each: each.rate)
+    for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):
+        line = sorted((row for row in rows if (row.side, row.batch) == (side, batch)), key=lambda row: row.rate)
         axes.errorbar(
             [each.rate for each in line],
             [each.final_loss or 0 for each in line],

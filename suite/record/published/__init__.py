@@ -87,7 +87,7 @@ class Case:
     @property
     def key(self) -> str:
         """Equal cases have one trace. Of what differs from the defaults alone: a new attribute changes no known key."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = {name: value for name, (value, default) in values.items() if value != default}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -239,7 +239,7 @@ def _fms(line: Line) -> PublishedRow:
     precision = f"amp_{half}" if half else "bf16"
     row = PublishedRow(
         "fms_finetune_techniques", 0, line["source"], "A100-80", model or "other", precision, "flash",
-        " ".join(each for each in words if each and each != "none").replace("bf16", "amp").replace("fp16", "amp"),
+        " ".join(word for word in words if word and word != "none").replace("bf16", "amp").replace("fp16", "amp"),
         _ms(line), GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] and gpus == 1 else None,
         alike=f"{line['model']} {line['micro_batch']} {line['software']} {gpus}", gpus=gpus, shards=gpus,
     )  # fmt: skip

@@ -267,9 +267,9 @@ REPLICATE = {"learned": "seed", "timed": "timing"}
 def failure_lines(row: Row, longest: int = 160) -> list[str]:
     """A line for each way in which runs failed: ``out of memory while learning (seeds 0, 1): reason``."""
     ways: dict[tuple[str, str, str, str], list[str]] = {}
-    for each in row.failures:
-        numbers = [] if each.replicate is None else [str(each.replicate)]
-        ways.setdefault((each.kind, each.stack, each.status, each.reason), []).extend(numbers)
+    for failure in row.failures:
+        numbers = [] if failure.replicate is None else [str(failure.replicate)]
+        ways.setdefault((failure.kind, failure.stack, failure.status, failure.reason), []).extend(numbers)
     lines = []
     for (kind, stack, status, reason), replicates in ways.items():
         who = f"the reference {stack}: " if stack != row.stack else ""
@@ -315,7 +315,7 @@ def older_sentence(rows: Iterable[Row]) -> str:
 
 def missing(row: Row) -> str:
     """A sentence on the evidence that the row lacks, with the command that measures it; empty where it has all."""
-    failed = {each.kind for each in row.failures}
+    failed = {failure.kind for failure in row.failures}
     known = row.known
     lacks = [
         what
@@ -369,7 +369,7 @@ def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
 
 def replicates_text(row: Row, kind: str, known: int) -> str:
     """``3``, or ``2 of 3`` where one failed."""
-    tried = known + len({each.replicate for each in row.failures if each.kind == kind})
+    tried = known + len({failure.replicate for failure in row.failures if failure.kind == kind})
     return str(tried) if tried == known else f"{known} of {tried}"
 
 
@@ -429,7 +429,7 @@ def summarised(rows: Sequence[Row]) -> Summary:
     seeds, timings = {len(row.seeds) for row in alive}, {len(row.known.timed) for row in alive}
     return Summary(
         rows=len(rows),
-        records=len({each for row in rows for each in row.records}),
+        records=len({record for row in rows for record in row.records}),
         machines=tuple(sorted({(row.machine.name, machine_line(row.machine.facts)) for row in rows})),
         newest=max((row.newest for row in rows), default="")[:10],
         evidence=f"{how_many(*sorted(seeds))} and {how_many(*sorted(timings), noun='timing')}",

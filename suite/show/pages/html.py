@@ -70,7 +70,7 @@ def render(report: Report) -> str:
     sized = at_paper_sizes(report.paper_scale, report.gpu_times)
     pack = Pack()
     of_boards = "\n".join(
-        pack.fold(_board([each for each in placed if each.board is board], report)) for board in all_boards
+        pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards
     )  # fmt: skip
     parts = [
         sections.techniques(report, placed, studies.links(of_studies), pack) if placed else "",
@@ -121,7 +121,7 @@ def _contents(
 ) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
-    first_of_boards = {each.anchor: each for each in placed}
+    first_of_boards = {spot.anchor: spot for spot in placed}
     entries += [
         f"<li{_conditions(each.row)}>{markup.link(anchor, in_html(each.board.title))}</li>"
         for anchor, each in first_of_boards.items()
@@ -152,7 +152,7 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
     """The values that a filter offers."""
     names = ("baseline", "recipe", "size", "machine")
     return {name: sorted({_filters(row)[name] for row in rows}) for name in names} | {
-        "category": sorted({each for row in rows for each in overview.categories(row.stack, cards)})
+        "category": sorted({category for row in rows for category in overview.categories(row.stack, cards)})
     }
 
 
@@ -182,10 +182,10 @@ def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """The script's table: by a board's anchor what its rows are filtered by, for the script, which counts those that
     are packed, too."""
     entries: dict[str, list[dict[str, str]]] = {}
-    for each in placed:
-        entry = {"name": each.row.stack, "category": overview.kinds(each.row.stack, cards)}
-        dated = {"unverified": ""} if _dated(each.row) and not each.row.failed else {}
-        entries.setdefault(each.anchor, []).append(entry | dated)
+    for spot in placed:
+        entry = {"name": spot.row.stack, "category": overview.kinds(spot.row.stack, cards)}
+        dated = {"unverified": ""} if _dated(spot.row) and not spot.row.failed else {}
+        entries.setdefault(spot.anchor, []).append(entry | dated)
     return json.dumps(entries, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -206,18 +206,23 @@ def _thinned(value: Any) -> Any:
 def _board(placed: Sequence[PlacedRow], report: Report) -> str:
     """One board's section, from its rows' places: its title and conditions, the rest folded."""
     board, anchor, cards = placed[0].board, placed[0].anchor, report.cards
-    ranked = [each for each in placed if not each.row.failed]
+    ranked = [spot for spot in placed if not spot.row.failed]
     columns = board.columns()
     missing = markup.items(f"{in_html(heading)}: n/a ({in_html(reason)})" for heading, reason in board.empty_columns())
-    remarked = [(each.row.stack, sentences) for each in ranked if (sentences := remarks(each.row, columns))]
+    remarked = [
+        (candidate.row.stack, sentences) for candidate in ranked if (sentences := remarks(candidate.row, columns))
+    ]
     notes = markup.items(f"{markup.code(stack)}: {in_html('; '.join(sentences))}" for stack, sentences in remarked)
     failed = "".join(
-        f'<li id="{each.identity}"{_named(each, cards)}>{markup.link(each.technique, markup.code(each.row.stack))}'
-        f": {in_html('; '.join(failure_lines(each.row)))}</li>"
-        for each in placed
-        if each.row.failed
+        f'<li id="{spot.identity}"{_named(spot, cards)}>{markup.link(spot.technique, markup.code(spot.row.stack))}'
+        f": {in_html('; '.join(failure_lines(spot.row)))}</li>"
+        for spot in placed
+        if spot.row.failed
     )
-    rows, links = [each.row for each in ranked], {each.row.stack: each.technique for each in ranked}
+    rows, links = (
+        [candidate.row for candidate in ranked],
+        {candidate.row.stack: candidate.technique for candidate in ranked},
+    )
     quality = report.qualities.get(board.rows[0].conditions.baseline, "")
     drawn = (
         ("Time to the same quality, sorted by effect", forest(rows, links), FOREST_LEGEND),
@@ -272,16 +277,18 @@ RULER_LEGEND = (
 
 
 def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> str:
-    titles = ["tier", "technique", *(f"{each.heading}\xa0{each.arrow}" for each in columns)]
+    titles = ["tier", "technique", *(f"{column.heading}\xa0{column.arrow}" for column in columns)]
     titles += ["set-up", "seeds", "timings", "sees"]
-    largest = {2 + position for position, each in enumerate(columns) if each.direction == "higher"}
+    largest = {2 + position for position, column in enumerate(columns) if column.direction == "higher"}
     spans = {
         column.name: span(
-            interval for each in ranked if (interval := shown_interval(each.row.value(column.name), column.direction))
+            interval
+            for candidate in ranked
+            if (interval := shown_interval(candidate.row.value(column.name), column.direction))
         )
         for column in columns
     }
-    body = "\n".join(_line(order, each, columns, spans, cards) for order, each in enumerate(ranked))
+    body = "\n".join(_line(order, candidate, columns, spans, cards) for order, candidate in enumerate(ranked))
     return markup.table(
         f"{ranked[0].anchor}-title",
         ranked[0].board.title,

@@ -109,7 +109,7 @@ class MatrixEntry:
     def place(self) -> tuple[bool, int, float, str]:
         """The least stands first: where something is known, by :attr:`balance`, then by the mean speedup."""
         values = [row.value(HEADLINE.name) for row in self.best.values()]
-        costs = [math.log(each.number) for each in values if each.kind in ("measured", "bound") and each.number > 0]
+        costs = [math.log(value.number) for value in values if value.kind in ("measured", "bound") and value.number > 0]
         return not costs, -self.balance, sum(costs) / len(costs) if costs else 0.0, self.stack
 
     @property
@@ -144,7 +144,7 @@ class MatrixEntry:
         The half-width is that of independent columns: the root of the sum of squares, over their number.
         """
         values = [row.value(HEADLINE.name) for row in self.best.values()]
-        logs = [each.log for each in values if each.kind == "measured" and each.log and bounded(each.log)]
+        logs = [value.log for value in values if value.kind == "measured" and value.log and bounded(value.log)]
         alike = {(row.reference, row.machine.key, bool(row.newer_version)) for row in self.best.values()}
         if len(logs) < 2 or len(logs) < len(values) or len(alike) > 1:
             return None
@@ -167,7 +167,9 @@ class MatrixEntry:
     def _changes(self, metric: str) -> int:
         """-1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else 0."""
         numbers = [value.number for row in self.best.values() if (value := row.value(metric)).known]
-        less, more = (bool(numbers) and all(sign * (each - 1) > WORTH_A_WORD for each in numbers) for sign in (-1, 1))
+        less, more = (
+            bool(numbers) and all(sign * (number - 1) > WORTH_A_WORD for number in numbers) for sign in (-1, 1)
+        )
         return more - less
 
     @property
@@ -293,7 +295,7 @@ def false_alarms(rows: Iterable[Row]) -> tuple[int, int]:
     """How many of the headlines of controls exclude 1, which is chance, and of how many: each is of its own timings,
     as a row's other times are not."""
     values = [row.value(HEADLINE.name) for row in rows]
-    logs = [each.log for each in values if each.control and each.log and bounded(each.log)]
+    logs = [value.log for value in values if value.control and value.log and bounded(value.log)]
     return sum(not log.contains(0.0) for log in logs), len(logs)
 
 
@@ -400,12 +402,12 @@ class Matrix:
 
     def count(self, wanted: Verdict) -> int:
         """The techniques of which some column, or nothing better, says so."""
-        return sum(wanted in each.verdicts for each in self.entries)
+        return sum(wanted in entry.verdicts for entry in self.entries)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts that a reader may choose among."""
-        return tuple(each for each in VERDICTS if each not in RARE or self.count(each))
+        return tuple(verdict for verdict in VERDICTS if verdict not in RARE or self.count(verdict))
 
     @property
     def tally(self) -> str:
@@ -415,13 +417,13 @@ class Matrix:
     @property
     def groups(self) -> list[tuple[str, list[MatrixEntry]]]:
         """(title, entries) of each group that has any."""
-        by_saving = {saving: [each for each in self.entries if each.saves == saving] for saving in GROUPS}
+        by_saving = {saving: [entry for entry in self.entries if entry.saves == saving] for saving in GROUPS}
         return [(GROUPS[saving], entries) for saving, entries in by_saving.items() if entries]
 
     @property
     def answers(self) -> list[Answer]:
         """Finds for each column the best for time and for memory, and one that does not help."""
-        return [_answer(column, [each.best[column] for each in self.entries if column in each.best])
+        return [_answer(column, [entry.best[column] for entry in self.entries if column in entry.best])
                 for column in self.columns]  # fmt: skip
 
 
@@ -541,10 +543,10 @@ def matrix(rows: Iterable[Row], goods: Mapping[str, Good] = MappingProxyType({})
     for stack, of in cells.items():
         versions = {column: version_text(rows_of_cell[0]) for column, rows_of_cell in of.items() if column not in older}
         here = {column: of[column] for column in columns if column in of}
-        of_cells = {column: each for column, each in versions.items() if each}
+        of_cells = {column: version for column, version in versions.items() if version}
         entries.append(MatrixEntry(stack, here, single, of_cells, sold(stack, goods)))
     order = list(GROUPS)
-    entries.sort(key=lambda each: (order.index(each.saves), each.place))
+    entries.sort(key=lambda entry: (order.index(entry.saves), entry.place))
     return Matrix(tuple(columns), shared, tuple(entries), older)
 
 
@@ -581,7 +583,7 @@ def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
     values = [set(each) for each in zip(*map(parted, rows), strict=True)]
 
     def title(row: Row) -> str:
-        differing = [part for part, each in zip(parted(row), values, strict=True) if len(each) > 1]
+        differing = [part for part, value in zip(parted(row), values, strict=True) if len(value) > 1]
         return " ".join(filter(None, (row.conditions.baseline, *differing)))
 
     elsewhere = {
@@ -589,5 +591,5 @@ def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
         for row in rows
         if row.newer_version and len(newest) == 1 and row.machine.key not in newest
     }
-    shared = [next(iter(each)) for each in values if len(each) == 1]
+    shared = [next(iter(value)) for value in values if len(value) == 1]
     return title, " · ".join(filter(None, (*shared, *sorted(elsewhere))))

@@ -84,12 +84,12 @@ class Origin:
 def origins(records: Records) -> dict[str, Origin]:
     """The origin of every piece of evidence, by its id."""
     runs: list[Counted | Learned] = [*records.counted, *records.learned]
-    timings = [(each, each.contenders[1].stack if len(each.contenders) > 1 else "") for each in records.timed]
+    timings = [(timing, timing.contenders[1].stack if len(timing.contenders) > 1 else "") for timing in records.timed]
     return {
         each.id: Origin(
             each.kind, stack, each.started, each.place.name, str(each.machine.context.get("git_commit") or "")
         )
-        for each, stack in [*((each, each.stack) for each in runs), *timings]
+        for each, stack in [*((run, run.stack) for run in runs), *timings]
     }
 
 
@@ -161,9 +161,9 @@ class Report:
             rows=[row for row in chosen if row.stack not in controls],
             problems=[*problems, *left_out],
             verdicts=[
-                each
-                for each in verdicts(chosen, cards.values(), counts, studies)
-                if not on or each.baseline in ("", *on)
+                verdict
+                for verdict in verdicts(chosen, cards.values(), counts, studies)
+                if not on or verdict.baseline in ("", *on)
             ],
             negative=negative_results(chosen, cards.values()),
             peers=[

@@ -53,14 +53,14 @@ class Ranges:
     @classmethod
     def of(cls, placed: Sequence[PlacedRow], qualities: Mapping[str, str]) -> Ranges:
         by_board: dict[str, list[Row]] = {}
-        for each in placed:
-            if not each.row.failed:
-                by_board.setdefault(each.anchor, []).append(each.row)
+        for spot in placed:
+            if not spot.row.failed:
+                by_board.setdefault(spot.anchor, []).append(spot.row)
         widths = {
             metric.name: span(
                 interval
-                for each in placed
-                if (interval := shown_interval(each.row.value(metric.name), metric.direction))
+                for spot in placed
+                if (interval := shown_interval(spot.row.value(metric.name), metric.direction))
             )
             for metric in SHOWN
         }
@@ -73,21 +73,21 @@ class Ranges:
 
     @property
     def definitions(self) -> str:
-        return definitions(each.shared for each in (*self.curves.values(), *self.costs.values()) if each)
+        return definitions(curve.shared for curve in (*self.curves.values(), *self.costs.values()) if curve)
 
 
 def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str, str], pack: Pack) -> str:
     """Draw a section for each stack, packed behind its summary. ``studies`` are links by technique."""
     by_stack: dict[str, list[PlacedRow]] = {}
-    for each in placed:
-        by_stack.setdefault(each.row.stack, []).append(each)
+    for spot in placed:
+        by_stack.setdefault(spot.row.stack, []).append(spot)
     judged: dict[str, list[Judgement]] = {}
     for judgement in report.verdicts:
         judged.setdefault(judgement.technique, []).append(judgement)
     ranges = Ranges.of(placed, report.qualities)
     sizes = sized.sizes(report)
     sentences = {
-        each.stack: each.sentence for each in matrix.matrix((each.row for each in placed), _goods(report)).entries
+        entry.stack: entry.sentence for entry in matrix.matrix((spot.row for spot in placed), _goods(report)).entries
     }
     parts = "\n".join(
         pack.fold(
@@ -163,7 +163,7 @@ def _about(card: Card) -> str:
 
 def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     """A line for each board; what failed, and what the numbers do not say, below."""
-    alive = [each for each in placed if not each.row.failed]
+    alive = [spot for spot in placed if not spot.row.failed]
     metrics = [
         metric for metric in SHOWN if any(each.row.value(metric.name).kind != "unavailable" for each in alive)
     ]  # fmt: skip
@@ -172,9 +172,9 @@ def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     anchor = f"{placed[0].technique}--results"
     parts = [markup.table(anchor, f"Results of {placed[0].row.stack}", heads, f"\n{lines}\n")] if alive else []
     said = [
-        f"{markup.link(each.identity, in_html(_where(each.row)))}: {in_html('; '.join(sentences))}"
-        for each in placed
-        if (sentences := failure_lines(each.row) if each.row.failed else remarks(each.row, metrics))
+        f"{markup.link(spot.identity, in_html(_where(spot.row)))}: {in_html('; '.join(sentences))}"
+        for spot in placed
+        if (sentences := failure_lines(spot.row) if spot.row.failed else remarks(spot.row, metrics))
     ]
     return "".join(parts) + (markup.folded("Notes", f"<ul>{markup.items(said)}</ul>") if said else "")
 
@@ -206,7 +206,7 @@ COST_LEGEND = (
 
 def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     """Learning curves and cost against quality, a figure for each board."""
-    alive = [each for each in placed if not each.row.failed]
+    alive = [spot for spot in placed if not spot.row.failed]
     learned: list[str] = []
     costs: list[str] = []
     for each in alive:
@@ -304,12 +304,12 @@ def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folde
 def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
     """Where the numbers come from: a line for what one machine counted, learned or timed of one stack."""
     groups: dict[tuple[str, ...], list[tuple[str, Origin]]] = {}
-    for each in placed:
-        for id in dict.fromkeys(each.row.records):
+    for spot in placed:
+        for id in dict.fromkeys(spot.row.records):
             if origin := origins.get(id):
-                changed = "changed since" if origin.kind in each.row.unverified else "as installed"
-                state = of_version(each.row) or changed
-                key = (_where(each.row), origin.kind, origin.stack, origin.machine, state)
+                changed = "changed since" if origin.kind in spot.row.unverified else "as installed"
+                state = of_version(spot.row) or changed
+                key = (_where(spot.row), origin.kind, origin.stack, origin.machine, state)
                 groups.setdefault(key, []).append((id, origin))
     if not groups:
         return ""
@@ -327,7 +327,7 @@ def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
             state,
             ids,
         )
-        cells = "".join(markup.cell(each, kind="words") for each in words)
+        cells = "".join(markup.cell(word, kind="words") for word in words)
         lines.append(f"<tr>{markup.row_head(where, in_html(where))}{cells}</tr>")
     titles = ("board", "evidence", "of", "machine", "date", "commit", "code", "records, for leantrain repro")
     anchor = f"{placed[0].technique}--records"

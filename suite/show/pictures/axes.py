@@ -80,7 +80,7 @@ class Frame:
 
 def around(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:
     """The ends of a logarithmic axis that holds positive values, with a margin on both sides."""
-    logs = [math.log(each) for each in values if 0 < each < math.inf]
+    logs = [math.log(value) for value in values if 0 < value < math.inf]
     low, high = min(logs), max(logs)
     room = max(0.02, margin * (high - low))
     return math.exp(low - room), math.exp(high + room)

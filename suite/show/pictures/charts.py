@@ -115,13 +115,13 @@ def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, 
     frame = Frame(
         68, 14, width - 16, height - 46,
         Axis("training time over the reference's" + _of_reference(rows, "training_time", _training_s), *around(
-            [each.time for each in plotted])),
+            [series.time for series in plotted])),
         Axis("peak tensor bytes over the reference's" + _of_reference(rows, "peak_tensor_bytes"), *around(
-            [each.memory for each in plotted])),
+            [series.memory for series in plotted])),
     )  # fmt: skip
     px, py = frame.px, frame.py
     labels = Labels((frame.left, frame.top, frame.right, frame.bottom),
-                    [point_box(px(each.time), py(each.memory)) for each in plotted])  # fmt: skip
+                    [point_box(px(series.time), py(series.memory)) for series in plotted])  # fmt: skip
     labels.take([(px(1) - 1, frame.top, px(1) + 1, frame.bottom), (frame.left, py(1) - 1, frame.right, py(1) + 1)])
     marks: list[Mark] = [
         *frame.marks(),
@@ -228,9 +228,9 @@ def ruler(
     curve = rows[0].known.ruler
     assert curve is not None
     marks = ruler_points(rows)
-    frame = _ruler_frame(curve, [each.loss for each in marks], quality, width, height, room=0.1)
+    frame = _ruler_frame(curve, [mark.loss for mark in marks], quality, width, height, room=0.1)
     labels = Labels((frame.left, frame.top, width - 4, frame.bottom), _curve_boxes(curve, frame))
-    spots = [(each, *_spot(each, frame)) for each in sorted(marks, key=lambda each: (each.loss, each.stack))]
+    spots = [(mark, *_spot(mark, frame)) for mark in sorted(marks, key=lambda mark: (mark.loss, mark.stack))]
     labels.take(point_box(x, y) for _, x, y in spots)
     labels.take((frame.px(each.low), y - 2, frame.px(each.high), y + 2) for each, _, y in spots if not each.beyond)
     drawn: list[Mark] = [*frame.marks(), *_curve_marks(curve, frame)]
@@ -263,7 +263,7 @@ class CostFrame:
         it."""
         rows = next((group for _, group in by_curve(rows)), [])
         curve = rows[0].known.ruler if rows else None
-        losses = [each.loss for each in ruler_points(rows)]
+        losses = [point.loss for point in ruler_points(rows)]
         if curve is None or not losses:
             return None
         least, most = curve.ends
@@ -309,7 +309,7 @@ def _ruler_frame(
     fitted, error = curve.log_losses, BAND * curve.log_errors
     seen = [*np.log(curve.losses[np.isfinite(curve.losses)]), *(fitted - error), *(fitted + error)]
     lowest, highest = min(seen) - SEEN, max(seen) + SEEN
-    seen += [min(max(math.log(each), lowest), highest) for each in losses]
+    seen += [min(max(math.log(loss), lowest), highest) for loss in losses]
     least, most = curve.ends
     pad = (most / least) ** room
     return Frame(
@@ -390,12 +390,12 @@ def learning_curves(row: Row) -> list[Curves]:
     both = []
     for index, kind in enumerate(("reference", "technique")):
         seeds = [_curve_of(pair.sides[index], steps) for pair in row.known.learned]
-        seeds = [each for each in seeds if len(each) > 1]
+        seeds = [seed for seed in seeds if len(seed) > 1]
         if not seeds:
             return []
-        grid = np.unique(np.concatenate([each[:, 0] for each in seeds]))
-        inside = grid[(grid >= max(each[0, 0] for each in seeds)) & (grid <= min(each[-1, 0] for each in seeds))]
-        mean = np.mean([np.interp(inside, each[:, 0], each[:, 1]) for each in seeds], axis=0)
+        grid = np.unique(np.concatenate([seed[:, 0] for seed in seeds]))
+        inside = grid[(grid >= max(seed[0, 0] for seed in seeds)) & (grid <= min(seed[-1, 0] for seed in seeds))]
+        mean = np.mean([np.interp(inside, seed[:, 0], seed[:, 1]) for seed in seeds], axis=0)
         both.append(Curves(kind, tuple(seeds), np.column_stack([inside, mean])))
     return both
 
@@ -484,7 +484,7 @@ def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) 
     names = 12 + LETTER * max(len(shortened(row.stack)) for row, _ in known)
     height = FOREST_TOP + FOREST_LINE * len(known) + 50
     axis = Axis("time to the same quality, as a speedup over the reference (log scale)", *around(
-        [min(max(each, 1 / 16), 16) for each in places]))  # fmt: skip
+        [min(max(place, 1 / 16), 16) for place in places]))  # fmt: skip
     frame = Frame(names + 8, FOREST_TOP - 8, width - 150, height - 46, axis)
     one = frame.px(1)
     marks: list[Mark] = [*frame.marks(), Line("one", [(one, frame.top), (one, frame.bottom)])]

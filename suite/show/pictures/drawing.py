@@ -158,7 +158,7 @@ class MarkGroup:
     target: str = ""
 
     def moved(self, dx: float, dy: float) -> MarkGroup:
-        return replace(self, marks=[each.moved(dx, dy) for each in self.marks])
+        return replace(self, marks=[mark.moved(dx, dy) for mark in self.marks])
 
     def svg(self) -> str:
         title = f"<title>{in_html(self.says)}</title>" if self.says else ""
@@ -176,7 +176,7 @@ class Shared:
     marks: Sequence[Mark]
 
     def moved(self, dx: float, dy: float) -> MarkGroup:
-        return MarkGroup([each.moved(dx, dy) for each in self.marks], "")
+        return MarkGroup([mark.moved(dx, dy) for mark in self.marks], "")
 
     def svg(self) -> str:
         return f'<use href="#{in_html(self.anchor)}"/>'
@@ -206,7 +206,7 @@ class Drawing:
 
     def svg(self) -> str:
         """Writes it as an element of a page."""
-        links = any(isinstance(each, MarkGroup) and each.target for each in self.marks)
+        links = any(isinstance(mark, MarkGroup) and mark.target for mark in self.marks)
         role = "group" if links else "img"  # an image's links could not be reached by a screen reader
         return (
             f'<svg class="chart {self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="{role}" '
@@ -226,11 +226,11 @@ class Drawing:
 
 def _standing_alone(marks: Iterable[Mark]) -> Iterator[Mark]:
     """Writes the marks without references to a page."""
-    for each in marks:
-        if isinstance(each, Shared):
-            yield from each.marks
+    for mark in marks:
+        if isinstance(mark, Shared):
+            yield from mark.marks
         else:
-            yield replace(each, target="") if isinstance(each, MarkGroup) else each
+            yield replace(mark, target="") if isinstance(mark, MarkGroup) else mark
 
 
 def in_columns(panels: Sequence[Drawing], columns: int, title: str = "", gap: float = 24) -> Drawing:
@@ -245,7 +245,7 @@ def in_columns(panels: Sequence[Drawing], columns: int, title: str = "", gap: fl
             x += each.width + gap
         width = max(width, x - gap)
         y += max(each.height for each in row) + gap
-    return Drawing(width, y - gap, marks, "; ".join(each.label for each in panels))
+    return Drawing(width, y - gap, marks, "; ".join(panel.label for panel in panels))
 
 
 # files --------------------------------------------------------------------------------------------------------------
@@ -291,11 +291,11 @@ def _painted(drawing: Drawing) -> Any:
 
 
 def _flat(marks: Iterable[Mark]) -> Iterator[Line | Dot | Words]:
-    for each in marks:
-        if isinstance(each, MarkGroup | Shared):
-            yield from _flat(each.marks)
+    for mark in marks:
+        if isinstance(mark, MarkGroup | Shared):
+            yield from _flat(mark.marks)
         else:
-            yield each
+            yield mark
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ def _paint_mark(axes: Any, mark: Line | Dot | Words, order: int) -> None:
         "alpha": look.values.get("opacity"), "zorder": order,
     }  # fmt: skip
     if "dash" in look.values:
-        shared["linestyle"] = (0, [float(each) for each in str(look.values["dash"]).split()])
+        shared["linestyle"] = (0, [float(part) for part in str(look.values["dash"]).split()])
     if isinstance(mark, Dot):
         axes.add_patch(Circle((mark.x, mark.y), mark.r, **shared))
     else:

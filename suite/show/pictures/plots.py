@@ -29,7 +29,7 @@ def figure(row: Row) -> Drawing:
     if row.failed or not panels:
         raise ValueError(f"nothing of {row.stack} was learned or timed, so there is nothing to draw")
     at = row.conditions
-    shown = [COLUMNS[0], *(each for each in COLUMNS if each.name == "step_time")]
+    shown = [COLUMNS[0], *(column for column in COLUMNS if column.name == "step_time")]
     headline = ", ".join(f"{each.heading} {text(row.value(each.name), each.direction)}" for each in shown)
     where = f"{row.stack} on {at.baseline} {at.size} ({at.recipe}), {evidence_text(row)}, {row.machine.name}"
     whole = in_columns(panels, len(panels), where)
@@ -39,7 +39,7 @@ def figure(row: Row) -> Drawing:
             Line("mean technique", [(8, 44), (34, 44)]), Words(40, 48, row.stack),
             Line("mean reference dashed", [(208, 44), (234, 44)]), Words(240, 48, row.reference),
         ]  # fmt: skip
-    moved = [each.moved(0, 24) if each is not whole.marks[0] else each for each in whole.marks]
+    moved = [mark.moved(0, 24) if mark is not whole.marks[0] else mark for mark in whole.marks]
     return Drawing(whole.width, whole.height + 24, [*moved, *legend, Words(440, 48, headline)], whole.label)
 
 
@@ -47,7 +47,7 @@ def _ratios(row: Row) -> Drawing | None:
     """The step-time ratio of every round, where in the run it was timed; the estimate with its interval."""
     if not row.known.timed:
         return None
-    ratios = np.exp(np.concatenate([each.step_log_ratios for each in row.known.timed]))
+    ratios = np.exp(np.concatenate([timing.step_log_ratios for timing in row.known.timed]))
     frame = Frame(
         68, 14, WIDTH - 16, HEIGHT - 46,
         Axis("progress of the run", 0.0, 1.0, logarithmic=False),
@@ -105,5 +105,5 @@ def of_boards(report: Report, plot: str) -> Drawing:
 
 
 def _titled(title: str, drawn: Drawing) -> Drawing:
-    moved = [each.moved(0, 26) for each in drawn.marks]
+    moved = [mark.moved(0, 26) for mark in drawn.marks]
     return Drawing(drawn.width, drawn.height + 26, [Words(8, 18, title, kind="head"), *moved], drawn.label)

@@ -23,9 +23,9 @@ def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure
     Raises ValueError when there is nothing to draw.
     """
     of: Mapping[int, list[ChangePoint]] = {
-        id(each): [step for step in steps if step.series is each] for each in all_series
+        id(series): [step for step in steps if step.series is series] for series in all_series
     }
-    chosen = sorted(all_series, key=lambda each: (-len(of[id(each)]), -len(each.points)))[:MOST_PANELS]
+    chosen = sorted(all_series, key=lambda series: (-len(of[id(series)]), -len(series.points)))[:MOST_PANELS]
     if not chosen:
         raise ValueError("there is no series to draw")
     drawing = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
