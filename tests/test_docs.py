@@ -243,6 +243,14 @@ def test_every_technique_has_a_page_with_what_its_card_and_the_records_say() -> 
         assert entry.card.paper.arxiv in text and f"@misc{{{id}," in text
 
 
+@pytest.mark.slow
+def test_the_page_of_all_records_is_no_larger_than_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from suite.show.pages import html
+
+    assert len(html.render(importlib.import_module("pages").report()).encode()) <= 3e6
+
+
 def test_what_the_references_have_learned_is_what_the_records_say() -> None:
     """Else make it again: ``leantrain baselines``."""
     ends = {

@@ -56,7 +56,7 @@ class Aside:
             return _counted_of(self._deputy(_counted, stack, scale, self.core_s, mendable=(OutOfTime, ValueError)))
         except OutOfTime as error:  # its process may be in any state
             self._deputy.close()
-            return StepCount(stack, unavailable=str(error), failed=True)
+            return StepCount(stack, unavailable=f"{error}; give it more --minutes", failed=True)
         except ContenderFailed as failure:
             return StepCount.of_failure(stack, failure)
 
