@@ -16,7 +16,7 @@ from suite.judge.verdicts import NOT_EXERCISED
 from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.job import RecipeName, Size
 from suite.record.paper_scale import Beside
-from suite.show.pages.board import bound_sign, bounded, leaning, number, shown_interval, text
+from suite.show.pages.board import bound_sign, bounded, leaning, number, reads_as_one, shown_interval, text
 
 GPUS = ("A100-80", "H100")
 BUDGET = METRICS["equivalent_budget"]
@@ -128,7 +128,7 @@ def _counted(own: AtPaperSize, quantity: str) -> SizedCell:
 
 def _modelled(own: AtPaperSize, gpu: str) -> SizedCell:
     """A cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
-    times, label = own.known_times(gpu), f"step on {gpu}"
+    times, label = own.known_times(gpu), f"step on {gpu.partition('-')[0]}"
     if not times:
         why = "; ".join(dict.fromkeys(each.unavailable for each in own.times.get(gpu, ()) if each.unavailable))
         title = why or f"not modelled: leantrain count --keep --gpu {gpu}"
@@ -163,7 +163,7 @@ def _budget(rows: Sequence[Row], every: Sequence[Row]) -> SizedCell:
     numbers = [1 / each.number for each in known.values() if each.number]
     trends = dict(trends_of(every))
     arrows = " ".join(dict.fromkeys(each if len(each) == 1 else "?" for each in trends.values())) or "?"
-    leans = {leaning(each) for each in known.values()}
+    leans = {0 if reads_as_one(each) else leaning(each) for each in known.values()}
     kind = {1: "better", -1: "worse"}.get(leans.pop(), "") if len(leans) == 1 else ""
     said = [f"{at}: {text(each, BUDGET.direction)}, {trends.get(at, in_words(None))}" for at, each in known.items()]
     intervals = [shown_interval(each, BUDGET.direction) for each in known.values()]

@@ -100,12 +100,12 @@ class Chromium:
                     raise RuntimeError(f"{method}: {heard['error']['message']}")
                 return heard["result"]
 
-    def open(self, page: Path) -> float:
-        """Shows a file; returns the seconds until it was loaded and laid out."""
+    def open(self, page: Path, fragment: str = "") -> float:
+        """Shows a file, at a fragment of it; returns the seconds until it was loaded and laid out."""
         self.console.clear()
         self.requests.clear()
         self._loaded, start_s = False, time.monotonic()
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=page.resolve().as_uri() + (fragment and f"#{fragment}"))
         while not self._loaded:
             self._hear("load")
         self.run("document.body.offsetHeight")

@@ -18,6 +18,8 @@ from suite.record.paper_scale import PaperScale, SizeCount
 from suite.record.placed import CountPlace
 from suite.record.schema import Line
 from suite.show.answer import NOTHING, at_paper_sizes, cells, goals, heads
+from suite.show.pages.board import leaning, reads_as_one
+from suite.show.pages.cells import lean
 from suite.show.pages.matrix import alarms_in_words, false_alarms, matrix, verdict
 from tests.factories import counters, evidence, installed, records, row
 from tests.show.samples import on, shown, twins
@@ -90,6 +92,14 @@ def test_better_is_better_somewhere_and_worse_nowhere() -> None:
     both = shown(evidence("x", pace_s=0.01), on(evidence("x", pace_s=0.04), baseline="vit"))
     (entry,) = matrix(both, {"x": "time"}).entries
     assert entry.verdicts == ("mixed",)
+
+
+@pytest.mark.parametrize(("change", "same"), [(1e-5, True), (2e-3, False)])
+def test_what_reads_as_one_has_no_colour(change: float, same: bool) -> None:
+    log = Interval(change, change - change / 9, change + change / 9, 0.95, "t", 3)
+    value = MetricValue("measured", math.exp(change), log)
+    assert reads_as_one(value) == same and leaning(value) == -1
+    assert lean(value, "lower") == ("" if same else "worse")
 
 
 def test_a_mechanism_that_never_acted_has_no_quality_and_no_verdict() -> None:

@@ -1,6 +1,7 @@
 """The page in a real browser: what no parser can show. Skipped, saying so, where there is no Chromium."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from suite.show.pages.report import Report
 from suite.show.studies import Studied
 from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
-from tests.show.samples import EVIL, card, failing, lean, on, shown, study
+from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole
 from tests.show.test_html import evil_packed_page
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason=MISSING)
@@ -275,6 +276,24 @@ def test_a_study_has_its_plot_and_its_tables_and_is_filtered_with_its_technique(
     assert board.run(visible) == ["fast"]
     board.run("document.getElementById('fresh').click()")
     assert board.run(visible) == []
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_an_address_that_names_a_study_opens_on_its_plot(silent, tmp_path, width):
+    """As from a link on another page: nothing was opened before."""
+    page = small_page()
+    (tmp_path / "board.html").write_text(page, "utf-8")
+    (anchor,) = re.findall(r'<article id="(study-linear[^"]*)"', whole(page))
+    silent.size(width, 844, mobile=width < 500)
+    silent.open(tmp_path / "board.html", anchor)
+    silent.run(SOON)
+    top, bottom = silent.run(f"(({{top, bottom}}) => [top, bottom])({plot_of(anchor)}.getBoundingClientRect())")
+    assert 0 <= top < bottom and top < 844
+    assert silent.run(f"{plot_of(anchor)}.checkVisibility()")
+
+
+def plot_of(anchor: str) -> str:
+    return f"document.getElementById('{anchor}').querySelector('svg')"
 
 
 def test_nothing_that_a_record_says_becomes_markup_or_runs(silent, tmp_path):

@@ -239,6 +239,14 @@ def leaning(value: MetricValue) -> int:
     return (value.log.high < 0) - (value.log.low > 0)
 
 
+def reads_as_one(value: MetricValue) -> bool:
+    """Whether a reader sees no change: what is sure to be less than a thousandth is no news."""
+    if value.kind == "exact":
+        return number(value.number) == "1.00"
+    ends = (value.interval.low, value.interval.high) if value.interval else (math.inf,)
+    return all(number(each, 3) == "1.000" for each in (value.number, *ends))
+
+
 def quantity(x: float, unit: str) -> str:
     """``21.2 ms``, ``4.19 MB``, ``200 GFLOP``: three digits and an SI prefix."""
     if len(unit) > 4 or not unit or not math.isfinite(x) or x == 0:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from suite.judge.metrics import Direction, Metric, MetricValue
 from suite.record.text import in_html
 from suite.show.pages import markup
-from suite.show.pages.board import change, decimals, ends, leaning, mark, number, shown_interval, shown_number, text
+from suite.show.pages.board import (
+    change,
+    decimals,
+    ends,
+    leaning,
+    mark,
+    number,
+    reads_as_one,
+    shown_interval,
+    shown_number,
+    text,
+)
 from suite.show.pictures.charts import whisker
 
 LEANS = {1: "better", -1: "worse", 0: ""}
@@ -30,5 +41,4 @@ def value_cell(metric: Metric, value: MetricValue, half_width: float) -> str:
 
 def lean(value: MetricValue, direction: Direction) -> str:
     """``better`` or ``worse`` where the interval excludes 1; empty elsewhere, and for what only describes."""
-    same = value.kind == "exact" and number(value.number) == "1.00"  # as one reads it
-    return "" if same or direction == "none" else LEANS[leaning(value)]
+    return "" if reads_as_one(value) or direction == "none" else LEANS[leaning(value)]

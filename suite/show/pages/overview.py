@@ -272,10 +272,13 @@ def _entry(
 
 
 def _sized(each: SizedCell) -> str:
-    """A cell that says on a small screen, where no head stands above it, what it is."""
+    """A cell that says on a small screen, where no head stands above it, what it is; its brackets stand in a line of
+    their own."""
+    shown, bracket, ends = each.words.partition(" [")
+    band = f' <span class="band">[{in_html(ends)}</span>' if bracket else ""
     hovered = f' title="{in_html(each.title)}"' if each.title else ""
     kind = f"sized {each.kind}".strip()
-    return f'<td{data(sort=each.sort, label=each.label)} class="{kind}"{hovered}>{in_html(each.words)}</td>'
+    return f'<td{data(sort=each.sort, label=each.label)} class="{kind}"{hovered}>{in_html(shown)}{band}</td>'
 
 
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:

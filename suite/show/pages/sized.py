@@ -51,7 +51,7 @@ def section(placed: PlacedRow, own: SizesOfStack | None, report: Report) -> str:
         return f"{title}<p>Not counted yet: {markup.code(command)}</p>"
     gpus = [gpu for gpu in GPUS if any(of == gpu for _, of in own.times)]
     lines = [_line(each, gpus, own, report) for each in own.counted]
-    heads = markup.head(["setting", *paper_scale.HEADINGS[1:], *(f"step on {gpu}, modelled" for gpu in gpus)])
+    heads = markup.head(["setting", *paper_scale.HEADINGS[1:], *(f"{gpu}, modelled" for gpu in gpus)])
     caption = f"{stack} at the papers' own sizes"
     drawn = markup.table(f"{placed.technique}--sizes", caption, heads, "\n" + "\n".join(lines) + "\n") if lines else ""
     reasons = [*own.uncounted, *_untimed(own.times.values())]
@@ -61,7 +61,8 @@ def section(placed: PlacedRow, own: SizesOfStack | None, report: Report) -> str:
 
 def _line(each: Beside, gpus: Sequence[str], own: SizesOfStack, report: Report) -> str:
     place = each.stack.place
-    name = f"{in_html(place.title)}{paper_scale.mark(report.paper_scale, each)}"
+    short = " · ".join(place.title.split(" · ")[:4])
+    name = f'<span title="{in_html(place.title)}">{in_html(short)}</span>{paper_scale.mark(report.paper_scale, each)}'
     cells = [markup.cell(words) for words in paper_scale.cells(each)]
     return (
         f"<tr>{markup.row_head(place.title, name)}{''.join(cells)}"

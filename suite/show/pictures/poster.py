@@ -94,8 +94,8 @@ def render(report: Report) -> str:
 
 
 def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
-    """By stack what it takes at the papers' own sizes, without the budget, which the intervals show; empty where
-    nothing was counted or modelled there."""
+    """What each stack takes at the papers' own sizes, without the budget, which the intervals show; empty where nothing
+    was counted or modelled there."""
     known = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
     cells = {each.stack: answer.cells(known.get(each.stack, answer.NOTHING), (), (), known)[:-1]
              for each in whole.entries}  # fmt: skip
