@@ -250,7 +250,7 @@ def _keep(
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.entries.catalogue import catalogue
     from suite.measure.at_scale.aside import aside
-    from suite.measure.at_scale.paper_scale import survey
+    from suite.measure.at_scale.paper_scale import StepCount, survey
     from suite.record import paper_scale
     from suite.record.job import canonical
     from suite.show.paper_scale import HEADINGS, cells, tables
@@ -258,24 +258,29 @@ def _keep(
     at = scale.setting.baseline
     _check_kept(scale)
     wanted = stacks or [name for name, entry in catalogue().items() if at in entry.card.baselines]
+    failures: list[StepCount] = []
     with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
         known = survey(
             wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress,
-            apart.counted, lambda failure: warn(f"{failure.stack}: {failure.unavailable}"), apart.asked,
+            apart.counted, failures.append, apart.asked,
         )  # fmt: skip
+    for failure in failures:
+        warn(f"{failure.stack}: {failure.unavailable}")
     shown = known.only([canonical(each) for each in wanted], [at])
     if as_json:
         print(shown.model_dump_json(indent=1))
-        return
-    for table in tables(shown):
+    for table in [] if as_json else tables(shown):
         out.print(escape(f"{table.place.title}. {table.reference}"))
         lines = [(each.stack.stack, *cells(each)) for each in table.counted]
         show_table(HEADINGS, lines, whole=(0,), right=range(1, len(HEADINGS)))
         for each in table.uncounted:
             out.print(escape(f"{each.stack.stack}: unavailable: {each.stack.unavailable}"))
         out.print()
-    out.print(f"kept in {folder / paper_scale.NAME}")
+    if not as_json:
+        out.print(f"kept in {folder / paper_scale.NAME}")
+    if failures:
+        raise typer.Exit(int(Exit.RUN_FAILED))
 
 
 def _examples(text: str) -> int:

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
-from suite.measure.at_scale.paper_scale import Scale, survey
+from suite.measure.at_scale.aside import Aside
+from suite.measure.at_scale.paper_scale import Scale, StepCount, survey
+from suite.measure.contenders.child import ContenderFailed
 from suite.record.job import Setting
 from suite.record.paper_scale import NAME, PaperScale, SizeCount, read, write
 from suite.record.placed import CountPlace
@@ -94,3 +96,13 @@ def test_the_command_keeps_and_refuses(tmp_path: Path) -> None:
     for other in ("--batch", "3"), ("--steps", "3"):
         assert CliRunner().invoke(app, [*arguments, *other]).exit_code == 2
     assert CliRunner().invoke(app, ["count"]).exit_code == 2
+
+
+def test_what_fails_is_told_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = ContenderFailed("crashed", "died of SIGSEGV")
+    monkeypatch.setattr(Aside, "counted", lambda self, stack, scale: StepCount.of_failure(stack, failed))
+    done = CliRunner().invoke(
+        app, ["count", "--size", "pico", "--keep", "--results", str(tmp_path), "-t", "lion", "--json"]
+    )
+    assert done.exit_code == 5 and "lion: crashed: died of SIGSEGV" in done.stderr
+    assert not read(tmp_path).counts
