@@ -56,7 +56,8 @@ def beside(stack: str) -> TimesBeside:
 def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
     times = beside("amp_bf16")
     assert times.ratio == 1 and times.change is None and times.ratio_band is None
-    assert "the ratio: both run equal operators" in shown.notes(times)
+    assert any(each.startswith("the ratio: 1, from 1 to 1, as both run equal operators") for each in shown.notes(times))
+    assert times.as_dict()["ratio_band"]["half_width"] == 0
 
 
 def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:

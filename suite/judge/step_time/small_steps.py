@@ -86,7 +86,7 @@ def agreement(steps: Sequence[SmallStep]) -> Agreement:
 
 
 def is_small(row: Row) -> bool:
-    """Whether a row is of a baseline's own model at that size, as it is now, and its step time was measured on a CPU."""
+    """Whether a row is of a baseline's own model at that size, as it is now, and has a step time measured on a CPU."""
     at = row.conditions
     value = row.value("step_time")
     of_cpu = at.size == SIZE and at.device == "cpu" and at.model is None and row.newer_version is None
@@ -108,7 +108,11 @@ def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallS
         if theirs is None or ours is None or theirs.step is None or ours.step is None:
             lacking[next((each.unavailable for each in (theirs, ours) if each and not each.step), "not traced")] += 1
             continue
-        ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        try:
+            ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        except ValueError as undeclared:
+            lacking[str(undeclared)] += 1
+            continue
         measured = row.value("step_time").number
         current = "timed" not in row.unverified
         found.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))

@@ -12,8 +12,9 @@ import torch
 
 from suite.entries.catalogue import UnknownId
 from suite.entries.spelling import build
+from suite.loop.technique import Unavailable
 from suite.measure.at_scale.gpu_time import traced
-from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
+from suite.measure.at_scale.paper_scale import Scale, StepCount, counted, why_not
 from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.measure.contenders.fork_servers import ThisProcess
 from suite.record.job import StackError
@@ -46,7 +47,8 @@ class Aside:
             return StepCount(stack, unavailable=f"{failure.status}: {failure.reason}", failed=True)
 
     def traced(self, stack: str, scale: Scale) -> TracedStep:
-        """The step's operators. Raises ValueError for what refuses the scale, ContenderFailed for what failed."""
+        """The step's operators. Raises ValueError for what refuses the scale or reads values, ContenderFailed for what
+        failed."""
         return TracedStep.from_json(json.dumps(self._deputy(_traced, stack, scale, mendable=(ValueError,))))
 
 
@@ -92,5 +94,10 @@ def _counted_of(said: dict[str, Any]) -> StepCount:
 
 def _traced(stack: str, scale: Scale) -> dict[str, Any]:
     torch.set_num_threads(1)
-    step: dict[str, Any] = json.loads(traced(stack, scale).as_json())
+    try:
+        step: dict[str, Any] = json.loads(traced(stack, scale).as_json())
+    except Unavailable as refusal:
+        raise ValueError(str(refusal)) from None
+    except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
+        raise ValueError(why_not(error)) from None
     return step

@@ -27,7 +27,7 @@ from suite.entries.sources import code_of
 from suite.judge.step_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, compared_with, trained_at
+from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, compared_with, trained_at, why_not
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
 from suite.measure.contenders.child import ContenderFailed
@@ -62,7 +62,7 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
     """The operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads some."""
     batch = run.next_batch()
     asked = _Asked(trace)
-    with trace, _transfers(trace), _host_threads(trace), asked.noted():
+    with trace, beside_the_dispatcher(trace), asked.noted():
         run.train_step(*batch)
     step = trace.step()
     return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
@@ -88,6 +88,14 @@ def compiled_graphs_marked(trace: OperatorTrace) -> Iterator[None]:
 
 
 # what the dispatcher does not see -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def beside_the_dispatcher(trace: OperatorTrace) -> Iterator[None]:
+    """While active, copies to the host's memory and back are noted in the trace, and so is work on a thread of the
+    host's."""
+    with _transfers(trace), _host_threads(trace):
+        yield
 
 
 @contextmanager
@@ -234,7 +242,8 @@ class TimesBeside:
         return self.stack.step.step_s / self.reference.step.step_s
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """JSON values. Equal operators take equal time: a band without width."""
+        band = Band(0.0, 0, 0) if self.ratio is not None and self.change is None else self.ratio_band
         return {
             "provenance": PROVENANCE,
             "gpu": {"name": self.device.name, "title": self.device.title, **asdict(self.device.reached)},
@@ -244,7 +253,7 @@ class TimesBeside:
             "ratio": self.ratio,
             "change": self.change,
             "time_band": self.time_band._asdict(),
-            "ratio_band": self.ratio_band and self.ratio_band._asdict(),
+            "ratio_band": band and band._asdict(),
         }
 
 
@@ -274,7 +283,7 @@ def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) 
     except (Unavailable, ValueError) as refusal:
         return KeptTrace(code, unavailable=str(refusal))
     except RuntimeError as error:
-        return KeptTrace(code, unavailable=str(error).splitlines()[0])
+        return KeptTrace(code, unavailable=why_not(error))
 
 
 def beside(
