@@ -122,20 +122,18 @@ def _pointwise(make: _Maker, n: int, width: int) -> Iterator[Call]:
              "sign", "erf", "floor", "round")  # fmt: skip
     for name in unary:
         yield partial(getattr(aten, name), x)
-    for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "copy_"):
+    for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "ge", "ne", "copy_"):
         yield partial(getattr(aten, name), x, ones)
     for call in (aten.mul.Scalar, aten.pow.Tensor_Scalar, aten.gt.Scalar, aten.mul_.Scalar):
         yield partial(call, x, 1.0)
     yield partial(aten.add_, x, y, alpha=0.0)
+    yield partial(aten.sub_, x, y, alpha=0.0)
     yield partial(aten.clamp, x, 0.1, 0.9)
     for name in ("clamp_", "clamp_min"):
         yield partial(getattr(aten, name), x, 0.1)
-    for name in ("round_", "floor_", "ge", "ne", "sub_", "lerp"):
-        yield partial(
-            getattr(aten, name), x, *([] if name in ("round_", "floor_") else [ones]), *[0.5] * (name == "lerp")
-        )
-    for call in (aten.gelu_backward, aten.tanh_backward, aten.silu_backward, aten.sigmoid_backward):
-        yield partial(call, x, y)
+    yield from (partial(aten.round_, x), partial(aten.floor_, x), partial(aten.lerp.Scalar, x, ones, 0.5))
+    for name in ("gelu_backward", "tanh_backward", "silu_backward", "sigmoid_backward"):
+        yield partial(getattr(aten, name), x, y)
     yield partial(aten.threshold_backward, x, y, 0.0)
     yield partial(aten.addcmul_, x, y, z, value=0.0)
     yield partial(aten.addcdiv_, x, y, z, value=0.0)
@@ -278,7 +276,7 @@ def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
 def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]:
     """Fused attention as autograd asks for it on the device, and its backward pass."""
     q, k, v = (make(*shape).requires_grad_() for _ in range(3))
-    plain = [each.detach() for each in (q, k, v)]
+    plain: Any = [each.detach() for each in (q, k, v)]
     yield lambda: torch.nn.functional.scaled_dot_product_attention(*plain)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     gradient = make(*shape)
@@ -325,7 +323,7 @@ def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:
         return (time.process_time() - began) / calls, 0.0
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]  # what follows is in the queue before it runs
+    torch.cuda._sleep(SPIN_CYCLES)  # what follows is in the queue before it runs
     first.record()
     began = time.perf_counter()
     for _ in range(calls):

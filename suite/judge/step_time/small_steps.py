@@ -17,11 +17,12 @@ from scipy.stats import spearmanr
 
 from suite.judge.rows import Row
 from suite.judge.step_time.own_device import CalibratedDevice
+from suite.record.job import Size
 from suite.record.own_device import OwnDevice
 from suite.record.placed import CountPlace
 from suite.record.step_traces import Traces
 
-SIZE = "nano"
+SIZE: Size = "nano"
 WITHIN = math.log(1.25)
 NOTICED = math.log(1.1)
 """Of a ratio's logarithm: what of it should be told the right way."""
@@ -51,6 +52,11 @@ class SmallSteps:
     machine: str
     steps: Sequence[SmallStep] = ()
     why_not: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Sequence[SmallStep]:
+        """The ratios that were timed of the code that is traced."""
+        return [each for each in self.steps if each.current]
 
     @property
     def own(self) -> Sequence[SmallStep]:
