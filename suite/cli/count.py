@@ -223,7 +223,9 @@ def _keep_times(
     wanted = stacks or [id for id, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress, aside() as apart:
         apart.check(wanted)
-        known = survey_times(wanted, scale, device, folder, task, progress, apart.traced)
+        known = survey_times(
+            wanted, scale, device, folder, task, progress, apart.traced, lambda stack, why: warn(f"{stack}: {why}")
+        )
     shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
     if as_json:
         print(json.dumps([each.model_dump() for each in shown], indent=1))

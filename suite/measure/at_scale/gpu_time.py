@@ -320,9 +320,11 @@ def survey_times(
     task: Task | None = None,
     progress: Progress = silent,
     trace: Tracing = traced,
+    failed: Callable[[str, str], object] = lambda stack, why: None,
 ) -> GpuTimes:
     """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
-    the same code as then is not traced again."""
+    the same code as then is not traced again. ``failed`` gets what failed, with the reason: it is not kept, and is
+    traced again."""
     traces, times = dict(step_traces.read(folder)), gpu_times.read(folder)
     wanted = list(map(canonical, stacks))
     at = scale.setting
@@ -332,8 +334,10 @@ def survey_times(
         code = code_of(setting, stack).counts
         found = traces.get((place, stack))
         if found is None or found.code != code:
-            found = traces[place, stack] = trace_of(stack, replace(scale, setting=setting), code, trace)
-            step_traces.write(traces, folder)
+            found = trace_of(stack, replace(scale, setting=setting), code, trace)
+            if found.code:
+                traces[place, stack] = found
+                step_traces.write(traces, folder)
         return found
 
     for done, stack in enumerate(wanted):
@@ -341,7 +345,11 @@ def survey_times(
         reference, own = compared_with(stack, at.task)
         setting = at.but(task=task or own)
         other = (reference, known(reference, setting)) if reference != stack else None
-        found = beside(other, (stack, known(stack, setting)), device)
+        own_trace = known(stack, setting)
+        if not own_trace.code:
+            failed(stack, own_trace.unavailable)
+            continue
+        found = beside(other, (stack, own_trace), device)
         place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
         times = times.with_newer(
             ModelledTime(
