@@ -29,6 +29,12 @@ say "rehearsal"
 rehearsal=$((MINUTES < 12 ? 1 : MINUTES / 6))
 leantrain doctor --device "$DEVICE" --rehearse --minutes "$rehearsal" --write "$OUT/rehearsal.jsonl" | tee "$OUT/rehearsal.txt"
 
+if [ "$MINUTES" -ge 20 ] && [ ! -s "$OUT/operators.txt" ]; then
+    say "operators"
+    timeout $((MINUTES * 20)) "$PYTHON" -m suite.cli kernels --calibrate --device "$DEVICE" --results "$OUT" \
+        >"$OUT/operators.partial" && mv "$OUT/operators.partial" "$OUT/operators.txt"
+fi
+
 say "kernels"
 mkdir -p "$OUT/kernels"
 until=$((begin + MINUTES * 60 * 2 / 5))

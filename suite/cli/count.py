@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -236,7 +236,10 @@ def _keep_times(
     wanted = stacks or [id for id, entry in catalogue().items() if at in entry.card.baselines]
     with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
-        known = survey_times(wanted, scale, device, folder, task, progress, apart.traced, apart.asked)
+        known = survey_times(
+            wanted, scale, device, folder, task, progress, apart.traced, apart.asked,
+            lambda stack, why: warn(f"{stack}: {why}"),
+        )  # fmt: skip
     shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
     if as_json:
         print(json.dumps([each.model_dump() for each in shown], indent=1))
@@ -298,9 +301,28 @@ def _flops(text: str) -> float:
     return float(amount[1]) * 1000 ** {"": 0, "M": 2, "G": 3, "T": 4, "P": 5}[amount[2].upper()]
 
 
+def _planned_for(gpu: str | None, memory: str | None, rate: str | None, link: str | None) -> tuple[int, Any]:
+    """The bytes, and what moves and multiplies them, of a GPU, where the others do not say. Raises ValueError where
+    nothing does."""
+    from suite.measure.memory_plan import Device
+    from suite.record.devices import by_any_name
+    from suite.record.modelled import believed
+
+    if gpu is None:
+        if memory is None:
+            raise ValueError("name the device's memory, --memory 24GB, or a GPU, --gpu A100-80")
+        return int(bytes_of(memory)), Device(_flops(rate or "400T"), bytes_of(link or "50GB/s"))
+    named = believed().calibrated(by_any_name()[gpu])
+    reached = _flops(rate) if rate else named.product_flops_per_s("bfloat16")
+    moved = bytes_of(link) if link else 1e9 * named.link_gb_s
+    return int(bytes_of(memory) if memory else 1e9 * named.memory_gb), Device(reached, moved)
+
+
 @app.command(rich_help_panel=MEASURE)
 def plan(
-    memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.", callback=refusing(bytes_of))],
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="The device's: 24GB, 80GiB. [the GPU's]", callback=refusing(bytes_of))
+    ] = None,
     stacks: Annotated[
         list[str] | None,
         typer.Option(
@@ -317,14 +339,30 @@ def plan(
     batch: BatchOrAuto = None,
     sequence_length: SequenceLength = None,
     rate: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--flops", help="FLOPs a second that the device reaches on matrix products.", callback=refusing(_flops)
+            "--flops",
+            help="FLOPs a second that the device reaches on matrix products. [the GPU's, or 400T]",
+            callback=refusing(_flops),
         ),
-    ] = "400T",
+    ] = None,
     link: Annotated[
-        str, typer.Option("--link", help="Bytes a second to the host, and as many back.", callback=refusing(bytes_of))
-    ] = "50GB/s",
+        str | None,
+        typer.Option(
+            "--link",
+            help="Bytes a second to the host, and as many back. [the GPU's, or 50GB/s]",
+            callback=refusing(bytes_of),
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            help="Plan for this GPU's memory, and by what it reaches: A100-80, H100, L4, ...",
+            autocompletion=gpu_names,
+            callback=refusing(check_gpu),
+        ),
+    ] = None,
     device: Operators = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -346,7 +384,7 @@ def plan(
             batch_size=None if batch in (None, AUTO) else _examples(str(batch)),
             sequence_length=sequence_length,
         )
-        device_bytes, there = int(bytes_of(memory)), memory_plan.Device(_flops(rate), bytes_of(link))
+        device_bytes, there = _planned_for(gpu, memory, rate, link)
         with bar(quiet=as_json) as progress:
             if batch == AUTO:
                 memory_plan.solvers(stacks or ())

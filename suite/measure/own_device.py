@@ -1,9 +1,9 @@
 """What this device takes: single operators at several sizes, and whole steps of the baselines.
 
 Each operator is called alone, through the dispatcher, and noted by the trace that notes those of a step: so a sample
-is of a signature. On a CPU a call's time is its work. On a GPU the queue is first filled behind a kernel that spins, so
-that what is clocked between two events waits for no host; the host's own time is clocked apart. The least of several
-batches of calls is kept: what else runs on a machine only adds.
+is of a signature. On a CPU a call's time is its processor time, in which other processes have no part. On a GPU the
+queue is first filled behind a kernel that spins, so that what is clocked between two events waits for no host; the
+host's own time is clocked apart. The least of several batches of calls is kept: what else runs on a machine only adds.
 
 Constants are not made here (:mod:`suite.judge.step_time.own_device`).
 """
@@ -25,6 +25,7 @@ from torch import Tensor
 from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
+from suite.measure.at_scale.gpu_time import beside_the_dispatcher
 from suite.measure.evidence import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.record.job import BASELINE, RECIPES, Job, Setting, Size
@@ -42,7 +43,7 @@ BATCH_S = 2e-3
 LONGEST_CALL_S = 0.05
 """Of an operator that takes longer, larger sizes have no sample."""
 SPIN_CYCLES = 20_000_000
-ABOUT = 800
+ABOUT = 900
 """Operators of a type, at all sizes: for a bar alone."""
 STEPS = 12
 """Of a reference, after as many as make its optimizer's state."""
@@ -55,6 +56,7 @@ class Ladder:
     Attributes:
         elements, width: of operators that move bytes, and of their rows.
         products: rows, inner and outer size; ``batched``: how many, and those of each.
+        convolutions: of patches: examples, channels, side, outputs, side of a patch.
         attentions: examples, heads, length, width of a head.
         sizes: of the baselines whose whole steps are clocked.
     """
@@ -63,6 +65,7 @@ class Ladder:
     width: int
     products: tuple[tuple[int, int, int], ...]
     batched: tuple[tuple[int, int, int, int], ...]
+    convolutions: tuple[tuple[int, int, int, int, int], ...]
     attentions: tuple[tuple[int, int, int, int], ...]
     sizes: tuple[Size, ...]
 
@@ -74,7 +77,9 @@ LADDERS: Mapping[str, Ladder] = {
          (64, 1024, 64), (1088, 96, 288), (1088, 384, 96), (96, 1088, 384), (256, 256, 256), (1024, 512, 512)),
         ((64, 64, 64, 16), (128, 32, 32, 12), (128, 32, 12, 32), (192, 16, 16, 16), (256, 17, 17, 24),
          (4, 128, 128, 64)),
-        ((32, 4, 32, 12), (48, 4, 16, 16), (64, 4, 17, 24), (8, 4, 128, 16)),
+        ((64, 1, 8, 96, 2), (32, 1, 8, 64, 2), (64, 3, 16, 64, 4)),
+        ((32, 4, 32, 12), (32, 4, 16, 12), (64, 4, 32, 12), (64, 4, 17, 24), (32, 4, 17, 24), (32, 4, 17, 10),
+         (16, 4, 17, 10), (48, 4, 16, 16), (32, 4, 9, 16), (32, 4, 17, 16), (8, 4, 128, 16), (16, 4, 64, 32)),
         ("pico", "nano", "micro"),
     ),
     "cuda": Ladder(
@@ -83,11 +88,14 @@ LADDERS: Mapping[str, Ladder] = {
          (8192, 1024, 1024), (8192, 4096, 1024), (4096, 4096, 4096), (8192, 4096, 4096), (8192, 8192, 8192),
          (1024, 8192, 4096), (4096, 1024, 50304)),
         ((96, 1024, 1024, 64), (96, 1024, 64, 1024), (16, 512, 512, 64), (8, 2048, 2048, 128)),
-        ((8, 12, 512, 64), (8, 12, 1024, 64), (4, 16, 2048, 64), (2, 16, 4096, 128)),
+        ((64, 3, 224, 768, 16), (16, 3, 224, 768, 16), (64, 3, 224, 1024, 14)),
+        ((8, 12, 512, 64), (8, 12, 1024, 64), (4, 16, 2048, 64), (2, 16, 4096, 128), (4, 16, 1024, 72),
+         (8, 16, 512, 72), (2, 16, 2048, 72), (1, 16, 4096, 72)),
         ("base",),
     ),
 }  # fmt: skip
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WHOLE = (torch.uint8, torch.int32)
 
 
 @dataclass(frozen=True)
@@ -114,14 +122,18 @@ def _pointwise(make: _Maker, n: int, width: int) -> Iterator[Call]:
              "sign", "erf", "floor", "round")  # fmt: skip
     for name in unary:
         yield partial(getattr(aten, name), x)
-    for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "copy_"):
+    for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "ge", "ne", "copy_"):
         yield partial(getattr(aten, name), x, ones)
     for call in (aten.mul.Scalar, aten.pow.Tensor_Scalar, aten.gt.Scalar, aten.mul_.Scalar):
         yield partial(call, x, 1.0)
     yield partial(aten.add_, x, y, alpha=0.0)
+    yield partial(aten.sub_, x, y, alpha=0.0)
     yield partial(aten.clamp, x, 0.1, 0.9)
-    for call in (aten.gelu_backward, aten.tanh_backward, aten.silu_backward, aten.sigmoid_backward):
-        yield partial(call, x, y)
+    for name in ("clamp_", "clamp_min"):
+        yield partial(getattr(aten, name), x, 0.1)
+    yield from (partial(aten.round_, x), partial(aten.floor_, x), partial(aten.lerp.Scalar, x, ones, 0.5))
+    for name in ("gelu_backward", "tanh_backward", "silu_backward", "sigmoid_backward"):
+        yield partial(getattr(aten, name), x, y)
     yield partial(aten.threshold_backward, x, y, 0.0)
     yield partial(aten.addcmul_, x, y, z, value=0.0)
     yield partial(aten.addcdiv_, x, y, z, value=0.0)
@@ -154,6 +166,7 @@ def _reducing(make: _Maker, n: int, width: int) -> Iterator[Call]:
     yield partial(aten.sum, x)
     for call in (aten.sum.dim_IntList, aten.mean.dim, aten.amax):
         yield partial(call, x, [-1], True)
+    yield partial(aten.amin, x, [-1], True)
     yield partial(aten.sum.dim_IntList, x, [0], True)
     yield partial(aten.max.dim, x, -1)
     yield partial(aten.argmax, x, -1)
@@ -197,8 +210,25 @@ def _choosing(make: _Maker, n: int, width: int) -> Iterator[Call]:
     yield partial(aten.native_dropout, x, 0.1, True)
     yield partial(aten.native_dropout_backward, x, mask, 1.1)
     yield partial(aten.bernoulli_.float, x, 0.9)
+    yield partial(aten.rand, [rows, width], device=make.device, dtype=make.dtype)
+    yield partial(aten.scatter_add, x, 1, of_row, zeros)
     yield partial(aten.uniform_, x)
     yield partial(aten.normal_, x)
+
+
+def _whole(make: _Maker, n: int, width: int) -> Iterator[Call]:
+    """Operators on whole numbers, by which tensors are compressed."""
+    for dtype in WHOLE:
+        a, b = (make.below(100, n // width, width).to(dtype) for _ in range(2))
+        for name in ("add", "add_", "mul", "bitwise_and", "bitwise_or_", "__lshift__", "__rshift__", "gt", "copy_"):
+            yield partial(getattr(aten, name), a, torch.ones_like(b))
+        yield partial(aten.abs, a)
+        yield partial(aten.amax, a, [-1], True)
+        yield partial(aten.sum, a)
+        yield partial(aten.constant_pad_nd, a, [0, 1])
+        yield partial(aten._to_copy, a, dtype=make.dtype)
+        yield partial(aten._to_copy, make(n // width, width), dtype=dtype)
+        yield partial(aten.randint_like, a, 100)
 
 
 def _updating(make: _Maker, n: int, width: int) -> Iterator[Call]:
@@ -233,6 +263,12 @@ def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
     for batch, m, n, k in ladder.batched:
         a, b = make(batch, m, k), make(batch, k, n)
         yield partial(aten.bmm, a, b)
+    for batch, channels, side, outer, patch in ladder.convolutions:
+        x, weight, bias = make(batch, channels, side, side), make(outer, channels, patch, patch), make(outer)
+        more = ([patch, patch], [0, 0], [1, 1], False, [0, 0], 1)
+        yield partial(aten.convolution, x, weight, bias, *more)
+        gradient = torch.ones_like(aten.convolution(x, weight, bias, *more))
+        yield partial(aten.convolution_backward, gradient, x, weight, [outer], *more, [True, True, True])
     for shape in ladder.attentions:
         yield from _attending(make, shape)
 
@@ -240,7 +276,7 @@ def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
 def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]:
     """Fused attention as autograd asks for it on the device, and its backward pass."""
     q, k, v = (make(*shape).requires_grad_() for _ in range(3))
-    plain = [each.detach() for each in (q, k, v)]
+    plain: Any = [each.detach() for each in (q, k, v)]
     yield lambda: torch.nn.functional.scaled_dot_product_attention(*plain)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     gradient = make(*shape)
@@ -253,6 +289,8 @@ def calls(device: str, dtype: torch.dtype) -> Iterator[Call]:
     for n in ladder.elements:
         for some in (_pointwise, _moving, _reducing, _choosing, _updating):
             yield from some(make, n, ladder.width)
+        if dtype is torch.float32:
+            yield from _whole(make, n, ladder.width)
     yield from _multiplying(make, ladder)
 
 
@@ -279,13 +317,13 @@ def clocked(call: Call, device: str) -> tuple[float, float]:
 
 def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:
     if device == "cpu":
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(calls):
             call()
-        return (time.perf_counter() - began) / calls, 0.0
+        return (time.process_time() - began) / calls, 0.0
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]  # what follows is in the queue before it runs
+    torch.cuda._sleep(SPIN_CYCLES)  # what follows is in the queue before it runs
     first.record()
     began = time.perf_counter()
     for _ in range(calls):
@@ -321,8 +359,9 @@ def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSamp
 
 
 def _said(operator: Operator) -> str:
-    """The signature without its shapes, which no constant depends on."""
-    return json.dumps(fields_of(replace(operator, shapes=())), separators=(",", ":"))
+    """The signature, without the shapes that no constant depends on."""
+    kept = operator if operator.kind == "attention" else replace(operator, shapes=())
+    return json.dumps(fields_of(kept), separators=(",", ":"))
 
 
 # whole steps --------------------------------------------------------------------------------------------------------
@@ -338,25 +377,27 @@ def reference_step(setting: Setting) -> ReferenceStep:
         took, asked = _step_s(run)
         step_s, host_s = min(step_s, took), min(host_s, asked)
     place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
-    host_s = 0.0 if setting.device == "cpu" else host_s
     return ReferenceStep(place=place, traced=traced_step(run).as_json(), step_s=step_s, host_s=host_s)
 
 
 def _step_s(run: Run) -> tuple[float, float]:
     """One step's time, with its batch; and until the host had asked for all of it."""
-    wait: Call = torch.cuda.synchronize if run.device.type == "cuda" else (lambda: None)
-    wait()
+    if run.device.type == "cpu":
+        began = time.process_time()
+        run.train_step(*run.next_batch())
+        return time.process_time() - began, 0.0
+    torch.cuda.synchronize()
     began = time.perf_counter()
     run.train_step(*run.next_batch())
     asked = time.perf_counter() - began
-    wait()
+    torch.cuda.synchronize()
     return time.perf_counter() - began, asked
 
 
 def traced_step(run: Run) -> TracedStep:
     """The operators of one more step of a run, whose tensors have values; what makes its batch is part of it."""
     trace = OperatorTrace()
-    with trace:
+    with trace, beside_the_dispatcher(trace):
         run.train_step(*run.next_batch())
     return trace.step()
 

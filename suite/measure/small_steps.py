@@ -41,7 +41,8 @@ KEPT_EACH = 8
 def traced(stack: str, setting: Setting) -> tuple[TracedStep, int]:
     """The operators of a step in each fifth of a short run of the stack, together, and how many steps they are of."""
     run = run_of(Job(setting=setting.but(steps=STEPS), stack=stack))
-    operators, of, uncosted = [], counted_steps(run.recipe.steps), dict[str, int]()
+    operators, of = [], counted_steps(run.recipe.steps)
+    uncosted, undeclared = dict[str, int](), dict[str, None]()
     for step in range(max(of) + 1):
         if step not in of:
             run.train_step(*run.next_batch())
@@ -49,7 +50,8 @@ def traced(stack: str, setting: Setting) -> tuple[TracedStep, int]:
         seen = traced_step(run)
         operators += list(seen.counts.elements())
         uncosted |= seen.uncosted
-    return step_of(operators, uncosted), len(of)
+        undeclared |= dict.fromkeys(seen.undeclared)
+    return step_of(operators, uncosted, tuple(undeclared)), len(of)
 
 
 def _traced(stack: str, setting: Setting) -> tuple[Any, int]:

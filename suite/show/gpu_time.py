@@ -56,7 +56,10 @@ def notes(times: TimesBeside) -> list[str]:
     if any(side.step for side in sides):
         sentences.append(f"a step's time: {_within(band.half_width)}; {_evidence(band.residuals, band.sources)}")
     if times.ratio is not None and times.change is None:
-        sentences.append("the ratio: both run equal operators")
+        sentences.append(
+            "the ratio: 1, from 1 to 1, as both run equal operators, whatever the constants; a recipe that does not do "
+            "already what is asked for shows more: --recipe classic"
+        )
     elif times.ratio is not None and times.ratio_band is not None:
         width = times.ratio_band.half_width
         low, high = times.ratio / (1 + width), times.ratio * (1 + width)

@@ -46,10 +46,10 @@ def groups(found: SmallSteps) -> list[tuple[str, Agreement]]:
     """How far model and measurement agree: of all, of the measured machine's own, of what is current, by baseline."""
     named: list[tuple[str, Sequence[SmallStep]]] = [
         ("all", found.steps), (f"timed on {found.machine}", found.own),
-        ("of the installed code", [each for each in found.steps if each.current]),
+        ("of the installed code", found.current),
     ]  # fmt: skip
-    for baseline in sorted({each.place.baseline for each in found.steps}):
-        named.append((baseline, [each for each in found.steps if each.place.baseline == baseline]))
+    for baseline in sorted({each.place.baseline for each in found.current}):
+        named.append((f"of it {baseline}", [each for each in found.current if each.place.baseline == baseline]))
     return [(name, agreement(steps)) for name, steps in named if len(steps) > 2]
 
 
@@ -84,7 +84,7 @@ def calibrated(known: OwnDevice) -> list[str]:
 
 
 def drawing(found: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
-    """Modelled against measured ratios, filled where the measured machine has timed them itself; no colour."""
+    """Modelled against measured ratios, filled where the timing is of the installed code; no colour."""
     values = [each.measured for each in found.steps] + [each.modelled for each in found.steps] or [1.0]
     ends = around(values)
     frame = Frame(
@@ -96,9 +96,11 @@ def drawing(found: SmallSteps, width: float = 560, height: float = 520) -> Drawi
         line = [(frame.px(low), frame.py(low * factor)), (frame.px(high), frame.py(high * factor))]
         marks.append(Line("one" if factor == 1 else "one dashed", line))
     for each in found.steps:
-        kind = "dot same" if each.machine == found.machine else "open same"
+        kind = "dot same" if each.current else "open same"
         marks.append(Dot(kind, frame.px(each.measured), frame.py(each.modelled), 3))
-    if found.steps:
-        said = f"Spearman {agreement(found.steps).spearman:.2f} of {len(found.steps)}"
-        marks.append(Words(frame.left + 8, frame.top + 14, said))
+    if len(found.current) > 2:
+        of = agreement(found.current)
+        marks.append(
+            Words(frame.left + 8, frame.top + 14, f"● Spearman {of.spearman:.2f} of {of.count}; ○ of older code")
+        )
     return Drawing(width, height, marks, "Modelled step-time ratios over measured ones; dashes: a quarter off.")

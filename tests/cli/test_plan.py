@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 import leantrain
 from suite.cli import app
 from suite.loop.run import Run
+from suite.record.devices import by_any_name
+from suite.record.modelled import believed
 from tests.runs import new_run
 
 runner = CliRunner()
@@ -33,6 +35,13 @@ def test_plans_are_json() -> None:
     assert all(each["time_s"] == answers["plain"]["time_s"] for each in answers["answers"])
 
 
+def test_a_gpu_says_what_it_holds_and_reaches() -> None:
+    answers = json.loads(runner.invoke(app, [*SMALL, "--gpu", "A100-80", "--json"]).stdout)
+    a100 = believed().calibrated(by_any_name()["A100-80"])
+    assert answers["memory_bytes"] == 80e9 and answers["link_bytes_per_s"] == 1e9 * a100.link_gb_s
+    assert answers["flops_per_s"] == a100.product_flops_per_s("bfloat16")
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -40,6 +49,8 @@ def test_plans_are_json() -> None:
         (["--memory", "1GB", "--flops", "fast"], 2, "write 400T for 400 TFLOP/s"),
         (["--memory", "1GB", "-t", "lion"], 2, "lion plans no schedule; those that do: "),
         (["--memory", "1MB"], 2, "no schedule of activations helps"),
+        ([], 2, "name the device's memory"),
+        (["--gpu", "A1000"], 2, "A1000"),
     ],
 )
 def test_what_cannot_be_planned_says_what_to_do(options: list[str], code: int, words: str) -> None:

@@ -13,10 +13,11 @@ from suite.cli import app
 from suite.measure.at_scale import gpu_time as at_scale
 from suite.measure.at_scale.gpu_time import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
 from suite.measure.at_scale.paper_scale import Scale, side_by_side
+from suite.measure.contenders.child import ContenderFailed
 from suite.record import step_traces
 from suite.record.devices import by_any_name
 from suite.record.job import Setting
-from suite.record.operators import IN, OUT
+from suite.record.operators import IN, OUT, TracedStep
 from suite.show import gpu_time as shown
 
 AT = Scale(Setting(baseline="gpt", size="pico", recipe="modern", device="cuda"))
@@ -56,7 +57,8 @@ def beside(stack: str) -> TimesBeside:
 def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
     times = beside("amp_bf16")
     assert times.ratio == 1 and times.change is None and times.ratio_band is None
-    assert "the ratio: both run equal operators" in shown.notes(times)
+    assert any(each.startswith("the ratio: 1, from 1 to 1, as both run equal operators") for each in shown.notes(times))
+    assert times.as_dict()["ratio_band"]["half_width"] == 0
 
 
 def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:
@@ -93,3 +95,22 @@ def test_a_kept_trace_is_modelled_again_without_tracing(tmp_path: Path, monkeypa
     (tmp_path / step_traces.NAME).write_bytes(b"x")
     with pytest.raises(ValueError, match="trace again"):
         step_traces.read(tmp_path)
+
+
+def test_what_failed_is_no_word_on_a_stack_and_is_tried_again(tmp_path: Path) -> None:
+    def hung(stack: str, scale: Scale) -> TracedStep:
+        raise ContenderFailed("hung", "no answer within 600 s")
+
+    said: list[tuple[str, str]] = []
+    times = survey_times(["lora"], AT, A100, tmp_path, trace=hung, failed=lambda *each: said.append(each))
+    assert not times.times and said == [("lora", "no answer within 600 s")] and not step_traces.read(tmp_path)
+    assert survey_times(["lora"], AT, A100, tmp_path).times
+
+
+def test_a_step_that_reads_values_says_which_and_is_known(tmp_path: Path) -> None:
+    def reading(stack: str, scale: Scale) -> TracedStep:
+        torch.empty(2, device="meta").tolist()
+        raise AssertionError
+
+    (time,) = survey_times(["lora"], AT, A100, tmp_path, trace=reading).times
+    assert time.step_s is None and "on tensors without values" in time.unavailable and ", line " in time.unavailable

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,10 @@ from suite.record.own_device import OperatorSample, OwnDevice, ReferenceStep
 
 Floats = NDArray[np.float64]
 Key = tuple[str, ...]
-FEWEST = 3
+FEWEST = 4
 """Samples that constants are made of."""
+VECTOR = 16
+"""Elements: the widest that a CPU's kernels and a GPU's tensor cores take whole."""
 LIST = 16
 """Operands of a list's operator that the launch of all includes."""
 
@@ -44,7 +46,21 @@ def _terms(operator: Operator) -> list[float]:
 def _keys(operator: Operator) -> tuple[Key, ...]:
     """Whose samples say what it takes, the nearest first."""
     dtype = operator.dtype
-    return (operator.name, dtype), (operator.name,), (operator.kind, dtype), (operator.kind,), ()
+    kind, name = operator.kind, f"{operator.name}{_odd(operator)}"
+    return tuple(dict.fromkeys([(kind, name, dtype), (kind, name), (kind, "", dtype), (kind,), ("pointwise",)]))
+
+
+def _odd(operator: Operator) -> str:
+    """Attention whose heads are no multiple of a vector wide takes other paths, up to ten times as long."""
+    width = operator.shapes[0][-1] if operator.kind == "attention" and operator.shapes else 0
+    return " of odd width" if width % VECTOR else ""
+
+
+def _copied(operator: Operator) -> Operator:
+    """A transfer between a CPU's memory and itself is a copy."""
+    moves = operator.kind in (OUT, IN)
+    both = 2 * max(operator.read_bytes, operator.written_bytes)
+    return replace(operator, name="copy_", kind="copy", read_bytes=both, written_bytes=0) if moves else operator
 
 
 def _relative(terms: Floats, seconds: Floats) -> Floats:
@@ -75,8 +91,11 @@ class OperatorCosts:
         return float(self._known[key] @ _terms(operator))
 
     def of(self, step: TracedStep) -> float:
-        """All of a step's operators, one after the other."""
-        return sum(count * self.seconds(each) for each, count in step if each.kind not in (HOST_ONLY, OUT, IN))
+        """All of a step's operators, one after the other; a transfer is a copy. Raises ValueError where something in it
+        has no declared cost."""
+        if step.undeclared:
+            raise ValueError("; ".join(step.undeclared))
+        return sum(count * self.seconds(_copied(each)) for each, count in step if each.kind != HOST_ONLY)
 
 
 def _dispatched(step: TracedStep) -> list[float]:
@@ -125,7 +144,10 @@ class CalibratedDevice:
         return cls(costs, cache, _relative(asked, host_s), side_by_side=True)
 
     def step_s(self, step: TracedStep, steps: int = 1) -> float:
-        """One of so many steps that were traced together."""
+        """One of so many steps that were traced together. Raises ValueError where something in it has no declared cost,
+        or no sample."""
+        if self.side_by_side and any(each.kind in (OUT, IN) for each, _ in step):
+            raise ValueError("its transfers to the host were not sampled")
         device_s = self.cache * self.costs.of(step)
         host_s = float(self.host @ np.array(_dispatched(step)))
         return (max(device_s, host_s) if self.side_by_side else device_s + host_s) / steps

@@ -17,11 +17,12 @@ from scipy.stats import spearmanr
 
 from suite.judge.rows import Row
 from suite.judge.step_time.own_device import CalibratedDevice
+from suite.record.job import Size
 from suite.record.own_device import OwnDevice
 from suite.record.placed import CountPlace
 from suite.record.step_traces import Traces
 
-SIZE = "nano"
+SIZE: Size = "nano"
 WITHIN = math.log(1.25)
 NOTICED = math.log(1.1)
 """Of a ratio's logarithm: what of it should be told the right way."""
@@ -51,6 +52,11 @@ class SmallSteps:
     machine: str
     steps: Sequence[SmallStep] = ()
     why_not: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Sequence[SmallStep]:
+        """The ratios that were timed of the code that is traced."""
+        return [each for each in self.steps if each.current]
 
     @property
     def own(self) -> Sequence[SmallStep]:
@@ -108,7 +114,11 @@ def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallS
         if theirs is None or ours is None or theirs.step is None or ours.step is None:
             lacking[next((each.unavailable for each in (theirs, ours) if each and not each.step), "not traced")] += 1
             continue
-        ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        try:
+            ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        except ValueError as undeclared:
+            lacking[str(undeclared)] += 1
+            continue
         measured = row.value("step_time").number
         current = "timed" not in row.unverified
         found.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))

@@ -14,8 +14,9 @@ import torch
 
 from suite.entries.catalogue import UnknownId
 from suite.entries.together import built
+from suite.loop.technique import Unavailable
 from suite.measure.at_scale.gpu_time import traced
-from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
+from suite.measure.at_scale.paper_scale import Scale, StepCount, counted, why_not
 from suite.measure.at_scale.processor_limit import OutOfTime, processor_limit
 from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.measure.contenders.fork_servers import ThisProcess
@@ -61,7 +62,8 @@ class Aside:
             return StepCount.of_failure(stack, failure)
 
     def traced(self, stack: str, scale: Scale) -> TracedStep:
-        """The step's operators. Raises ValueError for what refuses the scale, ContenderFailed for what failed."""
+        """The step's operators. Raises ValueError for what refuses the scale or reads values, ContenderFailed for what
+        failed."""
         said = self._deputy(_traced, stack, scale, self.core_s, mendable=(ValueError,))
         return TracedStep.from_json(json.dumps(said))
 
@@ -122,6 +124,13 @@ def _counted_of(said: dict[str, Any]) -> StepCount:
 
 def _traced(stack: str, scale: Scale, core_s: float) -> dict[str, Any]:
     torch.set_num_threads(1)
-    with processor_limit(core_s):
-        step: dict[str, Any] = json.loads(traced(stack, scale).as_json())
+    try:
+        with processor_limit(core_s):
+            step: dict[str, Any] = json.loads(traced(stack, scale).as_json())
+    except OutOfTime:
+        raise
+    except Unavailable as refusal:
+        raise ValueError(str(refusal)) from None
+    except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
+        raise ValueError(why_not(error)) from None
     return step

@@ -27,7 +27,16 @@ from suite.entries.sources import code_of
 from suite.judge.step_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Asking, Scale, SideBySide, StepCount, compared_with, here, trained_at
+from suite.measure.at_scale.paper_scale import (
+    Asking,
+    Scale,
+    SideBySide,
+    StepCount,
+    compared_with,
+    here,
+    trained_at,
+    why_not,
+)
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
 from suite.measure.contenders.child import ContenderFailed
@@ -62,7 +71,7 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
     """The operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads some."""
     batch = run.next_batch()
     asked = _Asked(trace)
-    with trace, _transfers(trace), _host_threads(trace), asked.noted():
+    with trace, beside_the_dispatcher(trace), asked.noted():
         run.train_step(*batch)
     step = trace.step()
     return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
@@ -88,6 +97,14 @@ def compiled_graphs_marked(trace: OperatorTrace) -> Iterator[None]:
 
 
 # what the dispatcher does not see -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def beside_the_dispatcher(trace: OperatorTrace) -> Iterator[None]:
+    """While active, copies to the host's memory and back are noted in the trace, and so is work on a thread of the
+    host's."""
+    with _transfers(trace), _host_threads(trace):
+        yield
 
 
 @contextmanager
@@ -234,7 +251,8 @@ class TimesBeside:
         return self.stack.step.step_s / self.reference.step.step_s
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """JSON values. Equal operators take equal time: a band without width."""
+        band = Band(0.0, 0, 0) if self.ratio is not None and self.change is None else self.ratio_band
         return {
             "provenance": PROVENANCE,
             "gpu": {"name": self.device.name, "title": self.device.title, **asdict(self.device.reached)},
@@ -244,7 +262,7 @@ class TimesBeside:
             "ratio": self.ratio,
             "change": self.change,
             "time_band": self.time_band._asdict(),
-            "ratio_band": self.ratio_band and self.ratio_band._asdict(),
+            "ratio_band": band and band._asdict(),
         }
 
 
@@ -274,7 +292,7 @@ def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) 
     except (Unavailable, ValueError) as refusal:
         return KeptTrace(code, unavailable=str(refusal))
     except RuntimeError as error:
-        return KeptTrace(code, unavailable=str(error).splitlines()[0])
+        return KeptTrace(code, unavailable=why_not(error))
 
 
 def beside(
@@ -312,9 +330,11 @@ def survey_times(
     progress: Progress = silent,
     trace: Tracing = traced,
     ask: Asking = here,
+    failed: Callable[[str, str], object] = lambda stack, why: None,
 ) -> GpuTimes:
     """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
-    the same code as then is not traced again."""
+    the same code as then is not traced again. ``failed`` gets what failed, with the reason: it is not kept, and is
+    traced again."""
     traces, times = dict(step_traces.read(folder)), gpu_times.read(folder)
     wanted = list(map(canonical, stacks))
     at = scale.setting
@@ -324,8 +344,10 @@ def survey_times(
         code = code_of(setting, stack).counts
         found = traces.get((place, stack))
         if found is None or found.code != code:
-            found = traces[place, stack] = trace_of(stack, replace(scale, setting=setting), code, trace)
-            step_traces.write(traces, folder)
+            found = trace_of(stack, replace(scale, setting=setting), code, trace)
+            if found.code:
+                traces[place, stack] = found
+                step_traces.write(traces, folder)
         return found
 
     for done, stack in enumerate(wanted):
@@ -336,7 +358,11 @@ def survey_times(
             reference, own = reference_of(stack)
         setting = at.but(task=task or own)
         other = (reference, known(reference, setting)) if reference != stack else None
-        found = beside(other, (stack, known(stack, setting)), device)
+        own_trace = known(stack, setting)
+        if not own_trace.code:
+            failed(stack, own_trace.unavailable)
+            continue
+        found = beside(other, (stack, own_trace), device)
         place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
         times = times.with_newer(
             ModelledTime(

@@ -216,10 +216,12 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
     except Unavailable as error:
         return StepCount(stack, unavailable=str(error))
     except RuntimeError as error:  # what torch raises where a tensor without values is asked for some
-        return StepCount(stack, unavailable=_why(error))
+        return StepCount(stack, unavailable=why_not(error))
     except ValueError as refusal:  # of what does not run without values, though it does with some
         if isinstance(refusal.__cause__, RuntimeError) and refusal.__traceback__ is not None:
-            return StepCount(stack, unavailable=_why(RuntimeError(str(refusal)).with_traceback(refusal.__traceback__)))
+            return StepCount(
+                stack, unavailable=why_not(RuntimeError(str(refusal)).with_traceback(refusal.__traceback__))
+            )
         raise
 
 
@@ -433,8 +435,9 @@ def compared_with(stack: str, task: Task) -> tuple[str, Task]:
     return reference if ranks is None else reference_with_ranks(stack, ranks), own
 
 
-def _why(error: RuntimeError) -> str:
-    """What failed, and the line that wanted it: a technique's or a model's, if it is one of theirs."""
+def why_not(error: RuntimeError) -> str:
+    """What of a step without values failed, and the line that wanted it: a technique's or a model's, if it is one of
+    theirs."""
     where = line_of(error.__traceback__)
     operator = getattr(error, "func", None)
     if operator is not None:

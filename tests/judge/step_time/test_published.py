@@ -25,7 +25,16 @@ from suite.judge.step_time.published import (
 from suite.judge.step_time.roofline import modelled
 from suite.record import published
 from suite.record.devices import devices
-from suite.record.modelled import RUNS, TIME, Band, Believed, believed
+from suite.record.modelled import (
+    RUNS,
+    TIME,
+    TIME_ACROSS_NODES,
+    TIME_IN_A_NODE,
+    WIDEST,
+    Band,
+    Believed,
+    believed,
+)
 from suite.record.published import READERS, cases, lines_of, rows, traces
 from suite.show.published import drawing, expressible, sentences, table
 
@@ -143,3 +152,22 @@ def test_the_readme_says_what_the_study_says() -> None:
 def test_the_plot_and_the_sentences(tmp_path: Path) -> None:
     assert drawing(made()).svg().count("<circle") + drawing(made()).svg().count("<path") > len(made().times)
     assert "constants fitted to the others" in sentences(made())[0]
+
+
+def test_a_band_that_says_nothing_is_none_and_says_why() -> None:
+    known = made()
+    assert all(band.half_width <= WIDEST for band in known.bands.values())
+    assert TIME_ACROSS_NODES not in known.bands and "links of several nodes" in known.no_bands[TIME_ACROSS_NODES]
+    assert TIME in known.bands and TIME_IN_A_NODE in known.bands
+    assert not known.no_bands.keys() & known.bands.keys()
+    said = "\n".join(sentences(known))
+    assert f"band of {TIME_ACROSS_NODES}: unavailable (" in said
+    more = next(each for each in known.lines if (each.by, each.group) == ("GPUs", "more"))
+    assert math.isnan(more.coverage)  # nothing is inside a band that is not there
+
+
+def test_every_predicted_time_is_kept_for_the_pages() -> None:
+    kept = published.predicted()
+    assert len(kept) == len(made().times)
+    for each in made().times[::50]:
+        assert kept[each.of.row.table, each.of.row.line] == pytest.approx(each.modelled, rel=1e-2)

@@ -1,0 +1,59 @@
+"""What is committed of a CPU's operators and of the ratios that they foretell: made again, and said as it is."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from suite.judge.step_time.own_device import CalibratedDevice
+from suite.record import own_device, step_traces
+from suite.record.placed import CountPlace
+from suite.record.published import FOLDER
+from suite.show import small_steps
+from suite.show.small_steps import drawing, read
+
+ROOT = Path(__file__).parents[2]
+
+
+def kept() -> list[dict[str, str]]:
+    with (FOLDER / "small_steps.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_committed_ratios_follow_from_the_committed_traces_and_constants() -> None:
+    (path,) = (ROOT / "results").glob(f"*/{own_device.NAME}")
+    device, traces = CalibratedDevice.of(own_device.read(path.parent)), step_traces.read(ROOT / "results")
+    lines = kept()
+    assert len(lines) > 50
+    for each in lines[::10]:
+        place = CountPlace(each["baseline"], "nano", "modern", "cpu", each["task"])  # type: ignore[arg-type]
+        ours, theirs = (traces[place, each[side]] for side in ("stack", "reference"))
+        assert ours.step is not None and theirs.step is not None
+        ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
+        assert float(each["modelled ratio"]) == pytest.approx(ratio, rel=2e-3)
+
+
+def test_the_readme_says_how_far_they_agree() -> None:
+    lines = [each for each in kept() if each["timing"] == "of the installed code"]
+    of = spearmanr(*([float(each[name]) for each in lines] for name in ("measured ratio", "modelled ratio"))).statistic
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"a rank correlation of {math.floor(100 * of) / 100:.2f}" in readme
+
+
+def test_a_folder_without_a_measured_device_says_what_makes_one(tmp_path: Path) -> None:
+    assert "leantrain kernels --calibrate" in str(read(tmp_path))
+
+
+def test_the_plot_has_a_mark_for_each_ratio_and_no_colour() -> None:
+    steps = [
+        small_steps.SmallStep(
+            CountPlace("gpt", "nano", "modern", "cpu", "pretrain"), machine, stack, "baseline", a, b, True
+        )
+        for machine, stack, a, b in (("here", "x", 1.0, 1.1), ("here", "y", 2.0, 1.9), ("there", "z", 0.5, 0.4))
+    ]
+    drawn = drawing(small_steps.SmallSteps("here", steps)).svg()
+    assert drawn.count("<circle") == 3 and "better" not in drawn and "worse" not in drawn and "Spearman 1.00" in drawn
