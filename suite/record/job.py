@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import GetPydanticSchema
@@ -116,10 +117,15 @@ def canonical(stack: str) -> str:
 
 def techniques_of(stack: str) -> list[str]:
     """The ids in a stack; none for the baseline, and none where a record holds what is no stack."""
+    return list(_ids(stack))
+
+
+@lru_cache(maxsize=1 << 12)  # of each record and row, many times
+def _ids(stack: str) -> tuple[str, ...]:
     try:
-        return [name for name, _ in split(stack) if name != BASELINE]
+        return tuple(name for name, _ in split(stack) if name != BASELINE)
     except StackError:
-        return []
+        return ()
 
 
 def parts_of(stack: str) -> list[str]:
