@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-HARNESS = Path(__file__).parents[2]
+HARNESS, STANDARD = Path(__file__).parents[2], Path(traceback.__file__).parent
 
 
 class OutOfTime(RuntimeError):
@@ -50,10 +50,16 @@ def processor_limit(limit_s: float) -> Iterator[None]:
 
 
 def line_of(trace: TracebackType | None) -> str:
-    """Where something was raised: the last line that is a technique's or a model's, or else the last outside of torch,
+    """Where something was raised: the last line that is a technique's or a model's, or else the last of the harness,
     as ``folder/folder/file.py, line 3: x = y()``."""
     frames = traceback.extract_tb(trace)
-    outside = [each for each in frames if Path(torch.__file__).parent not in Path(each.filename).parents]
+    outside = [each for each in frames if not _is_of_library(Path(each.filename))]
     own = [each for each in outside if HARNESS not in Path(each.filename).parents]
     last = (own or outside or frames)[-1]
     return f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
+
+
+def _is_of_library(path: Path) -> bool:
+    """Whether it is torch's, or of Python's own library, which may have installed packages in a folder of its own."""
+    own = STANDARD in path.parents and not {"site-packages", "dist-packages"} & {*path.parts}
+    return own or Path(torch.__file__).parent in path.parents
