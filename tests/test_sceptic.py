@@ -233,3 +233,19 @@ def _promises_a_better_loss(claim: dict[str, Any]) -> bool:
     return of_quality and claim["kind"] in ("quality", "measured") and (
         claim.get("relation") == "<" or (claim.get("relation") == "<=" and claim["expected"] <= 1)
     )  # fmt: skip
+
+
+def test_what_the_readme_says_of_the_records_is_so() -> None:
+    """Sizes, devices and cores, in its words; who commits records of another kind says so there."""
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    runs = [each for each in lines().values() if each["kind"] in ("learned", "timed")]
+    sizes = {(each["conditions"]["size"], each["conditions"]["baseline"]) for each in runs}
+    covered = re.search(r"\*\*Sizes\*\*: (.*?) `base` and `large`", text)
+    assert covered and {size for size, _ in sizes} == set(re.findall(r"`(\w+)`", covered[1]))
+    at_micro = [each for each in runs if each["conditions"]["size"] == "micro" and each["kind"] == "learned"]
+    assert {each["conditions"]["baseline"] for each in at_micro} == {"gpt"}
+    assert "also learned on GPT at `micro`" in covered[1]
+    on_gpu = [each for each in runs if each["conditions"]["device"] != "cpu"]
+    assert ("no timing of a GPU is committed yet" in text) == (not on_gpu)
+    cores = {each["machine"]["facts"]["cores"] for each in runs if each["conditions"]["device"] == "cpu"}
+    assert cores == {2} and "what is committed was measured on two CPU cores" in text
