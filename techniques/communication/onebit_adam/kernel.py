@@ -19,6 +19,8 @@ Tensors lie end to end, and a program's entries may be of several. Bits, scales 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ import triton.language as tl
 from torch import Tensor
 
 from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
+from techniques.communication.shared.exchange import Message
 
 EIGHT = tl.constexpr(8)
 ROWS = 512
@@ -164,6 +167,23 @@ def from_server(
     of what it left out; as :func:`from_worker`."""
     scales, bits = messages
     return _launched(server_kernel, (bits, scales), memory, before, lengths, tensors=len(lengths), ranks=len(bits))
+
+
+@dataclass(frozen=True)
+class WithScales:
+    """The memories of a worker and of a server as these kernels keep them."""
+
+    worker: Tensor
+    server: Tensor
+    worker_scales: Tensor
+    server_scales: Tensor
+
+    def from_worker(self, x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return from_worker(x, self.worker, self.worker_scales, tuple(lengths))
+
+    def from_server(self, messages: Sequence[Message], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        scales, bits = (torch.stack(parts) for parts in zip(*messages, strict=True))
+        return from_server((scales, bits), self.server, self.server_scales, tuple(lengths))
 
 
 def _launched(

@@ -24,7 +24,8 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.technique import ParameterGroups
 from techniques.communication.onebit_adam.optimizer import FrozenAdam
-from techniques.communication.onebit_adam.two_sided import Layout, mean_of_signs
+from techniques.communication.onebit_adam.two_sided import Layout, LeftOut, Memories, left_out, mean_of_signs
+from techniques.communication.shared.dispatch import launchable
 from techniques.communication.shared.exchange import clipped, mean_over_ranks
 from techniques.communication.shared.ranks import CompressedRanks
 
@@ -32,7 +33,8 @@ from techniques.communication.shared.ranks import CompressedRanks
 @dataclass
 class OneBitAdam(CompressedRanks):
     """``warmup``: the share of the run's steps that are Adam's (15 to 25 % in the paper). ``errors`` are one vector of
-    the worker, and one of the server."""
+    the worker, and one of the server; on CUDA, where a kernel compresses and remembers in one pass, their last scales
+    besides."""
 
     warmup: float = 0.15
     largest_norm: float = field(init=False, repr=False, default=0.0)
@@ -78,5 +80,19 @@ class OneBitAdam(CompressedRanks):
         if not self.errors:
             self.errors = {"worker": flat.new_zeros(layout.padded), "server": flat.new_zeros(layout.part)}
         x = torch.nn.functional.pad(flat, (0, layout.padded - len(flat)))
-        mean = mean_of_signs(x, self.errors["worker"], self.errors["server"], layout, run.group)
+        mean = mean_of_signs(x, self._memories(x, layout, run), layout, run.group)
         return list(mean[: len(flat)].split(layout.lengths))
+
+    def _memories(self, x: Tensor, layout: Layout, run: Run) -> Memories:
+        """The kernels' remember scales beside ``errors``, which are then what was wanted; none, or zeros, at first."""
+        lengths = {"worker": layout.whole, "server": [count for _, count in layout.pieces(run.rank)]}
+        if not launchable(x):
+            for side in lengths.keys() & {name.removesuffix("_scales") for name in self.errors if "_" in name}:
+                memory, scales = self.errors[side], self.errors.pop(f"{side}_scales")  # of a run on CUDA
+                memory.copy_(left_out(memory, scales, lengths[side]))
+            return LeftOut(self.errors["worker"], self.errors["server"])
+        from techniques.communication.onebit_adam import kernel
+
+        for side, every in lengths.items():
+            self.errors.setdefault(f"{side}_scales", x.new_zeros(len(every)))
+        return kernel.WithScales(**self.errors)

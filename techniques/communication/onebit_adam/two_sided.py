@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from techniques.communication.shared.exchange import from_bytes, gathered, in_bytes
+from techniques.communication.shared.exchange import Message, from_bytes, gathered, in_bytes
 from techniques.shared import packed
 
 
@@ -71,26 +72,58 @@ def signed(scales: Tensor, bits: Tensor, lengths: Sequence[int]) -> Tensor:
     return torch.where(positive, sizes, -sizes)
 
 
-def mean_of_signs(x: Tensor, worker: Tensor, server: Tensor, layout: Layout, group: ProcessGroup) -> Tensor:
-    """The ranks' mean of flat ``x`` [padded], in one bit an entry there and back: the same on every rank. The memories
-    ``worker`` [padded] and ``server`` [part] in place. One all-to-all, one all-gather."""
+def left_out(wanted: Tensor, scales: Tensor, lengths: Sequence[int]) -> Tensor:
+    """What signs of flat ``wanted`` leave out of it, that were sent with the ``scales`` of its tensors."""
+    counts = torch.tensor(lengths, device=scales.device)
+    sizes = scales.repeat_interleave(counts, output_size=len(wanted))
+    return wanted - torch.where(wanted >= 0, sizes, -sizes)
+
+
+class Memories(Protocol):
+    """What a worker and a server remember. Each adds to what it is given what it left out before, and says what it
+    sends of that: scales of tensors of ``lengths`` end to end, and bits."""
+
+    def from_worker(self, x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of flat ``x``."""
+
+    def from_server(self, messages: Sequence[Message], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of the mean of the ranks' scales and bits."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The memories ``worker`` [padded] and ``server`` [part] of what was left out, in place, by torch's operators."""
+
+    worker: Tensor
+    server: Tensor
+
+    def from_worker(self, x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        self.worker.add_(x)
+        scales, bits = signs(self.worker, lengths)
+        self.worker.sub_(signed(scales, bits, lengths))
+        return scales, bits
+
+    def from_server(self, messages: Sequence[Message], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        for scales, bits in messages:
+            self.server.add_(signed(scales, bits, lengths) / len(messages))
+        scales, bits = signs(self.server, lengths)
+        self.server.sub_(signed(scales, bits, lengths))
+        return scales, bits
+
+
+def mean_of_signs(x: Tensor, memories: Memories, layout: Layout, group: ProcessGroup) -> Tensor:
+    """The ranks' mean of flat ``x`` [padded], in one bit an entry there and back: the same on every rank. One
+    all-to-all, one all-gather."""
     own, servers = group.rank(), range(layout.ranks)
-    worker += x
-    scales, bits = signs(worker, layout.whole)
-    worker -= signed(scales, bits, layout.whole)
+    scales, bits = memories.from_worker(x, layout.whole)
     parts = [[number for number, _ in layout.pieces(each)] for each in servers]
     messages = [(scales[numbers], part) for numbers, part in zip(parts, bits.chunk(layout.ranks), strict=True)]
     outgoing = [in_bytes([message]) for message in messages]
     received = torch.empty(layout.ranks * len(outgoing[own]), dtype=torch.uint8, device=x.device)
     sizes = [len(outgoing[own])] * layout.ranks
     dist.all_to_all_single(received, torch.cat(outgoing), sizes, [len(each) for each in outgoing], group=group)
-    lengths = [count for _, count in layout.pieces(own)]
-    for theirs in received.view(layout.ranks, -1):
-        ((their_scales, their_bits),) = from_bytes(theirs, [messages[own]])
-        server += signed(their_scales, their_bits, lengths) / layout.ranks
-    scales, bits = signs(server, lengths)
-    server -= signed(scales, bits, lengths)
-    return _spread(scales, bits, layout, group)
+    theirs = [from_bytes(each, [messages[own]])[0] for each in received.view(layout.ranks, -1)]
+    return _spread(*memories.from_server(theirs, [count for _, count in layout.pieces(own)]), layout, group)
 
 
 def _spread(scales: Tensor, bits: Tensor, layout: Layout, group: ProcessGroup) -> Tensor:

@@ -30,7 +30,6 @@ from suite.kernels.manifest import Budget, Manifest
 HELD = 4096
 """Entries of a program at once, 16 of each of its threads."""
 NUM_WARPS = 8
-MOST_COLUMNS = 32
 DEPENDENT = tl.constexpr(2.0**-40)  # of a column's square: what roundings leave of one that depends on others
 INSTRUCTIONS = 210  # an entry, of all passes over a piece: latency bounds a program, and no bandwidth
 OPTIONS = {"enable_fp_fusion": False}

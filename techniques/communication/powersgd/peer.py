@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite.kernels.bench import Bench, Inputs
 from techniques.communication.powersgd import kernel
-from techniques.communication.powersgd.technique import orthogonalised
+from techniques.communication.powersgd.technique import factored
 
 WIDTH, LAYERS, VOCABULARY = 768, 12, 50257  # of GPT-2's smallest model
 HEIGHTS = [VOCABULARY, 1024, *([WIDTH, WIDTH, WIDTH, 4 * WIDTH] * LAYERS)]  # rows of its matrices
@@ -52,7 +52,7 @@ def by_kernel(inputs: Inputs, rank: int) -> Callable[[], object]:
 def by_qr(inputs: Inputs, rank: int) -> Callable[[], object]:
     """One batch for each shape."""
     named = {str(number): each for number, each in enumerate(matrices(inputs, rank))}
-    return lambda: orthogonalised(named)
+    return lambda: factored(named)
 
 
 def by_hook(inputs: Inputs, rank: int) -> Callable[[], object]:

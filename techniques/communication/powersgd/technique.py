@@ -23,14 +23,16 @@ from torch import Tensor
 
 from suite.loop.data import generator
 from suite.loop.run import Run
+from techniques.communication.shared.dispatch import launchable
 from techniques.communication.shared.exchange import mean_over_ranks
 from techniques.communication.shared.matrices import split, with_memory
 from techniques.communication.shared.ranks import CompressedRanks
 
+FEW = 32  # columns that the kernel takes
 
-def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Orthonormal columns that span those of each [n, r]: one batched QR for all of a shape. Columns that depend on
-    others, all zeros included, become directions of their own, so that nothing is counted twice."""
+
+def factored(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The Q of each [n, r]: one batched QR for all of a shape."""
     by_shape: dict[torch.Size, list[str]] = {}
     for name, each in matrices.items():
         by_shape.setdefault(each.shape, []).append(name)
@@ -38,6 +40,16 @@ def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for names in by_shape.values():
         bases |= zip(names, torch.linalg.qr(torch.stack([matrices[name] for name in names]))[0].unbind())
     return bases
+
+
+def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Orthonormal columns that span those of each [n, r]; on CUDA one launch for all. Columns that depend on others,
+    all zeros included, become directions of their own, so that nothing is counted twice."""
+    if matrices and all(launchable(each) and each.shape[1] <= FEW for each in matrices.values()):
+        from techniques.communication.powersgd import kernel
+
+        return dict(zip(matrices, kernel.orthogonalised(list(matrices.values())), strict=True))
+    return factored(matrices)
 
 
 def projected(matrices: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,5 +1,5 @@
-"""Which tensors go to the folder's Triton kernels, the others to torch's operators. For ``onebit_sgd``, ``topk_ef`` and
-``dgc``."""
+"""Which tensors go to the folder's Triton kernels, the others to torch's operators. For all of the folder
+that have kernels."""
 
 from __future__ import annotations
 

@@ -1,13 +1,17 @@
 """What the folder's kernels send and remember, under the interpreter, is what torch's operators send and remember."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from techniques.communication.onebit_adam.technique import OneBitAdam
 from techniques.communication.onebit_adam.two_sided import signed, signs
 from techniques.communication.onebit_sgd.technique import OneBitSGD
+from techniques.communication.powersgd.technique import orthogonalised
 from techniques.communication.shared import sparse
 from techniques.communication.shared.ranks import GatheredRanks
 from techniques.communication.topk_ef.technique import TopK
@@ -146,3 +150,46 @@ def test_a_column_that_depends_on_others_becomes_a_direction_of_its_own() -> Non
     for matrix, basis in zip(matrices, basis_kernel.orthogonalised(matrices), strict=True):
         torch.testing.assert_close(basis.T @ basis, torch.eye(3), rtol=0, atol=1e-6)
         torch.testing.assert_close(basis @ (basis.T @ matrix), matrix, rtol=1e-5, atol=1e-5)
+
+
+class AtOnce:
+    """A run of a single rank."""
+
+    rank = 0
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+
+@pytest.fixture
+def alone() -> Iterator[AtOnce]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    yield AtOnce(group)
+    dist.destroy_process_group()
+
+
+def test_momenta_are_exchanged_by_kernels_as_by_torch_and_a_state_moves_between_them(
+    alone: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the memories are of what was wanted; a run that goes on without one makes of them what was left out."""
+    there, here = OneBitAdam(), OneBitAdam()
+    there.ranks = here.ranks = 1
+    generator = torch.Generator().manual_seed(8)
+    for step in range(4):
+        momenta = [torch.randn(shape, generator=generator) for shape in ((5, 7), (40,), (3,))]
+        monkeypatch.setattr("techniques.communication.onebit_adam.technique.launchable", lambda x, gpu=step < 2: gpu)
+        ours = there.mean(momenta, alone)  # type: ignore[arg-type]
+        monkeypatch.setattr("techniques.communication.onebit_adam.technique.launchable", lambda x: False)
+        theirs = here.mean(momenta, alone)  # type: ignore[arg-type]
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        assert (there.errors.keys() == here.errors.keys()) == (step >= 2)
+    torch.testing.assert_close(there.errors, here.errors, rtol=0, atol=1e-5)
+
+
+def test_bases_of_a_gpu_s_matrices_are_the_kernel_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("techniques.communication.powersgd.technique.launchable", lambda x: True)
+    matrices = {name: torch.randn(height, 2) for name, height in (("a", 9), ("b", 40))}
+    expected = basis_kernel.orthogonalised(list(matrices.values()))
+    assert all(map(torch.equal, orthogonalised(matrices).values(), expected)) and not orthogonalised({})
