@@ -99,17 +99,15 @@ class LeftOut:
 
     def from_worker(self, x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         self.worker.add_(x)
-        return self._sent(self.worker, lengths)
+        scales, bits = signs(self.worker, lengths)
+        self.worker.sub_(signed(scales, bits, lengths))
+        return scales, bits
 
     def from_server(self, messages: Sequence[Message], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         for scales, bits in messages:
             self.server.add_(signed(scales, bits, lengths) / len(messages))
-        return self._sent(self.server, lengths)
-
-    @staticmethod
-    def _sent(memory: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        scales, bits = signs(memory, lengths)
-        memory -= signed(scales, bits, lengths)
+        scales, bits = signs(self.server, lengths)
+        self.server.sub_(signed(scales, bits, lengths))
         return scales, bits
 
 
