@@ -15,7 +15,8 @@ from functools import cache
 from suite.entries.card import MeasuredByOthers
 from suite.judge.step_time.published import step_of_row, why_not
 from suite.judge.step_time.roofline import change_between
-from suite.record.modelled import RUNS, believed
+from suite.record.links import NODE
+from suite.record.modelled import RUNS, TIME_ACROSS_NODES, believed
 from suite.record.published import PublishedRow, predicted, rows, traces
 
 AGREES, DISAGREES = "agrees within the model's error", "disagrees beyond the model's error"
@@ -83,6 +84,9 @@ def _set_up(row: PublishedRow) -> str:
 def _ratio(row: PublishedRow, partner: PublishedRow) -> RatioByOthers:
     assert row.measured_s and partner.measured_s
     measured = row.measured_s / partner.measured_s
+    across = believed().no_bands.get(TIME_ACROSS_NODES, "")
+    if across and row.gpus > NODE:
+        return RatioByOthers(row, partner, measured, why_not=across)
     ours, theirs = (predicted().get((each.table, each.line)) for each in (row, partner))
     after, before = step_of_row(row), step_of_row(partner)
     if ours is None or theirs is None or after is None or before is None:
@@ -114,11 +118,13 @@ class OthersLine:
     @property
     def verdict(self) -> str:
         """Agreement or not, in words; of several settings of most."""
+        others = next((each.verdict for each in self.ratios if each.modelled is None), "")
         if not self.modelled:
-            return self.ratios[0].verdict
+            return others
         inside = sum(each.inside for each in self.modelled)
         words = AGREES if 2 * inside > len(self.modelled) else DISAGREES
-        return f"{words} in {inside if words == AGREES else len(self.modelled) - inside} of {len(self.modelled)}"
+        said = f"{words} in {inside if words == AGREES else len(self.modelled) - inside} of {len(self.modelled)}"
+        return f"{said}; {len(self.ratios) - len(self.modelled)} {others}" if others else said
 
 
 def lines_by_others(of: Iterable[MeasuredByOthers]) -> list[OthersLine]:

@@ -373,7 +373,7 @@ def _peft(line: Line) -> PublishedRow:
     technique = "variant of lora" if method == "LORA" and not plain else method.lower()
     row = PublishedRow(
         "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", technique, _ms(line),
-        alike=line["model"], host_bound=True,
+        alike=line["model"] if line["task"] == "MetaMathQA" else "", host_bound=True,
     )  # fmt: skip
     if line["task"] != "MetaMathQA":
         return row.but("it trains a diffusion model")
