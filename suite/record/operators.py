@@ -143,9 +143,9 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
     """
     counts: Counter[Operator] = Counter()
     ours, theirs = dict(shallow.counts), dict(deeper.counts)
-    for key in [key for key in theirs if key in ours]:
-        fewer, now = ours.pop(key), theirs.pop(key)
-        counts[key] += now + layers * (now - fewer)
+    for operator in [operator for operator in theirs if operator in ours]:
+        fewer, now = ours.pop(operator), theirs.pop(operator)
+        counts[operator] += now + layers * (now - fewer)
     unpaired = _alike(ours)
     for key, group in _alike(theirs).items():
         befores = unpaired.get(key, [])
