@@ -201,18 +201,16 @@ def run(
             with blamed(context, "model"):
                 check_model_apart(each)
         effort = evidence.effort(learning)
-        if not peers:
-            pairs += control_pairs(pairs)
-        against_peers, absent = peer_pairs(pairs) if techniques or peers else ([], [])
-        for package in absent:
-            warn(f"not measured beside {package}, which is not installed: {how_to_install(package)}")
         if peers:
+            against_peers, absent = peer_pairs(pairs)
+            for package in absent:
+                warn(f"not measured beside {package}, which is not installed: {how_to_install(package)}")
             pairs = with_updates(against_peers)
             effort = replace(effort, wanted=Wanted(seeds=0, timings=effort.wanted.timings, tuned=False))
             if not pairs:
                 fail("no technique of these has a peer that is installed", Exit.NOTHING, as_json)
         else:
-            pairs += against_peers
+            pairs += control_pairs(pairs)
         if dry:
             return _foresee(pairs, learning.results, effort, as_json)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:

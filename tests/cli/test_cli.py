@@ -606,13 +606,16 @@ def test_a_damaged_line_is_told_and_kept(faults: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_record_commands_the_terminal(tmp_path: Path) -> None:
-    """In a terminal and in a pipe: a technique's name and a failure's reason, the file's own name in a warning."""
+    """In a terminal and in a pipe: a failure's reason, the file's own name in a warning, and a technique's name, which
+    no record may have."""
     hostile = "\x1b[2J\x1b]0;owned\x07\u202e[link=http://evil.example]"
     store = Store(tmp_path)
     for seed in range(2):
-        for stack, status in (("baseline", "ok"), (f"evil{hostile}", "failed")):
+        for stack, status in (("baseline", "ok"), ("evil", "failed")):
             line = factories.learned(stack, seed, status=status, reason=hostile)
             store.append(line, "m")
+    path = tmp_path / "m" / "learned.jsonl"
+    path.write_text(path.read_text() + path.read_text().replace('"evil"', json.dumps(f"evil{hostile}")))
     (tmp_path / "m" / f"{hostile.replace('/', '')}.jsonl").write_text("damaged\n")
     for arguments in (("leaderboard", "--write", tmp_path / "b.md"), ("history",), ("claims", "lion")):
         _, told, error = called(*arguments, "--results", tmp_path)

@@ -391,7 +391,7 @@ def test_the_proof_changes_no_compiled_trajectory(traced: list[int]) -> None:
 def test_steps_without_values_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     scale = Scale(Setting(baseline="gpt", size="pico", recipe="classic"))
     assert paper_scale.counted("lion", scale).counters is not None
-    monkeypatch.setattr(paper_scale, "build", lambda stack: Stack({stack: Beside(running=1)}))
+    monkeypatch.setattr(paper_scale, "built", lambda stack: Stack({stack: Beside(running=1)}))
     with pytest.raises(NotAttached, match=r"^lion did nothing at 1 of its 2 sites"):
         paper_scale.counted("lion", scale)
 
