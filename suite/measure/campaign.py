@@ -43,7 +43,7 @@ from suite.record.store import Records, Store
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
 COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at nano: for the bar alone
 COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
-LONG_S = 15.0  # for one side of a timing: some search, or train other models, before their first step
+LONG_S = 8.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
@@ -186,29 +186,30 @@ def _load(setting: Setting) -> None:
     baseline_for(setting).data(setting.size, setting.task, setting.data)
 
 
-def in_passes(pairs: Sequence[Pair], done: Iterable[Pair], is_long: Callable[[Pair], bool]) -> Iterator[list[Pair]]:
+def in_passes(pairs: Sequence[Pair], done: Iterable[Pair], long_s: Callable[[Pair], float]) -> Iterator[list[Pair]]:
     """The pairs, each stack once in a pass, of one recipe after the other; those of ``done`` have had their first. A
-    stack begins where it does not take long, and what takes long everywhere comes last in its pass."""
+    stack begins where it does not take long, or least, and what takes long everywhere comes last, the longest at the
+    end."""
     begun = {(pair.setting.recipe, pair.stack) for pair in done}
     for recipe in dict.fromkeys(pair.setting.recipe for pair in pairs):
         by_stack: dict[str, list[Pair | None]] = {}
-        for pair in sorted(pairs, key=is_long):
+        for pair in sorted(pairs, key=long_s):
             if pair.setting.recipe == recipe:
                 by_stack.setdefault(pair.stack, [None] if (recipe, pair.stack) in begun else []).append(pair)
         in_order = [by_stack[stack] for stack in dict.fromkeys(pair.stack for pair in pairs) if stack in by_stack]
         for together in zip_longest(*in_order):
-            yield sorted(filter(None, together), key=is_long)
+            yield sorted(filter(None, together), key=long_s)
 
 
 def in_chunks(
-    pairs: Sequence[Pair], done: Iterable[Pair] = (), is_long: Callable[[Pair], bool] = lambda pair: False
+    pairs: Sequence[Pair], done: Iterable[Pair] = (), long_s: Callable[[Pair], float] = lambda pair: 0.0
 ) -> Iterator[list[Pair]]:
     """The pairs in the order of their passes, at most CHUNK at once, such that those of a chunk share a setting and a
-    reference, and what takes long shares none with others."""
-    for one_pass in in_passes(pairs, done, is_long):
-        open_chunks: dict[tuple[Setting, str, bool], list[Pair]] = {}
+    reference, and what takes long shares none with others. ``long_s``: seconds of what does, 0 of the others."""
+    for one_pass in in_passes(pairs, done, long_s):
+        open_chunks: dict[tuple[Setting, str, float], list[Pair]] = {}
         for pair in one_pass:
-            kind = pair.setting, pair.reference, is_long(pair)
+            kind = pair.setting, pair.reference, long_s(pair)
             chunk = open_chunks.setdefault(kind, [])
             chunk.append(pair)
             if len(chunk) == CHUNK:
@@ -343,8 +344,12 @@ class _Campaign:
         self._part(COUNT * len(plan.counts()) + TIMING * len(waiting), later)
         done = 0
         before = [pair for pair in self.pairs if pair not in waiting]
-        side_s = sides_s(each for each in self.lines if isinstance(each, Timed))
-        chunks = in_chunks(waiting, before, lambda pair: side_s(pair.setting, pair.stack) > LONG_S)
+        side_s = sides_s(line for line in self.lines if isinstance(line, Timed))
+
+        def long_s(pair: Pair) -> float:
+            return seconds if (seconds := side_s(pair.setting, pair.stack)) > LONG_S else 0.0
+
+        chunks = in_chunks(waiting, before, long_s)
         for chunk in [waiting] if self.together else chunks:
             if self._late:
                 return self._stop()
