@@ -72,13 +72,20 @@ def forecast(plan: CampaignPlan, records: Records) -> Forecast:
 
 def sides_s(known: Iterable[Timed]) -> Callable[[Setting, str], float]:
     """How long a stack's side of a timing takes, from its set-up to its last block, by those that are known of
-    whichever machine: the median; 0 where there is none."""
-    lengths: dict[Place, list[float]] = {}
+    whichever machine, of the baseline's newest version: the median; 0 where there is none."""
+    lengths: dict[Place, dict[int, list[float]]] = {}
     for timed in known:
         for side in timed.contenders:
             blocks = (seconds for window in side.windows for pair in window.block_s for seconds in pair)
-            lengths.setdefault(_place(timed.conditions, side.stack), []).append((side.setup_s or 0.0) + sum(blocks))
-    return lambda setting, stack: statistics.median(lengths.get(_place(setting, stack), [0.0]))
+            of_place = lengths.setdefault(_place(timed.conditions, side.stack), {})
+            version = timed.conditions.baseline_version
+            of_place.setdefault(version, []).append((side.setup_s or 0.0) + sum(blocks))
+
+    def of(setting: Setting, stack: str) -> float:
+        of_place = lengths.get(_place(setting, stack))
+        return statistics.median(of_place[max(of_place)]) if of_place else 0.0
+
+    return of
 
 
 def _part(

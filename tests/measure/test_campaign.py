@@ -396,8 +396,11 @@ def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
 
 
 def test_a_side_takes_its_set_up_and_its_blocks_by_whatever_machine_timed_it() -> None:
+    (older,) = factories.timings("sam", 1, setup_s=5.0)
     (timing,) = factories.timings("sam", 1, setup_s=60.0)
-    side_s = sides_s([timing])
+    newer = timing.conditions.model_copy(update={"baseline_version": timing.conditions.baseline_version + 1})
+    timing = timing.model_copy(update={"conditions": newer})
+    side_s = sides_s([older, timing, older])
     blocks_s = [sum(map(sum, side.windows[0].block_s)) for side in timing.contenders]
     assert side_s(timing.conditions, "sam") == pytest.approx(60 + blocks_s[1])
     assert side_s(timing.conditions, "baseline") < 60 and side_s(timing.conditions, "lion") == 0
