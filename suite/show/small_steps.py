@@ -30,39 +30,39 @@ def read(results: Path) -> tuple[SmallSteps, OwnDevice] | str:
     return small_steps(rows(records), step_traces.read(results), cpus[-1]), cpus[-1]
 
 
-def table(found: SmallSteps) -> str:
+def table(ratios: SmallSteps) -> str:
     """Every ratio as CSV."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
-    for each in found.steps:
+    for each in ratios.steps:
         code = "of the installed code" if each.current else "of older code"
         numbers = (f"{each.measured:.4f}", f"{each.modelled:.4f}")
         out.writerow((each.machine, each.place.baseline, each.place.task, each.stack, each.reference, *numbers, code))
     return text.getvalue()
 
 
-def groups(found: SmallSteps) -> list[tuple[str, Agreement]]:
+def groups(ratios: SmallSteps) -> list[tuple[str, Agreement]]:
     """How far model and measurement agree: of all, of the measured machine's own, of what is current, by baseline."""
     named: list[tuple[str, Sequence[SmallStep]]] = [
-        ("all", found.steps), (f"timed on {found.machine}", found.own),
-        ("of the installed code", found.current),
+        ("all", ratios.steps), (f"timed on {ratios.machine}", ratios.own),
+        ("of the installed code", ratios.current),
     ]  # fmt: skip
-    for baseline in sorted({each.place.baseline for each in found.current}):
-        named.append((f"of it {baseline}", [each for each in found.current if each.place.baseline == baseline]))
+    for baseline in sorted({each.place.baseline for each in ratios.current}):
+        named.append((f"of it {baseline}", [each for each in ratios.current if each.place.baseline == baseline]))
     return [(name, agreement(steps)) for name, steps in named if len(steps) > 2]
 
 
-def sentences(found: SmallSteps, known: OwnDevice) -> list[str]:
+def sentences(ratios: SmallSteps, known: OwnDevice) -> list[str]:
     """What they say, in words."""
     lines = calibrated(known)
-    for name, of in groups(found):
+    for name, of in groups(ratios):
         lines.append(
             f"step-time ratios at nano, {name} ({of.count} of {of.techniques} stacks): Spearman {of.spearman:.3f}, "
             f"median error {of.error:.1%}, {of.within:.0%} within 25 %, direction right in {of.direction:.0%} of "
             "effects above 10 %"
         )
-    lines += [f"step-time ratio not modelled: {count}: {why}" for why, count in sorted(found.why_not.items())]
+    lines += [f"step-time ratio not modelled: {count}: {why}" for why, count in sorted(ratios.why_not.items())]
     return lines
 
 
@@ -83,9 +83,9 @@ def calibrated(known: OwnDevice) -> list[str]:
     return lines
 
 
-def drawing(found: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
+def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
     """Modelled against measured ratios, filled where the timing is of the installed code; no colour."""
-    values = [each.measured for each in found.steps] + [each.modelled for each in found.steps] or [1.0]
+    values = [each.measured for each in ratios.steps] + [each.modelled for each in ratios.steps] or [1.0]
     ends = around(values)
     frame = Frame(
         68, 16, width - 16, height - 46, Axis("measured step over the reference's", *ends), Axis("modelled", *ends)
@@ -95,11 +95,11 @@ def drawing(found: SmallSteps, width: float = 560, height: float = 520) -> Drawi
         low, high = max(ends[0], ends[0] / factor), min(ends[1], ends[1] / factor)
         line = [(frame.px(low), frame.py(low * factor)), (frame.px(high), frame.py(high * factor))]
         marks.append(Line("one" if factor == 1 else "one dashed", line))
-    for each in found.steps:
+    for each in ratios.steps:
         kind = "dot same" if each.current else "open same"
         marks.append(Dot(kind, frame.px(each.measured), frame.py(each.modelled), 3))
-    if len(found.current) > 2:
-        of = agreement(found.current)
+    if len(ratios.current) > 2:
+        of = agreement(ratios.current)
         marks.append(
             Words(frame.left + 8, frame.top + 14, f"● Spearman {of.spearman:.2f} of {of.count}; ○ of older code")
         )

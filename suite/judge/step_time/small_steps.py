@@ -107,7 +107,7 @@ def place_of(row: Row) -> CountPlace:
 def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallSteps:
     """Every small row that is traced, modelled. Raises ValueError where no operator was measured."""
     device = CalibratedDevice.of(known)
-    found, lacking = [], Counter[str]()
+    steps, lacking = [], Counter[str]()
     for row in filter(is_small, rows):
         place = place_of(row)
         theirs, ours = (traces.get((place, stack)) for stack in (row.reference, row.stack))
@@ -121,5 +121,5 @@ def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallS
             continue
         measured = row.value("step_time").number
         current = "timed" not in row.unverified
-        found.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))
-    return SmallSteps(known.machine, sorted(found, key=lambda each: (each.machine, each.place, each.stack)), lacking)
+        steps.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))
+    return SmallSteps(known.machine, sorted(steps, key=lambda each: (each.machine, each.place, each.stack)), lacking)
