@@ -21,6 +21,9 @@ class Lent(fork_servers.Server):
     def __init__(self) -> None:
         self.context = fork_servers.shared(on_the_clock()).context
 
+    def begin(self) -> None:
+        fork_servers.shared(on_the_clock()).begin()
+
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
         with fork_servers.shared(on_the_clock()).starting() as lent:

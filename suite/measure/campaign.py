@@ -21,6 +21,7 @@ from suite.judge.rows import rows, undecided
 from suite.loop.sites import NotAttached
 from suite.measure.contenders.child import ContenderFailed, end_all, in_child
 from suite.measure.contenders.contender import Limits
+from suite.measure.contenders.fork_servers import Server, shared
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, conditions_of, portion, silent
 from suite.measure.forecast import sides_s
@@ -34,9 +35,10 @@ from suite.measure.learning import (
 )
 from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, settled, witness_job
 from suite.measure.rounding import nudged_losses
-from suite.measure.timing import ROUNDS, Protocol, time_together
+from suite.measure.timing import ROUNDS, Protocol, servers_of, time_together
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
+from suite.record.numerics import off_the_clock
 from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
 from suite.record.store import Records, Store
 
@@ -45,6 +47,7 @@ COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at na
 COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
 LONG_S = 8.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
+SERVERS = 4  # of sets, that load their libraries side by side: half a gigabyte and five seconds of a core each
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
@@ -157,6 +160,7 @@ def measure(
         load_data(setting, effort.minutes)
     store = Store(folder)
     setting = pairs[0].setting
+    shared(off_the_clock(setting.device)).begin()  # while records are read
     machine = fingerprint(setting.device, setting.threads)
     with store.writing(machine.name):
         records, problems = store.read()
@@ -474,17 +478,21 @@ class _Campaign:
                 )
             self.measured.busy, self.measured.why = busy, f"others use {busy:.1f} cores, which is too many to time"
             return False
-        for number, timing in enumerate(timings):
-            if self._late:
-                self._stop()
-                return False
-            show(number / len(timings), f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}")
-            self._keep(self._timed(timing))
+        at_once = min(cores(), SERVERS)
+        for first in range(0, len(timings), at_once):
+            some = timings[first : first + at_once]
+            with servers_of([(timing.stacks, timing.replicate) for timing in some]) as servers:
+                for number, (timing, server) in enumerate(zip(some, servers, strict=True), first):
+                    if self._late:
+                        self._stop()
+                        return False
+                    show(number / len(timings), f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}")
+                    self._keep(self._timed(timing, server))
         return True
 
-    def _timed(self, timing: Timing) -> Timed:
+    def _timed(self, timing: Timing, server: Server) -> Timed:
         protocol = Protocol(timing.windows, self.effort.rounds, self.effort.sequential, self.effort.limits)
-        return time_together(timing.setting, timing.stacks, timing.replicate, protocol)
+        return time_together(timing.setting, timing.stacks, timing.replicate, protocol, server=server)
 
     def _others(self) -> float:
         """Cores that others use, once what we started has ended."""

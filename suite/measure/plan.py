@@ -33,7 +33,7 @@ from suite.record.numerics import off_the_clock
 from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, bits_of, windows_of
 from suite.record.store import Records
 
-MOST_TOGETHER = 6  # contenders beside one reference: it costs a seventh of a set then, and a round is still short
+MOST_TOGETHER = 8  # contenders beside one reference: it costs a ninth of a set then, and a round is still short
 TOGETHER_BYTES = 4 << 30  # of tensors, in all contenders of a set
 WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
 TRANSIENT: tuple[Status, ...] = ("out_of_memory", "timeout", "hung", "crashed")

@@ -19,16 +19,18 @@ reference.
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from suite.entries.sources import code_of
 from suite.loop.data import mixed_seed
-from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.contenders.contender import Contender, Limits, TimedBlock
-from suite.measure.contenders.fork_servers import Server, of_one_timing
+from suite.measure.contenders.fork_servers import LOADING_S, Server, of_one_timing
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.evidence import Heading, Progress, conditions_of, silent
 from suite.record.job import Job, Setting
@@ -63,18 +65,44 @@ class Protocol:
         return self.windows * (STEPS * (1 + 2 * self.window_rounds) + 1)
 
 
+@contextmanager
+def servers_of(sets: Sequence[tuple[Sequence[str], int]]) -> Iterator[list[Server]]:
+    """A fork server for each set, named by its stacks and its replicate: with libraries loaded, side by side, before
+    anything is on a clock. They end with the block."""
+    servers = [of_one_timing(_coin(stacks, replicate, "layout")) for stacks, replicate in sets]
+    try:
+        for server in servers:
+            server.begin()
+        for server in servers:
+            with suppress(ContenderFailed):  # its contenders will say so
+                in_child(os.getpid, limit_s=LOADING_S, server=server)
+        yield servers
+    finally:
+        for server in servers:
+            server.close()
+
+
 def time_together(
     setting: Setting,
     stacks: Sequence[str],
     replicate: int,
     protocol: Protocol = Protocol(),
     progress: Progress = silent,
+    server: Server | None = None,
 ) -> Timed:
-    """Times ``stacks``, the first of which is the reference, in one set of fresh processes.
+    """Times ``stacks``, the first of which is the reference, in one set of fresh processes, which ``server`` forks, one
+    of :func:`servers_of`; by default it is started now.
 
     Failures are evidence. Raises UnknownId or StackError for a stack that cannot be built.
     """
-    return _Timing(setting, stacks, replicate, protocol, progress).evidence()
+    if server is None:
+        with servers_of([(stacks, replicate)]) as [own]:
+            return time_together(setting, stacks, replicate, protocol, progress, own)
+    return _Timing(setting, stacks, replicate, protocol, progress, server).evidence()
+
+
+def _coin(stacks: Sequence[str], replicate: int, decides: str) -> random.Random:
+    return random.Random(mixed_seed(replicate, *map(ord, "".join((decides, *stacks)))))
 
 
 class _TimedSide:
@@ -141,13 +169,18 @@ class _Timing:
     """One replicate while it runs."""
 
     def __init__(
-        self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol, progress: Progress
+        self,
+        setting: Setting,
+        stacks: Sequence[str],
+        replicate: int,
+        protocol: Protocol,
+        progress: Progress,
+        server: Server,
     ) -> None:
         self.setting, self.replicate, self.protocol, self.progress = setting, replicate, protocol, progress
         self.heading = Heading(setting, on_the_clock())
-        self.coin = random.Random(mixed_seed(replicate, *map(ord, "".join(stacks))))
-        self.server = of_one_timing(self.coin)
-        self.sides = [_TimedSide(setting, stack, protocol.limits, self.server) for stack in stacks]
+        self.coin = _coin(stacks, replicate, "order")
+        self.sides = [_TimedSide(setting, stack, protocol.limits, server) for stack in stacks]
         self.spawn_order = self.coin.sample(range(len(stacks)), len(stacks))
         self.orders: list[list[int]] = []
 
@@ -159,7 +192,6 @@ class _Timing:
         finally:
             for side in self.sides:
                 side.close()
-            self.server.close()
         return Timed(
             **self.heading.fields(),
             replicate=self.replicate,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +86,9 @@ class Measuring:
             self.jobs.append(job)
             yield job, self.learned(job)
 
-    def time_together(self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
+    def time_together(
+        self, setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol, server: object
+    ) -> Timed:
         self.asked.append(("time", *stacks, replicate))
         self.protocols.append(protocol)
         return timed(setting, stacks, replicate, protocol.windows)
@@ -99,6 +103,8 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     fake = Measuring()
     for name in ("count", "learn_all", "time_together"):
         monkeypatch.setattr(campaign, name, getattr(fake, name))
+    monkeypatch.setattr(campaign, "servers_of", lambda sets: nullcontext([*sets]))
+    monkeypatch.setattr(campaign, "shared", lambda arithmetic: SimpleNamespace(begin=lambda: None))
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(campaign, "PATIENCE_S", 0.0)
     return fake
@@ -346,8 +352,8 @@ def test_where_the_cost_changes_each_fifth_is_timed_and_nothing_is_learned_for_t
 def test_contenders_share_the_reference_of_a_set_and_one_that_does_not_attach_leaves_the_others(
     measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def time_together(setting: Setting, stacks: Sequence[str], replicate: int, protocol: Protocol) -> Timed:
-        whole = measuring.time_together(setting, stacks, replicate, protocol)
+    def time_together(*of: Any, server: object) -> Timed:
+        whole = measuring.time_together(*of, server=server)
         sides = [each.model_copy(update={"status": "not_attached", "reason": "it did nothing"})
                  if each.stack == "lawa" else each for each in whole.contenders]  # fmt: skip
         return whole.model_copy(update={"contenders": sides, "orders": [[2, 0, 1, 3]], "spawn_order": [3, 2, 1, 0]})
@@ -375,12 +381,12 @@ def test_a_pair_that_was_timed_among_others_is_not_timed_again(measuring: Measur
 
 
 def test_each_stack_comes_once_before_any_comes_again() -> None:
-    pairs = [Pair(GPT.but(baseline=name), str(number)) for name in ("gpt", "bert") for number in range(30)]
+    pairs = [Pair(GPT.but(baseline=name), str(number)) for name in ("gpt", "bert") for number in range(40)]
     chunks = list(in_chunks(pairs))
     assert [pair for chunk in chunks for pair in chunk] == pairs
-    assert [len(chunk) for chunk in chunks] == [24, 6, 24, 6]
-    done, left = pairs[:25], pairs[25:]
-    assert [len(chunk) for chunk in in_chunks(left, done)] == [5, 24, 6], "the first of each come before any second"
+    assert [len(chunk) for chunk in chunks] == [32, 8, 32, 8]
+    done, left = pairs[:33], pairs[33:]
+    assert [len(chunk) for chunk in in_chunks(left, done)] == [7, 32, 8], "the first of each come before any second"
 
 
 def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
@@ -491,10 +497,10 @@ def test_a_budget_that_ends_early_ends_the_bar_and_says_what_is_made_and_left(
 ) -> None:
     clock_s = campaign.time.monotonic() + 3600  # later than the true one, by which records begin
 
-    def time_together(*of: Any) -> Timed:
+    def time_together(*of: Any, **with_server: Any) -> Timed:
         nonlocal clock_s
         clock_s += 20.0
-        return measuring.time_together(*of)
+        return measuring.time_together(*of, **with_server)
 
     monkeypatch.setattr(campaign.time, "monotonic", lambda: clock_s)
     monkeypatch.setattr(campaign, "time_together", time_together)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from suite.measure import timing
 from suite.measure.contenders import child, fork_servers, output
 from suite.measure.contenders.child import ContenderFailed, failure, in_child
 from suite.measure.contenders.contender import distributing, ranks_of
@@ -27,7 +28,7 @@ from suite.record.job import Job, Setting, StackError
 from suite.record.numerics import PORTABLE, PORTABLE_ENVIRONMENT, environment
 from suite.record.schema import Counters
 from tests import factories
-from tests.lent_server import of_its_own
+from tests.lent_server import ITS_OWN, of_its_own
 from tests.measure import light_server
 
 FORK = multiprocessing.get_context("fork")
@@ -276,3 +277,16 @@ def test_every_timing_has_an_order_of_hashes_and_a_layout_of_its_own(monkeypatch
     servers[0].close()
     assert inside["PYTHONHASHSEED"] == servers[0].environment["PYTHONHASHSEED"]
     assert process not in living()
+
+
+def test_the_servers_of_sets_are_loaded_before_anything_is_on_a_clock_and_end_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
+    monkeypatch.setattr(timing, "of_one_timing", ITS_OWN)
+    with timing.servers_of([(("baseline", "lion"), replicate) for replicate in range(2)]) as servers:
+        processes = [server._server._forkserver_pid for server in servers]
+        assert [server._answered for server in servers] == processes and None not in processes
+        inside = [in_child(_environment, limit_s=60, server=server) for server in servers]
+    assert len({each["PYTHONHASHSEED"] for each in inside}) == 2
+    assert not {*processes} & living().keys()

@@ -203,9 +203,15 @@ class Deputy:
         self._child = None
 
 
-def in_child(task: Callable[..., T], *arguments: Any, limit_s: float, mendable: tuple[type[Exception], ...] = ()) -> T:
-    """``task(*arguments)``, a plain value, worked out by a :class:`Deputy`."""
-    with Deputy(limit_s) as deputy:
+def in_child(
+    task: Callable[..., T],
+    *arguments: Any,
+    limit_s: float,
+    mendable: tuple[type[Exception], ...] = (),
+    server: Server | None = None,
+) -> T:
+    """``task(*arguments)``, a plain value, worked out by a :class:`Deputy` of the server's."""
+    with Deputy(limit_s, server) as deputy:
         return deputy(task, *arguments, mendable=mendable)
 
 

@@ -72,9 +72,14 @@ class Server:
             finally:
                 sys.modules["__main__"], forkserver.connect_to_new_process = main, connect
 
-    def _connect(self, handles: Sequence[int]) -> Any:
-        with _variables(self.environment):
+    def begin(self) -> None:
+        """Has it load its libraries, which its first child waits for: so several load side by side."""
+        _place_sockets()
+        with STARTING, _variables(self.environment):
             self._server.ensure_running()
+
+    def _connect(self, handles: Sequence[int]) -> Any:
+        self.begin()
         sentinel, data = self._server.connect_to_new_process(handles)
         if not self._says_something(sentinel, FORKING_S if self._answered == self._pid else LOADING_S):
             os.close(sentinel)
@@ -123,6 +128,9 @@ class ThisProcess(Server):
 
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("fork")  # type: ignore[assignment]
+
+    def begin(self) -> None:
+        """Nothing: it has its libraries."""
 
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
