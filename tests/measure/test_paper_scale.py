@@ -108,7 +108,7 @@ BY_BUDGET = {"actnn", "gact"}
 
 STEPS = {"ssl_prototypes": 4}  # its prototypes are ten of the examples; one step does for all others
 NEEDS_NO_VALUES = {
-    "adamw", "bert2bert", "ckpt_chen_sqrt", "compound_grow", "flashattention", "lawa", "layerscale", "lion", "lora",
+    "adamw", "bert2bert", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora",
     "pld", "progressive_patch", "progressive_resolution", "progressive_stacking", "sam",
 }  # fmt: skip
 CARDS = [entry.card for entry in catalogue().values()]
