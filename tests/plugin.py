@@ -9,12 +9,15 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from suite.cli import app
+from suite.entries.catalogue import catalogue
 from suite.record.schema import Line
 from suite.record.store import Records, Store
 
@@ -104,6 +107,23 @@ def leantrain(root: Path, *arguments: object, **extra: str) -> subprocess.Comple
     return subprocess.run(
         command(*arguments), env=environment(root, **extra), cwd=root, capture_output=True, text=True, timeout=300
     )
+
+
+@contextmanager
+def installed(root: Path) -> Iterator[None]:
+    """The distribution below ``root`` is installed in this process, too, whose folder that is: for commands that start
+    no process."""
+    package = next(root.glob("*.dist-info")).name.partition("-")[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.syspath_prepend(root)
+        catalogue.cache_clear()
+        try:
+            yield
+        finally:
+            catalogue.cache_clear()
+            for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+                del sys.modules[name]
 
 
 def records(folder: Path) -> Records:

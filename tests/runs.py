@@ -33,7 +33,7 @@ def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
 
 
 def leave_unless_changed(id: str, request: pytest.FixtureRequest) -> None:
-    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for one of each category and for
+    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for those of every run and for
     the one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
     if id not in IN_EVERY_RUN and not request.config.getoption("--only") and is_as_tried(catalogue()[id]):
         pytest.skip("as it was when it was tried whole: LEANTRAIN_TESTS=all tries it again")

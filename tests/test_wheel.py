@@ -17,6 +17,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("leantrain", "suite", "baselines", "techniques")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+USED = """
+import importlib.metadata, json
+from pathlib import Path
+import leantrain, suite, techniques, baselines
+here = Path(suite.__file__).parents[1]
+assert all(here in Path(each.__file__).parents for each in (leantrain, techniques, baselines))
+(found,) = importlib.metadata.distributions(name="leantrain", path=[str(here)])
+assert {point.group for point in found.entry_points} == {
+    "console_scripts", "leantrain.baselines", "leantrain.techniques"
+}
+from suite.entries.catalogue import catalogue
+entries = catalogue()
+assert all(here in entry.folder.parents for entry in entries.values())
+assert entries["lion"].card.claim
+counted = leantrain.count("lion", baseline="gpt", size="pico")
+print(json.dumps({"techniques": sorted(entries), "state": counted.to_frame().ratio["optimizer_state_bytes"]}))
+"""
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
@@ -74,6 +91,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     (site / "libraries.pth").write_text(f"{packages}\n{libraries}\n")
     assert ran([python, "-c", "import suite; print(suite.__file__)"], work).startswith(str(packages))
     return Installed(python, work)
+
+
+def test_the_installed_package_works_from_anywhere(installed: Installed) -> None:
+    said = json.loads(ran([installed.python, "-c", USED], installed.work))
+    assert "lion" in said["techniques"] and said["state"] == 0.5
+    assert ran([installed.python, "-m", "leantrain", "list", "lion"], installed.work).startswith("Lion")
 
 
 @pytest.fixture(scope="module")

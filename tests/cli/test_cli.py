@@ -82,7 +82,11 @@ FAULTS = {
         "failed",
         r"RuntimeError: \\udce9$",
     ),
-    "hangs": ("def after_step(self, run): time.sleep(3600)", "hung", f"no answer to 'block' within {HANG_LIMIT_S} s"),
+    "hangs": (
+        "def after_step(self, run): time.sleep(3600)",
+        "hung",
+        rf"no answer to 'block' within {HANG_LIMIT_S}(\.\d)? s",  # a busy machine looks a moment later
+    ),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "diverged", "nan at step 1$"),
     "ends_nan": (
         """
@@ -181,15 +185,6 @@ def test_run_ends_with_a_sentence(faults: Path) -> None:
     )
 
 
-def test_a_dry_run_says_what_is_missing_and_measures_nothing(faults: Path) -> None:
-    before = sorted((path, path.stat().st_mtime_ns) for path in (faults / "results").rglob("*.jsonl"))
-    done = plugin.leantrain(faults, "run", *SHORT, "-t", "twin", "--results", "results", "--dry-run")
-    assert done.returncode == Exit.FINE and done.stdout.startswith("nothing is missing"), done.stderr
-    more = plugin.leantrain(faults, "run", *SHORT, "-t", "twin", "--timings", "3", "--results", "results", "--dry-run")
-    assert re.match(r"2 timings: about \d+ min on \d+ cores, \d+\.\d MB; of a budget of ", more.stdout), more.stdout
-    assert sorted((path, path.stat().st_mtime_ns) for path in (faults / "results").rglob("*.jsonl")) == before
-
-
 def test_twice_the_work_shows_in_the_paired_samples(faults: Path) -> None:
     (pair,) = row_of(faults, "slow").known.timed
     assert pair.training_log_ratio > math.log(1.3)
@@ -214,11 +209,11 @@ def test_a_probe_that_is_no_number_is_kept_as_such(faults: Path) -> None:
 
 
 def test_what_is_measured_is_not_measured_again_until_its_code_changes(faults: Path) -> None:
+    """Nor what failed, nor the reference."""
     arguments = ("run", *SHORT, "-t", "twin", "-t", "raises_in_setup", "--results", "results", "--json")
-    again = plugin.leantrain(faults, *arguments)
-    assert (again.returncode, json.loads(again.stdout)) == (Exit.FINE, [])
     plugin.write(faults, {"twin": "changed: int = 1\ndef after_step(self, run): print('beside the JSON')"})
     changed = plugin.leantrain(faults, *arguments)
+    assert changed.returncode == Exit.FINE, changed.stderr
     made = [parse(json.dumps(each)) for each in json.loads(changed.stdout)]
     assert [each.kind for each in made] == ["counted", "timed", "renewal"], "the run is equal to the bit"
     assert "twin" in {getattr(each, "stack", "") for each in made} and "raises" not in changed.stdout
@@ -274,11 +269,11 @@ def test_what_does_not_attach_ends_in_a_sentence_and_is_no_evidence(tmp_path: Pa
         "what late does is due at the end, and its steps cost what they cost"
     )
     assert {each.stack for each in kept.learned} == {"baseline", "twin"}
-    alone = plugin.leantrain(tmp_path, "compare", "late", *SHORT, "--no-time", "--results", "alone")
+    alone = plugin.leantrain(tmp_path, "compare", "late", *SHORT, "--no-time", "--results", "results")
     assert (alone.returncode, alone.stdout) == (Exit.RUN_FAILED, "")
     assert f"leantrain: {REFUSALS['late']}" in alone.stderr
     assert "Traceback" not in alone.stderr
-    alone_kept = plugin.records(tmp_path / "alone")
+    alone_kept = plugin.records(tmp_path / "results")
     assert not [each for each in (*alone_kept.learned, *alone_kept.timed) if "late" in str(each)]
     assert "late" in {row.stack for row in rows(alone_kept)}
 
@@ -344,22 +339,39 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(tmp_path: Path) -> None:
+    """By Ctrl-C, then the same command by a kill; what goes on at last measures what is missing."""
     plugin.write(tmp_path, {"sleeper": SLEEPS_IN_SEED_1})
     arguments = ("run", *SHORT, "--seeds", 2, "-t", "sleeper", "--no-time", "--results", "results")
     mark = tmp_path / "mark"
+    for how in (signal.SIGINT, signal.SIGKILL):
+        mark.unlink(missing_ok=True)
+        interrupt(tmp_path, arguments, mark, how)
+        before = plugin.records(tmp_path / "results")
+        assert {each.seed for each in before.learned if each.stack == "sleeper"} == {0}
+
+    again = plugin.leantrain(tmp_path, *arguments, "--json", MARK=str(mark))
+    assert again.returncode == Exit.FINE, again.stderr
+    added = {each["id"] for each in json.loads(again.stdout)}
+    after = plugin.records(tmp_path / "results")
+    assert added == {each.id for each in after.lines} - {each.id for each in before.lines}
+    assert sorted(each.seed for each in after.learned if each.stack == "sleeper") == [0, 1]
+    assert sorted(each.seed for each in after.learned if each.stack == "baseline") == [0, 1]
+
+
+def interrupt(folder: Path, arguments: Sequence[object], mark: Path, how: signal.Signals) -> None:
+    """Starts the command, and ends it so when its second seed has begun."""
     run = subprocess.Popen(
-        plugin.command(*arguments), env=plugin.environment(tmp_path, MARK=str(mark)), cwd=tmp_path,
+        plugin.command(*arguments), env=plugin.environment(folder, MARK=str(mark)), cwd=folder,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )  # fmt: skip
     try:
         until(lambda: mark.exists() and mark.read_text(), 240)
         if how == signal.SIGINT:  # while it is there: a second run in the folder
-            second = plugin.leantrain(tmp_path, *arguments)
-            assert second.returncode == Exit.RUN_FAILED
-            assert "another run is writing to" in second.stderr
+            second = called("run", *SHORT, "-t", "lion", "--no-time", "--results", folder / "results")
+            assert second[0] == Exit.RUN_FAILED
+            assert "another run is writing to" in second[2]
             os.killpg(run.pid, how)  # as a terminal does
         else:
             run.kill()
@@ -370,16 +382,6 @@ def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(how: sign
             os.kill(process, signal.SIGKILL)
     assert run.returncode == (Exit.INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in told
-    before = plugin.records(tmp_path / "results")
-    assert {each.seed for each in before.learned if each.stack == "sleeper"} == {0}
-
-    again = plugin.leantrain(tmp_path, *arguments, "--json", MARK=str(mark))
-    assert again.returncode == Exit.FINE, again.stderr
-    added = {each["id"] for each in json.loads(again.stdout)}
-    after = plugin.records(tmp_path / "results")
-    assert added == {each.id for each in after.lines} - {each.id for each in before.lines}
-    assert sorted(each.seed for each in after.learned if each.stack == "sleeper") == [0, 1]
-    assert sorted(each.seed for each in after.learned if each.stack == "baseline") == [0, 1]
 
 
 WAITS = """
@@ -638,15 +640,21 @@ def test_json_output_parses(arguments: Sequence[str]) -> None:
     assert json.loads(called(*arguments, "--json")[1])
 
 
-def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_prints_a_row_as_json_and_as_text_and_a_dry_run_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("suite.measure.campaign.busy_cores", lambda: 0.0)
-    arguments = ("compare", "lion", "-b", "gpt", "--size", "pico", "--steps", 8, "--rounds", 2, "--seeds", 1,
-                 "--timings", 1, "--no-tune", "--results", tmp_path)  # fmt: skip
-    code, told, _ = called(*arguments, "--json")
+    few = ("-b", "gpt", "--size", "pico", "--steps", 8, "--rounds", 2, "--seeds", 1, "--no-tune", "--results", tmp_path)
+    code, told, _ = called("compare", "lion", *few, "--timings", 1, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"
-    kept = len(plugin.records(tmp_path).lines)
-    code, told, _ = called(*arguments)  # from the records: nothing is measured again
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
+    assert len(plugin.records(tmp_path).lines) == 5
+    code, told, _ = called("compare", "lion", *few, "--timings", 1)  # from the records: nothing is measured again
     assert code == Exit.FINE
     assert "lion against baseline on gpt" in told
-    assert len(plugin.records(tmp_path).lines) == kept == 5
+    code, told, _ = called("run", "-t", "lion", *few, "--timings", 1, "--dry-run")
+    assert code == Exit.FINE and told.startswith("nothing is missing")
+    _, told, _ = called("run", "-t", "lion", *few, "--timings", 3, "--dry-run")
+    assert re.match(r"2 timings: about \d+ min on \d+ cores, \d+\.\d MB; of a budget of ", told), told
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before

@@ -62,12 +62,13 @@ def test_compare_runs_from_standard_input(tmp_path: Path) -> None:
     assert "peak tensors" in done.stdout
     records = plugin.records(tmp_path / "results")
     assert {each.stack for each in records.learned} == {"adamw", "lion"}
-    again = plugin.leantrain(
-        tmp_path, "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--timings", 1,
-        "--rounds", 2, "--no-tune", "--json",
+    code, again, error = plugin.called(
+        "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--timings", 1,
+        "--rounds", 2, "--no-tune", "--results", tmp_path / "results", "--json",
     )  # fmt: skip
+    assert code == 0, error
     ids = {each.id for each in records.lines}
-    assert set(json.loads(again.stdout)["records"]) == ids, "the command sees it as measured"
+    assert set(json.loads(again)["records"]) == ids, "the command sees it as measured"
     assert {each.id for each in plugin.records(tmp_path / "results").lines} == ids
 
     frame = leantrain.records(tmp_path / "results")

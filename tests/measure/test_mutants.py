@@ -114,9 +114,6 @@ def test_a_method_goes_with_the_settings_that_need_it(planted: Path, tmp_path: P
     done = plugin.leantrain(root, "claims", "twice", "--mutants", "--json")
     by_name = {each["mutant"]: each["claims"] for each in json.loads(done.stdout)}
     assert by_name == {"no recipe": [], "no after_step": []}, "the claim of the rate is not of these settings"
-    written.write_text('[settings]\nloss = "backwards=true"\n')
-    done = plugin.leantrain(root, "claims", "twice", "--mutants")
-    assert done.returncode == 2 and "settings for loss, which it does not override" in done.stderr
 
 
 def test_a_claim_that_does_not_hold_of_the_whole_technique_notices_nothing(planted: Path) -> None:
@@ -133,6 +130,13 @@ def test_an_edit_that_fits_no_place_is_refused(tmp_path: Path) -> None:
     lion = catalogue()["lion"]
     (tmp_path / "mutants.toml").write_text('[[mutant]]\nname = "stale"\nold = "no such line"\nnew = ""\n')
     with pytest.raises(ValueError, match=r"stale: its old text is 0 times in techniques\.optimizers\.lion\.technique"):
+        mutants_of(Entry(lion.id, tmp_path, lion.module))
+
+
+def test_settings_of_a_method_that_it_has_not_are_refused(tmp_path: Path) -> None:
+    lion = catalogue()["lion"]
+    (tmp_path / "mutants.toml").write_text('[settings]\nloss = "beta1=0.5"\n')
+    with pytest.raises(ValueError, match="settings for loss, which it does not override"):
         mutants_of(Entry(lion.id, tmp_path, lion.module))
 
 

@@ -107,7 +107,10 @@ BY_BUDGET = {"actnn", "gact"}
 """Values say who gets how many bits of a budget. Without them all get the mean, which is the most that may be spent."""
 
 STEPS = {"ssl_prototypes": 4}  # its prototypes are ten of the examples; one step does for all others
-NEEDS_NO_VALUES = {"adamw", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora", "sam"}
+NEEDS_NO_VALUES = {
+    "adamw", "bert2bert", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora",
+    "pld", "progressive_patch", "progressive_resolution", "progressive_stacking", "sam",
+}  # fmt: skip
 CARDS = [entry.card for entry in catalogue().values()]
 ONCE_EACH = [
     pytest.param(card, card.baselines[turn % len(card.baselines)], EAGER[turn // 2 % len(EAGER)], id=card.id)
@@ -187,24 +190,28 @@ def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
     assert numbers["peak_tensor_bytes"] >= 16 * weights
 
 
-@pytest.mark.parametrize(
-    ("baseline", "model", "recipe", "batch", "of_a_gpu", "of_a_cpu"),
-    [
-        ("gpt", "gpt2-xl", "classic", 8, 173.3, None),
-        ("bert", None, "modern", None, 13.1, 27.7),  # 32 rows of 512 tokens
-    ],
-)
-def test_a_gpu_s_operators_are_counted_where_it_is_asked_for(
-    baseline: str, model: str | None, recipe: Any, batch: int | None, of_a_gpu: float, of_a_cpu: float | None
-) -> None:
-    """With dropout a CPU keeps its noise in the activations' type, and fuses no attention: in GiB at the peak."""
-    folder = str(PUBLISHED / model) if model else None
-    for device, expected in (("cuda", of_a_gpu), ("cpu", of_a_cpu)):
-        if expected is not None:
-            at = scale(baseline, size="base", model=folder, recipe=recipe, batch_size=batch, device=device)
-            assert counted("baseline", at).quantities()["peak_tensor_bytes"] / 2**30 == pytest.approx(
-                expected, abs=0.05
-            )
+def peak_gib(baseline: str, recipe: Any, **settings: Any) -> float:
+    at = scale(baseline, size="base", recipe=recipe, **settings)
+    return float(counted("baseline", at).quantities()["peak_tensor_bytes"]) / 2**30
+
+
+def test_a_gpu_s_operators_are_counted_where_it_is_asked_for() -> None:
+    """With dropout a CPU keeps its noise in the activations' type, and fuses no attention. Of 32 rows of 512 tokens."""
+    assert peak_gib("bert", "modern", device="cuda") == pytest.approx(13.1, abs=0.05)
+    assert peak_gib("bert", "modern", device="cpu") == pytest.approx(27.7, abs=0.05)
+
+
+def test_the_peak_of_gpt_2_xl_is_the_readme_s(tmp_path: Path) -> None:
+    """Its 48 blocks are alike, so 4 and 8 of them say what all take."""
+    config = json.loads((PUBLISHED / "gpt2-xl" / "config.json").read_text("utf-8"))
+    peaks = []
+    for blocks in (4, 8):
+        folder = tmp_path / str(blocks)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config | {"n_layer": blocks}))
+        peaks.append(peak_gib("gpt", "classic", device="cuda", model=str(folder), batch_size=8))
+    few, more = peaks
+    assert config["n_layer"] == 48 and few + (48 - 4) / (8 - 4) * (more - few) == pytest.approx(173.3, abs=0.05)
 
 
 def test_what_is_saved_grows_by_the_same_bytes_with_every_example() -> None:

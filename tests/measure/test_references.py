@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from suite.entries.installed import baselines
 from suite.measure.references import at_least_as_good, learned
 from suite.record.job import Setting
-from tests import plugin
+from tests.plugin import called
 from tests.runs import new_run
 
 VIT = Setting(baseline="vit", size="pico", recipe="classic")
@@ -63,12 +64,13 @@ def test_a_score_that_is_no_number_passes_nothing() -> None:
     assert at_least_as_good(1.0, 1.0, "loss") and at_least_as_good(1.0, 1.0, "accuracy")
 
 
-def test_the_command_prints_both_and_exits_by_the_bars(tmp_path: Any) -> None:
-    done = plugin.leantrain(tmp_path, "baselines", "-b", "vit", "--size", "pico", "--json")
-    (reference,) = json.loads(done.stdout)
-    assert done.returncode == (0 if reference["passed"] else 1)
+def test_the_command_prints_both_and_exits_by_the_bars(tmp_path: Path) -> None:
+    options = ("--size", "pico", "--results", tmp_path)
+    code, told, _ = called("baselines", "-b", "vit", *options, "--json")
+    (reference,) = json.loads(told)
+    assert code == (0 if reference["passed"] else 1)
     assert [bar["method"] for bar in reference["bars"]] == ["logistic regression"]
-    text = plugin.leantrain(tmp_path, "baselines", "-b", "gpt", "--size", "pico")
-    assert "the reference" in text.stdout and "Kneser-Ney trigram" in text.stdout
-    assert "a held-out beginning | what the model writes after it:" in text.stdout
-    assert plugin.leantrain(tmp_path, "baselines", "-b", "gptt").returncode == 2
+    _, told, _ = called("baselines", "-b", "gpt", *options)
+    assert "the reference" in told and "Kneser-Ney trigram" in told
+    assert "a held-out beginning | what the model writes after it:" in told
+    assert called("baselines", "-b", "gptt")[0] == 2

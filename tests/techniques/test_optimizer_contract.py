@@ -143,27 +143,34 @@ def test_lions_momentum_dtype_is_not_rounded_through_the_parameters(way: str) ->
 # 2: checkpoints -------------------------------------------------------------------------------------------------------
 
 
+def saved_and_loaded(
+    optimizer: GroupedOptimizer, parameters: list[nn.Parameter], make: Make
+) -> tuple[GroupedOptimizer, list[nn.Parameter]]:
+    copies = copy.deepcopy(parameters)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    other = make(copies)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    return other, copies
+
+
 @EVERY
-@pytest.mark.parametrize("by", ["torch.save", "deepcopy", "pickle"])
-def test_a_state_is_restored_to_the_bit(way: str, make: Make, by: str) -> None:
+def test_a_state_is_restored_to_the_bit(way: str, make: Make) -> None:
+    """By torch.save, by deepcopy and by pickle."""
     parameters = models(torch.bfloat16, torch.bfloat16, torch.float32)
     optimizer = make(parameters)
     train(optimizer, parameters, range(2))
-    if by == "deepcopy":
-        other, copies = copy.deepcopy((optimizer, parameters))
-    elif by == "pickle":
-        other, copies = pickle.loads(pickle.dumps((optimizer, parameters)))  # noqa: S301 (our own)
-    else:
-        copies = copy.deepcopy(parameters)
-        file = io.BytesIO()
-        torch.save(optimizer.state_dict(), file)
-        file.seek(0)
-        other = make(copies)
-        other.load_state_dict(torch.load(file, weights_only=True))
+    restored = {
+        "torch.save": saved_and_loaded(optimizer, parameters, make),
+        "deepcopy": copy.deepcopy((optimizer, parameters)),
+        "pickle": pickle.loads(pickle.dumps((optimizer, parameters))),  # noqa: S301 (our own)
+    }
     train(optimizer, parameters, range(2, 4))
-    train(other, copies, range(2, 4))
-    assert equal(parameters, copies)
-    assert all(torch.equal(a, b) for a, b in zip(tensors(optimizer), tensors(other), strict=True))
+    for by, (other, copies) in restored.items():
+        train(other, copies, range(2, 4))
+        assert equal(parameters, copies), by
+        assert all(torch.equal(a, b) for a, b in zip(tensors(optimizer), tensors(other), strict=True)), by
 
 
 def test_a_loaded_counter_is_not_shared_with_the_optimizer_that_it_is_from(way: str) -> None:

@@ -4,9 +4,10 @@
     python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
 
 What a mutant breaks is the code of its technique, what judges it its exact claims, properties and probes. Where none
-of these changed, nor a library, a try says what the last one said. A run of the tests tries the others, and in any case
-one of each category, since what all share (the harness) changes, too. What is kept was tried whole, on all baselines of
-an entry: so its exact claims, its conformance and its counts without values are left to these as well.
+of these changed, nor a library, a try says what the last one said: meters, models and the training loop are in it. A
+run of the tests tries the others, and in any case a few which together go every way that the rest of the harness has
+(``ways_of``), since what runs and judges them changes, too. What is kept was tried whole, on all baselines of an entry:
+so its exact claims, its conformance and its counts without values are left to these as well.
 """
 
 from __future__ import annotations
@@ -28,17 +29,32 @@ from suite.entries.sources import code_of
 from suite.judge.claims import is_exact
 from suite.measure.mutants import FILE, Notice, mutants_of, noticed, processes
 from suite.record.files import replacing
-from suite.record.job import Setting
+from suite.record.job import BASELINE, Setting
 from suite.record.libraries import versions
 
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")
-IN_EVERY_RUN = frozenset({  # of each category the one, or one of those, that takes least time
-    "acgc", "amp_bf16", "bitfit", "ckpt_chen_sqrt", "compound_grow", "dfss", "esam", "flip", "is_gradnorm", "lars",
-    "lion", "overparam_generalization", "qsgd", "skipinit", "snip", "spgemm", "zero1", "zero_offload",
-})  # fmt: skip
+IN_EVERY_RUN = frozenset(
+    {"albert_sharing", "bitfit", "ckpt_chen_sqrt", "esam", "lawa", "lion", "mass", "zero1"}
+)  # of those that go every way, some that take little time
 WORDS = {"statement", "place", "note", "setting"}
 """What a claim says for its reader, and no try depends on."""
+WHERE = ("settings", "against", "within", "baselines", "recipes", "sizes", "devices")
+"""What a claim says of where it can be judged."""
+
+
+def ways_of(entry: Entry) -> set[str]:
+    """What the harness may do otherwise for one entry than for another, as it tries and judges its mutants: the task,
+    several ranks, a reference of its own, the methods that it takes away, edits elsewhere or with settings, and what
+    an exact claim reads, and says of where it holds."""
+    claims = [claim for claim in entry.card.judged if is_exact(claim)]
+    mutants = mutants_of(entry)
+    ways = {f"task {entry.card.task}", *(each.name for each in mutants if each.lacks)}
+    ways |= {"another reference"} if entry.card.reference != BASELINE else set()
+    ways |= {"an edit elsewhere" for each in mutants if each.module not in ("", entry.module)}
+    ways |= {"an edit with settings" for each in mutants if each.old and each.settings}
+    ways |= {f"metric {claim.metric.partition('.')[0]}" for claim in claims}
+    return ways | {f"claim with {name}" for claim in claims for name in WHERE if getattr(claim, name)}
 
 
 def sha256_of(entry: Entry) -> str:

@@ -93,9 +93,9 @@ def test_the_budget_at_equal_time_is_in_steps_of_5_percent_and_1_where_nothing_i
 
 
 def test_what_the_study_runs_is_the_reference_sam_and_the_others_with_the_same_probes() -> None:
-    runs = {name: new_run("vit", stack, recipe="classic", steps=3) for name, stack in STACKS.items()}
+    runs = {name: new_run("vit", stack, size="pico", recipe="classic", steps=3) for name, stack in STACKS.items()}
     for name in ("baseline", "sam"):
-        plain = new_run("vit", name, recipe="classic", steps=3)
+        plain = new_run("vit", name, size="pico", recipe="classic", steps=3)
         assert plain.train(2) == runs[name].train(2)
     for name, run in runs.items():
         probes = {key.split(".")[1] for key in run.technique.probes(run)}

@@ -181,7 +181,7 @@ def test_study_compares_the_orders_and_the_networks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(study, "HALVES", (1,))
     few = with_few_examples(Vit(), 24)
     monkeypatch.setattr(pruning_study, "baseline_of", lambda setting: few)
-    monkeypatch.setattr(study, "Run", lambda job: run_of(job, baseline=few))
+    monkeypatch.setattr(study, "run_of", lambda job: run_of(job, baseline=few))
     setting = new_run("vit", size="pico", steps=4).job.setting
     orders, stability = study.study(imagined_lab(setting, tmp_path))
     rows = [pruning_study.KeptRow(*row) for row in orders.rows]

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.width import AXES, Role
-from suite.record.job import Setting
 from techniques.incremental.bert2bert.technique import Bert2Bert
 from techniques.incremental.shared.growth import copied_units, grown, narrowed, one_block_up, with_new_units
 from tests.model.further_models import further_run, make
@@ -194,11 +192,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_growth():
     run = running(Bert2Bert())
     losses = run.train(5)
     assert run.technique.probes(run)["bert2bert.loss_jump"] == losses[2] - losses[1]
-
-
-def test_a_step_can_be_counted_without_values():
-    count = counted("bert2bert", Scale(Setting(baseline="gpt", size="pico", steps=8)))
-    assert count.counters is not None, count.unavailable
 
 
 def test_bad_settings_say_what_fits():

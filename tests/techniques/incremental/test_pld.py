@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.meters.activations import SavedActivations
 from suite.model.skipping import skipping
-from suite.record.job import Setting
 from techniques.incremental.pld.technique import ProgressiveLayerDropping, drawn, keep_probabilities, keep_rate
 from tests.model.further_models import further_run
 from tests.runs import new_recording, new_run
@@ -110,11 +108,6 @@ def test_it_follows_a_model_that_another_technique_makes_deeper():
     run.train(12)
     assert len(run.technique.techniques["pld"].blocks) == 4
     run.attachment.end()
-
-
-def test_a_step_can_be_counted_without_values():
-    count = counted("pld", Scale(Setting(baseline="gpt", steps=20)))
-    assert count.counters is not None, count.unavailable
 
 
 @pytest.mark.parametrize(("name", "reason"), [("t5", "cannot be left out"), ("albert", "not once"), ("deit3", "scale")])

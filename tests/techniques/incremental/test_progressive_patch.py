@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
-from suite.record.job import Setting
 from techniques.incremental.progressive_patch.technique import ProgressivePatch, pi_resized, resizing
 from techniques.incremental.shared.grids import triangles
 from tests.model.further_models import further_run
@@ -95,11 +93,6 @@ def test_plans_halve_down_to_the_patch():
     assert all(large == 2 * small for large, small in pairwise(technique.planned(32, 4)))
     with pytest.raises(ValueError, match=r"choose of 224, 112, 56, 32, 28, 16, the last 16"):
         technique.planned(224, 16)
-
-
-def test_a_step_can_be_counted_without_values():
-    count = counted("progressive_patch", Scale(Setting(baseline="vit", steps=20)))
-    assert count.counters is not None, count.unavailable
 
 
 @pytest.mark.parametrize("name", ["swin", "pvt", "beit", "xcit"])

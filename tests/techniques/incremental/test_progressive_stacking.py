@@ -100,7 +100,7 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
 
 
 def test_a_step_can_be_counted_without_values():
-    count = counted("progressive_stacking", Scale(Setting(baseline="gpt", steps=20)))
+    count = counted("progressive_stacking", Scale(Setting(baseline="gpt", size="pico", steps=8)))
     assert count.counters is not None, count.unavailable
 
 

@@ -42,7 +42,7 @@ def test_rows_of_any_length_are_those_of_torchs_operators(
 
 @pytest.mark.parametrize("bits", [2])
 def test_each_number_is_right_on_average_and_its_neighbours_err_otherwise(bits: int) -> None:
-    copies = 800
+    copies = 400
     x = drawn(1, GROUP)
     errors, step = [], torch.zeros(())
     for seed in (1, 2):
