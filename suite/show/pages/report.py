@@ -28,7 +28,7 @@ from suite.record.gpu_times import GpuTimes
 from suite.record.job import Spelling
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
-from suite.record.store import Records, Store
+from suite.record.store import Records, Store, collection_paused
 from suite.show import peers
 from suite.show.models import Shown
 from suite.show.peers import PeerRow
@@ -138,6 +138,11 @@ class Report:
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, where none are named all but those
         of controls, by which claims are judged."""
+        with collection_paused():
+            return cls._read(folder, stacks, on)
+
+    @classmethod
+    def _read(cls, folder: Path, stacks: Collection[str], on: Collection[str]) -> Report:
         from suite.measure.models import matrix
 
         records, problems = Store(folder).read()
