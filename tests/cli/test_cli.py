@@ -27,6 +27,9 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
 from suite.measure.contenders.processes import living
+from suite.record import gpu_times
+from suite.record.gpu_times import ModelledTime
+from suite.record.placed import CountPlace
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
 from tests import factories, plugin
@@ -645,8 +648,22 @@ def test_compare_prints_a_row_as_json_and_as_text(tmp_path: Path, monkeypatch: p
     code, told, _ = called(*arguments, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"
+    assert json.loads(told)["modelled_steps"] == []
     kept = len(plugin.records(tmp_path).lines)
+    place = CountPlace("gpt", "base", "modern", "cuda", "pretrain")
+    known = {"place": place, "stack": "lion", "reference": "baseline"}
+    times = [
+        ModelledTime(**known, gpu="A100-80", step_s=0.1, ratio=0.95, half_width=0.1),
+        ModelledTime(**known, gpu="H100", unavailable="a kernel has no declared cost"),
+        ModelledTime(**known | {"stack": "sam"}, gpu="H100", step_s=9.0, ratio=9.0, half_width=0.1),
+    ]
+    gpu_times.write(gpu_times.GpuTimes(times=times), tmp_path)
     code, told, _ = called(*arguments)  # from the records: nothing is measured again
     assert code == Exit.FINE
     assert "lion against baseline on gpt" in told
+    of_step = f"({place.title}): a step of ≈100 ms, ≈0.95 of the reference's, [0.86, 1.04]"
+    assert told.splitlines()[-2:] == [
+        f"modelled, not measured, on A100-80 {of_step}",
+        f"modelled, not measured, on H100 ({place.title}): unavailable: a kernel has no declared cost",
+    ]
     assert len(plugin.records(tmp_path).lines) == kept == 5
