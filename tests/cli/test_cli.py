@@ -636,6 +636,23 @@ def test_a_full_disk_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tm
     assert "the disk is full: free some room" in error and "set LEANTRAIN_CACHE to a folder on another disk" in error
 
 
+def test_rows_as_json_write_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "results")
+    for each in factories.evidence("lion"):
+        store.append(each, "m")
+    before = sorted(tmp_path.rglob("*"))
+    code, told, _ = called("leaderboard", "--json")
+    assert (code, [row["stack"] for row in json.loads(told)]) == (Exit.FINE, ["lion"])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("reads_none", ["--exact", "--mutants"])
+def test_what_reads_no_records_takes_no_folder_of_them(reads_none: str, tmp_path: Path) -> None:
+    code, _, error = called("claims", "lion", reads_none, "--results", tmp_path)
+    assert code == Exit.USAGE and "--results says where records are" in error
+
+
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])
 def test_json_output_parses(arguments: Sequence[str]) -> None:
     assert json.loads(called(*arguments, "--json")[1])
