@@ -350,7 +350,6 @@ def history(
     with understandable(as_json):
         from suite.entries.setting import chosen
         from suite.entries.spelling import build
-        from suite.guard.confirm import confirm as confirmed
         from suite.judge import history as times
         from suite.record.job import canonical
         from suite.record.store import Store
@@ -373,6 +372,8 @@ def history(
             )
         steps = times.change_points(all_series)
         if confirm and steps:
+            from suite.guard.confirm import confirm as confirmed
+
             with bar(quiet=as_json) as progress:
                 steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
         if write:
