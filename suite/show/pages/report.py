@@ -157,7 +157,11 @@ class Report:
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
         left_out: list[str] = []
-        every, of_packages = peers.apart(rows(records, left_out=left_out), records.timed)
+
+        def wanted(stack: str) -> bool:
+            return not stacks or not named.isdisjoint(Spelling(stack).names)
+
+        every, of_packages = peers.apart(rows(records, wanted, left_out), records.timed)
         chosen = [
             row for row in every if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
         ]
