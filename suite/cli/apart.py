@@ -48,7 +48,7 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
 
     Where the system cannot fork, or nobody waits (a completion), it runs here.
     """
-    limit_s = silence_s or SILENCE_S.get(arguments[0] if arguments else "")
+    limit_s = silence_s or SILENCE_S.get(_work_of(arguments))
     asks = "--help" in arguments or any(name.endswith("_COMPLETE") for name in os.environ)
     if limit_s is None or asks or not hasattr(os, "fork"):
         return work()
@@ -69,6 +69,12 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _work_of(arguments: Sequence[str]) -> str:
+    """The command whose work it is: a check of the kernels alone does what their own does."""
+    command = arguments[0] if arguments else ""
+    return "kernels" if command == "check" and "--kernels" in arguments else command
 
 
 def _begin(writing_end: int) -> None:

@@ -86,7 +86,7 @@ def kernels(
 
 def _calibrate_operators(device: str, folder: Path, as_json: bool) -> None:
     """Measures this device's operators, and keeps them in its machine's folder."""
-    from suite.measure.own_device import measured
+    from suite.measure.own_device.device import measured
     from suite.record import own_device
     from suite.record.machine import fitness
     from suite.show.small_steps import calibrated

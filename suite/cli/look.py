@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suite.cli.options import (
+    OF_STACKS,
     RESULTS,
     THREADS,
     Baselines,
@@ -187,7 +188,8 @@ def baselines(
         bool, typer.Option("--power", help="Instead say what each can tell apart: controls against the noise of seeds.")
     ] = False,
     techniques: Annotated[
-        list[str] | None, typer.Option("--technique", "-t", help="For --power: a technique as a further control.")
+        list[str] | None,
+        typer.Option("--technique", "-t", help="For --power: a technique as a further control.", **OF_STACKS),
     ] = None,
     folder: Results = RESULTS,
     minutes: Annotated[
@@ -299,7 +301,8 @@ def doctor(
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Of a rehearsal: begin nothing new after.")] = 2,
     techniques: Annotated[
-        list[str] | None, typer.Option("--technique", "-t", help="Of a rehearsal: only this one; repeatable. [all]")
+        list[str] | None,
+        typer.Option("--technique", "-t", help="Of a rehearsal: only this one; repeatable. [all]", **OF_STACKS),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--write", help="Of a rehearsal: the file of its findings, in which it goes on.")

@@ -333,8 +333,9 @@ def compare(
 ) -> None:
     """Compare two stacks head to head on one baseline, and print the ratios with their intervals.
 
-    Several runs of each side learn, and several pairs of fresh processes are timed in lock-step. Exit code 4 if others
-    keep the machine too busy to time, 5 if a run failed.
+    Several runs of each side learn, and several pairs of fresh processes are timed in lock-step. Below stands what is
+    kept of the pair's steps on GPUs at the papers' sizes: modelled, never measured. Exit code 4 if others keep the
+    machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
         from suite.judge.rows import as_dict
@@ -342,7 +343,9 @@ def compare(
         from suite.measure.contenders.contender import check_buildable, check_model_apart
         from suite.measure.contenders.result import result_of
         from suite.measure.plan import pair_of
+        from suite.record import gpu_times
         from suite.record.store import Store
+        from suite.show import gpu_page
         from suite.show.pictures.drawing import check_format, save
         from suite.show.pictures.plots import figure
         from suite.show.terminal import summary
@@ -353,6 +356,7 @@ def compare(
         pair = pair_of(setting, stack, against, task_of(training))
         check_buildable(*pair.sides)
         check_model_apart(pair.setting)
+        modelled = gpu_times.read(learning.results)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
                 [pair], learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
@@ -361,9 +365,10 @@ def compare(
         if write:
             save(figure(row), write)
     if as_json:
-        print(json.dumps(as_dict(row), indent=1))
+        steps = [each.model_dump(mode="json") for each in gpu_page.of_pair(row, modelled)]
+        print(json.dumps(as_dict(row) | {"modelled_steps": steps}, indent=1))
     else:
-        out.print(escape(summary(row)))
+        out.print(escape("\n".join([summary(row), *gpu_page.sentences(row, modelled)])))
     leave(measured, failed=row.failed or bool(row.failures))
 
 

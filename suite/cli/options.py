@@ -190,9 +190,24 @@ TaskOption = Annotated[
         **one_of("task"),
     ),
 ]
+
+
+def _check_model(model: str) -> None:
+    """Refuses a folder that holds no model, or is not there; of a name the baseline knows, which takes seconds to
+    load."""
+    path = Path(model).expanduser()
+    is_folder = path.is_dir() or model.startswith(("/", "./", "../", "~"))
+    if is_folder and not (path / "config.json").exists():
+        raise ValueError(f"--model {model}: no config.json there; give a Hugging Face configuration folder")
+
+
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="A Hugging Face configuration folder or a timm model name. [the baseline's]"),
+    typer.Option(
+        "--model",
+        help="A Hugging Face configuration folder or a timm model name. [the baseline's]",
+        callback=refusing(_check_model),
+    ),
 ]
 
 

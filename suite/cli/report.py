@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from suite.cli.options import OF_SIZES, RESULTS, Baselines, Json, KnownResults, Techniques, technique_names, words
+from suite.cli.options import (
+    OF_SIZES,
+    RESULTS,
+    Baselines,
+    Json,
+    KnownResults,
+    Techniques,
+    named,
+    technique_names,
+    words,
+)
 from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
@@ -94,9 +104,9 @@ def leaderboard(
             drawing.check_format(write[0])  # type: ignore[index]
         if plot:
             targets: list[tuple[Any, Path | None]] = []
-        elif whole or write or form:
+        elif write or form or (whole and not as_json):
             targets = _targets(write, chosen("format", form, FORMS) if form else None)
-        else:  # a board of a few is for the terminal
+        else:  # a board of a few is for the terminal; rows as JSON write nothing that nobody asked for
             targets = [] if as_json else [("markdown", None)]
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
@@ -173,6 +183,7 @@ def _techniques_and_claims(incomplete: str) -> list[str]:
 
 @app.command(rich_help_panel=REPORT)
 def claims(
+    context: typer.Context,
     id: Annotated[
         str | None,
         typer.Argument(
@@ -226,6 +237,8 @@ def claims(
         name, _, settings = (id or "").partition(":")
         if settings and not exact:
             raise ValueError("records and mutants are of the card's own hyper-parameters: for others add --exact")
+        if (exact or mutants) and named(context, "folder"):
+            raise ValueError("--results says where records are, and --exact and --mutants read none: leave it out")
         cards = judging.chosen(name or None)
         for name in on or ():
             lookup("baseline", name, baselines())
@@ -244,15 +257,15 @@ def claims(
             none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"
             for problem in problems or ([] if records.lines else [none]):
                 warn(problem)
-            named = judging.stacks_of(cards)
-            at_scale, unread = counts_at_scale(folder, named)
+            stacks = judging.stacks_of(cards)
+            at_scale, unread = counts_at_scale(folder, stacks)
             for problem in unread:
                 warn(problem)
             left_out: list[str] = []
             studies, damaged = read_studies(folder)
             for problem in damaged:
                 warn(problem)
-            known = rows.rows(records, named.__contains__, left_out)
+            known = rows.rows(records, stacks.__contains__, left_out)
             judgements = judging.verdicts(known, cards, at_scale, studies)
             for problem in left_out:
                 warn(problem)
@@ -337,7 +350,6 @@ def history(
     with understandable(as_json):
         from suite.entries.setting import chosen
         from suite.entries.spelling import build
-        from suite.guard.confirm import confirm as confirmed
         from suite.judge import history as times
         from suite.record.job import canonical
         from suite.record.store import Store
@@ -360,6 +372,8 @@ def history(
             )
         steps = times.change_points(all_series)
         if confirm and steps:
+            from suite.guard.confirm import confirm as confirmed
+
             with bar(quiet=as_json) as progress:
                 steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
         if write:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -28,20 +28,32 @@ class UnknownId(LookupError):
 
 
 FEW = 20  # names that one reads
+NEIGHBOURS = 5
+ALIKE = 0.4  # of difflib's ratio: names with less in common are no misspellings of each other
+AS_ALIKE = 0.75  # of the nearest's: what is less alike was not meant
 
 
 def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
     """``among[name]``, or UnknownId with the nearest names, or all where none is near and they are few."""
     if name in among:
         return among[name]
-    near = difflib.get_close_matches(name, among, n=3, cutoff=0.4)
+    near = _near(name, among)
     hint = f"did you mean {' or '.join(near)}?"
     if not near and len(among) <= FEW:
         hint = f"there are: {', '.join(sorted(among)) or 'none'}"
     elif not near:
-        nearest = difflib.get_close_matches(name, among, n=5, cutoff=0.0)
+        nearest = difflib.get_close_matches(name, among, n=NEIGHBOURS, cutoff=0.0)
         hint = f"the nearest of {len(among)}: {', '.join(nearest)}; leantrain list shows all"
     raise UnknownId(f"no {kind} is called {name!r}; {hint}")
+
+
+def _near(name: str, among: Iterable[str]) -> list[str]:
+    """The names of which ``name`` may be a misspelling, the nearest first."""
+    near = difflib.get_close_matches(name, among, n=NEIGHBOURS, cutoff=ALIKE)
+    if not near:
+        return []
+    most = difflib.SequenceMatcher(None, near[0], name).ratio()
+    return difflib.get_close_matches(name, near, n=NEIGHBOURS, cutoff=AS_ALIKE * most)
 
 
 @dataclass(frozen=True)

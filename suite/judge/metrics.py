@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Literal
 
@@ -93,6 +93,7 @@ class MetricValue:
         return self.log.speedup() if self.log else None
 
 
+@lru_cache(maxsize=1 << 10)  # a leaderboard says a few reasons ten thousands of times
 def unavailable(reason: str) -> MetricValue:
     return MetricValue("unavailable", reason=reason)
 

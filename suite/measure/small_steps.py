@@ -25,7 +25,7 @@ from suite.measure.at_scale.aside import deputy
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.world import is_distributed
 from suite.measure.counting import STEPS, counted_steps
-from suite.measure.own_device import traced_step
+from suite.measure.own_device.steps import traced_step
 from suite.record import step_traces
 from suite.record.job import Job, Setting
 from suite.record.operators import TracedStep, step_of

@@ -9,12 +9,19 @@ and modules stay, since dataclasses read them, and so do those that Triton compi
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
+
+from suite.record.files import cache_folder, replacing
+from suite.record.seal import opened, sealed
 
 COMPILED_BY = "constexpr"
 PARSING = Lock()  # CPython 3.11 counts the depth of all threads' trees in one number, and complains of it
@@ -55,8 +62,47 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """Reads a file. One that does not parse is one statement, which counts whole."""
+    """Reads a file. One that does not parse is one statement, which counts whole.
+
+    What a file holds is kept in the cache by the file's bytes: parsing takes most of the time of a hash.
+    """
     content = path.read_bytes()
+    key = hashlib.sha256(_reader() + content).hexdigest()
+    kept = cache_folder() / "sources" / key[:2] / f"{key}.json"
+    try:
+        return _of_json(opened(kept.read_bytes()))
+    except (OSError, ValueError):  # not read before, or damaged
+        source = _parsed(content)
+        with suppress(OSError), replacing(kept) as partial:
+            partial.write_bytes(sealed(_as_json(source)))
+        return source
+
+
+@cache
+def _reader() -> bytes:
+    """Who reads: this file, and Python."""
+    return Path(__file__).read_bytes() + sys.version.encode()
+
+
+def _as_json(source: Source) -> bytes:
+    statements = [
+        [each.text, each.lines.start, each.lines.stop, sorted(each.uses), sorted(each.when_called), each.effect]
+        for each in source.statements
+    ]
+    return json.dumps({"statements": statements, "bindings": source.bindings}).encode()
+
+
+def _of_json(content: bytes) -> Source:
+    """The inverse of :func:`_as_json`. Raises ValueError for what is no JSON."""
+    known = json.loads(content)
+    statements = (
+        Statement(text, range(start, stop), frozenset(map(tuple, uses)), frozenset(map(tuple, called)), effect)
+        for text, start, stop, uses, called, effect in known["statements"]
+    )
+    return Source(tuple(statements), {name: tuple(bound) for name, bound in known["bindings"].items()})
+
+
+def _parsed(content: bytes) -> Source:
     tree = _stripped(content)
     if tree is None:
         return Source((Statement(repr(content), effect=True),), {})

@@ -20,8 +20,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Annotated, Any, Literal
+from functools import cache, lru_cache
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -480,7 +480,7 @@ def parse(line: bytes | str) -> Line:
         parsed = None
     content = line if isinstance(line, bytes) else line.encode()
     known: Stored | None = parsed if parsed and parsed.schema_version == SCHEMA_VERSION else None
-    as_written = known is not None and known.model_dump_json().encode() == content
+    as_written = known is not None and known.model_dump_json(exclude=_unnamed(model, content)).encode() == content
     if not as_written and (known is None or not repeats_nothing(content)):
         # What is damaged, e.g. has a member twice, goes the slow way, which finds out why.
         known = parse_versioned(line, model, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
@@ -488,6 +488,29 @@ def parse(line: bytes | str) -> Line:
     if not as_written and (place := _read_otherwise(json.loads(content), json.loads(known.model_dump_json()))):
         raise ValueError(f"not a record: {printable(place)} is of another type")
     return known  # type: ignore[return-value]
+
+
+def _unnamed(model: type[Stored], content: bytes) -> dict[str, Any]:
+    """The fields, as pydantic leaves them out, that have a default and whose names ``content`` does not hold: an older
+    line has none of what records got since, and is as it was written without them."""
+    left_out: dict[str, Any] = {}
+    for name, quoted, optional, inner, several in _members(model):
+        if optional and quoted not in content:
+            left_out[name] = True
+        elif inner and (of_each := _unnamed(inner, content)):
+            left_out[name] = {"__all__": of_each} if several else of_each
+    return left_out
+
+
+@cache
+def _members(model: type[Stored]) -> tuple[tuple[str, bytes, bool, type[Stored] | None, bool], ...]:
+    """A class's fields: the name, as JSON has it, whether there is a default, and the class of what holds counters,
+    one or several."""
+    holders: dict[str, type[Stored]] = {"points": CountedStep, "counters": Counters}
+    return tuple(
+        (name, f'"{name}":'.encode(), not each.is_required(), holders.get(name), get_origin(each.annotation) is list)
+        for name, each in model.model_fields.items()
+    )
 
 
 def stacks_of(line: Line) -> list[str]:

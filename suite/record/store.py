@@ -231,7 +231,8 @@ def same(one: Line, other: Line) -> bool:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Stops the search for cycles, of which records have none: among millions of objects that doubles the time."""
+    """Stops the search for cycles, of which records and what is read from them have none: among millions of objects
+    that doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -27,6 +27,8 @@ def lines(text: str) -> str:
 
 def in_html(words: str) -> str:
     """Text for an element or an attribute; lines and tabs become spaces."""
+    if words.isprintable():  # nearly all: it has no line, no tab and no such space
+        return html.escape(words)
     return html.escape("\xa0".join(map(printable, re.sub(r"[\t\r\n]", " ", words).split("\xa0"))))
 
 

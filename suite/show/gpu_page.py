@@ -1,10 +1,13 @@
-"""A technique's step on named GPUs, for its page: modelled, with its band; and its paper's claims beside."""
+"""A technique's step on named GPUs, for its page and for a terminal: modelled, with its band; and its paper's claims
+beside."""
 
 from __future__ import annotations
 
 from suite.entries.card import Card
+from suite.judge.rows import Row
 from suite.judge.step_time.claimed import beside_model
 from suite.record.gpu_times import GpuTimes, ModelledTime
+from suite.record.modelled import PROVENANCE
 from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
 
 TITLE = "On a GPU, modelled"
@@ -36,12 +39,44 @@ def section(card: Card, times: GpuTimes) -> Section | None:
     return Section(anchor, TITLE, READING, parts, is_open=True)
 
 
-def _line(time: ModelledTime) -> TableRow:
+def of_pair(row: Row, times: GpuTimes) -> list[ModelledTime]:
+    """What is kept of the pair's steps at the papers' sizes of its baseline; nothing of a user's own model."""
+    at = row.conditions
+    return [
+        each
+        for each in times.times
+        if (each.stack, each.reference) == (row.stack, row.reference)
+        and (each.place.baseline, each.place.task, at.model) == (at.baseline, at.task, None)
+    ]
+
+
+def sentences(row: Row, times: GpuTimes) -> list[str]:
+    """The pair's steps as lines of a terminal, or by which command they are modelled."""
+    kept = of_pair(row, times)
+    if not kept:
+        command = f"leantrain count -t {row.stack} -b {row.conditions.baseline} --keep --gpu A100-80"
+        return [f"no {PROVENANCE} step at the papers' size is kept: {command}"]
+    said = []
+    for each in kept:
+        step, ratio, band = _cells(each)
+        why = f"unavailable: {each.unavailable}"
+        amounts = f"a step of {step} ms, {ratio} of the reference's, {band}" if ratio else f"a step of {step} ms"
+        where = f"{PROVENANCE}, not measured, on {each.gpu} ({each.place.title})"
+        said.append(f"{where}: {why if each.step_s is None else amounts}")
+    return said
+
+
+def _cells(time: ModelledTime) -> tuple[str, str, str]:
+    """The step in ms, the ratio and its band."""
     ratio, band = "", ""
     if time.ratio is not None:
         width = 1 + (time.half_width or 0.0)
         ratio = f"≈{time.ratio:.2f}"
         equal = "both run equal operators"
         band = f"[{time.ratio / width:.2f}, {time.ratio * width:.2f}]" if time.half_width else equal
-    cells = (time.place.title, time.gpu, f"≈{1e3 * (time.step_s or 0.0):.4g}", ratio, band)
+    return f"≈{1e3 * (time.step_s or 0.0):.4g}", ratio, band
+
+
+def _line(time: ModelledTime) -> TableRow:
+    cells = (time.place.title, time.gpu, *_cells(time))
     return TableRow([TableCell(each, head=not at, kind="modelled" if at > 1 else "") for at, each in enumerate(cells)])

@@ -43,6 +43,14 @@ def test_a_crash_and_a_silence_are_told_with_what_was_done_last(capfd: pytest.Ca
     assert "no sign of life for 0.3 s: a technique or a model hangs" in capfd.readouterr().err
 
 
+def test_a_check_of_the_kernels_is_watched_as_their_own_command_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(apart.SILENCE_S, "kernels", 0.3)
+    assert ended(lambda: time.sleep(3600), "check", "--kernels", silence_s=0) == apart.RUN_FAILED
+    assert "no sign of life for 0.3 s" in capfd.readouterr().err
+
+
 def test_whoever_reports_may_take_longer_than_the_silence() -> None:
     def reports() -> None:
         for _ in range(6):

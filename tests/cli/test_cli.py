@@ -27,6 +27,9 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
 from suite.measure.contenders.processes import living
+from suite.record import gpu_times
+from suite.record.gpu_times import ModelledTime
+from suite.record.placed import CountPlace
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
 from tests import factories, plugin
@@ -635,6 +638,23 @@ def test_a_full_disk_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tm
     assert "the disk is full: free some room" in error and "set LEANTRAIN_CACHE to a folder on another disk" in error
 
 
+def test_rows_as_json_write_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "results")
+    for each in factories.evidence("lion"):
+        store.append(each, "m")
+    before = sorted(tmp_path.rglob("*"))
+    code, told, _ = called("leaderboard", "--json")
+    assert (code, [row["stack"] for row in json.loads(told)]) == (Exit.FINE, ["lion"])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("reads_none", ["--exact", "--mutants"])
+def test_what_reads_no_records_takes_no_folder_of_them(reads_none: str, tmp_path: Path) -> None:
+    code, _, error = called("claims", "lion", reads_none, "--results", tmp_path)
+    assert code == Exit.USAGE and "--results says where records are" in error
+
+
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])
 def test_json_output_parses(arguments: Sequence[str]) -> None:
     assert json.loads(called(*arguments, "--json")[1])
@@ -648,11 +668,25 @@ def test_compare_prints_a_row_as_json_and_as_text_and_a_dry_run_says_what_is_mis
     code, told, _ = called("compare", "lion", *few, "--timings", 1, "--json")
     assert code == Exit.FINE
     assert json.loads(told)["stack"] == "lion"
+    assert json.loads(told)["modelled_steps"] == []
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
     assert len(plugin.records(tmp_path).lines) == 5
+    place = CountPlace("gpt", "base", "modern", "cuda", "pretrain")
+    known = {"place": place, "stack": "lion", "reference": "baseline"}
+    times = [
+        ModelledTime(**known, gpu="A100-80", step_s=0.1, ratio=0.95, half_width=0.1),
+        ModelledTime(**known, gpu="H100", unavailable="a kernel has no declared cost"),
+        ModelledTime(**known | {"stack": "sam"}, gpu="H100", step_s=9.0, ratio=9.0, half_width=0.1),
+    ]
+    gpu_times.write(gpu_times.GpuTimes(times=times), tmp_path)
     code, told, _ = called("compare", "lion", *few, "--timings", 1)  # from the records: nothing is measured again
     assert code == Exit.FINE
     assert "lion against baseline on gpt" in told
+    of_step = f"({place.title}): a step of ≈100 ms, ≈0.95 of the reference's, [0.86, 1.04]"
+    assert told.splitlines()[-2:] == [
+        f"modelled, not measured, on A100-80 {of_step}",
+        f"modelled, not measured, on H100 ({place.title}): unavailable: a kernel has no declared cost",
+    ]
     code, told, _ = called("run", "-t", "lion", *few, "--timings", 1, "--dry-run")
     assert code == Exit.FINE and told.startswith("nothing is missing")
     _, told, _ = called("run", "-t", "lion", *few, "--timings", 3, "--dry-run")

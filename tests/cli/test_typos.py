@@ -39,6 +39,11 @@ TYPED = {
     "check --against main --slower 120%": "--slower 120%: a slow-down is more than 0% and at most 100%",
     "check --against main --slower nan%": "--slower nan%: a slow-down is more than 0%",
     "check --against main --slower much": "--slower much: a percentage is wanted",
+    "doctor -t lionn": "no technique is called 'lionn'; did you mean lion?",
+    "baselines --power -t lionn": "no technique is called 'lionn'; did you mean lion?",
+    "plan --memory 24GB --model ./nowhere": "--model ./nowhere: no config.json there",
+    "count -t lion --model tests": "--model tests: no config.json there",
+    "list adamx": "did you mean adam",
     "claims lionn": "no technique is called 'lionn'; did you mean lion",
     "leaderboard -t lionn": "no technique is called 'lionn'; did you mean lion",
 }

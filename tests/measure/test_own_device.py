@@ -10,8 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure import own_device
-from suite.measure.own_device import LADDERS, calls, noted, reference_step, sampled, settings_of
+from suite.measure.own_device import samples
+from suite.measure.own_device.calls import LADDERS, calls
+from suite.measure.own_device.samples import noted, sampled
+from suite.measure.own_device.steps import reference_step, settings_of
 from suite.measure.small_steps import traced
 from suite.record.job import Setting
 
@@ -24,8 +26,8 @@ SMALL = replace(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LADDERS, "cpu", SMALL)  # type: ignore[arg-type]
-    monkeypatch.setattr(own_device, "BATCHES", 1)
-    monkeypatch.setattr(own_device, "BATCH_S", 0.0)
+    monkeypatch.setattr(samples, "BATCHES", 1)
+    monkeypatch.setattr(samples, "BATCH_S", 0.0)
 
 
 @pytest.mark.usefixtures("small")
@@ -42,9 +44,9 @@ def test_each_call_runs_one_operator_and_what_a_step_needs_is_among_them() -> No
 
 @pytest.mark.usefixtures("small")
 def test_samples_are_kept_with_why_others_are_none() -> None:
-    samples, refused = sampled("cpu")
-    assert len(samples) > 150 and all(each.seconds > 0 and each.host_s == 0 for each in samples)
-    assert {each.operator.dtype for each in samples} >= {"float32", "bfloat16"}
+    known, refused = sampled("cpu")
+    assert len(known) > 150 and all(each.seconds > 0 and each.host_s == 0 for each in known)
+    assert {each.operator.dtype for each in known} >= {"float32", "bfloat16"}
     assert all(refused.values())
 
 

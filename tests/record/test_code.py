@@ -176,3 +176,26 @@ def test_where_an_import_comes_from_is_no_part_of_a_text(read: Callable[[str], S
     assert texts(read(READ.replace("from m import", "from elsewhere.m import"))) == texts(read(READ))
     assert texts(read(READ.replace("from m import n", "from m import o as n"))) == texts(read(READ))
     assert texts(read(READ.replace("from m import n", "from m import o"))) != texts(read(READ))
+
+
+def test_a_file_read_before_is_as_it_was_read_first_and_a_damaged_copy_is_read_again(
+    read: Callable[[str], Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path / "cache"))
+    first = read(SOURCE)
+    (kept,) = (tmp_path / "cache").rglob("*.json")
+    assert read(SOURCE) == first
+    whole = kept.read_bytes()
+    for damaged in (whole.replace(b"factor", b"faster"), whole[: len(whole) // 2], b""):
+        kept.write_bytes(damaged)
+        assert read(SOURCE) == first
+        assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_none(
+    read: Callable[[str], Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = read(SOURCE)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path / "file"))
+    assert read(SOURCE) == first

@@ -539,6 +539,26 @@ def test_what_no_run_has_is_named_and_left_out_and_blocks_no_board(store, line, 
     assert [each.stack for each in rows_of(records)] == ["x"]
 
 
+def test_a_line_without_members_that_records_got_since_is_read_whole_and_its_damage_is_named(store):
+    """Where it is quick to see that it is as it was written, as much is seen as where it is not."""
+    older = json.loads(counted("x").model_dump_json())
+    del older["numerics"], older["points"][0]["counters"]["host_bytes"]
+
+    def line() -> bytes:
+        return json.dumps(older, separators=(",", ":")).encode()
+
+    assert parse(line()) == counted("x").model_copy(update={"numerics": parse(line()).numerics})
+    flops = older["points"][0]["counters"]["flops"]
+    older["points"][0]["counters"]["flops"] = float(flops)
+    assert parse(line())  # another spelling of the same number
+    older["points"][0]["counters"]["flops"] = str(flops)
+    with pytest.raises(ValueError, match="flops is of another type"):
+        parse(line())
+    older["points"][0]["counters"]["flops"] = flops
+    with pytest.raises(ValueError, match="stands twice"):
+        parse(line().replace(b'"steps":', b'"steps":7,"steps":', 1))
+
+
 def test_a_record_at_which_a_view_fails_is_found_named_and_left_out(store, monkeypatch):
     """Whatever is wrong with it; rows are as if it had never been there."""
     put(store, *evidence("x"), *evidence("y", ruler=False), learned(seed=7))

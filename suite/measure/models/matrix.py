@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -124,9 +125,13 @@ def code_of_all(technique: str) -> str:
     Raises UnknownId.
     """
     task = reference_of(technique)[1]
-    names = sorted(point.name for point in entry_points(group=GROUP))
-    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in names]
+    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in _baselines()]
     return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
+
+
+@cache
+def _baselines() -> list[str]:
+    return sorted(point.name for point in entry_points(group=GROUP))
 
 
 def changed(matrix: ModelsMatrix) -> frozenset[str]:

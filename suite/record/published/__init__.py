@@ -518,22 +518,33 @@ class Traced:
     why_not: str = ""
 
 
+class Traces(Mapping[str, Traced]):
+    """What is traced, by the key of its case. A step of some hundred operators becomes a value when it is asked for:
+    a page asks for few of them."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self._known = known
+        self._values: dict[str, Traced] = {}
+
+    def __getitem__(self, key: str) -> Traced:
+        if key not in self._values:
+            each = self._known[key]
+            step = TracedStep.from_json(each["step"]) if each["step"] else None
+            self._values[key] = Traced(step, each["peak_bytes"], each.get("layer_bytes", 0), each["why_not"])
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 @cache
 def traces(folder: Path = FOLDER) -> Mapping[str, Traced]:
-    """What is traced, by the key of its case."""
+    """What is traced."""
     path = folder / TRACES
-    if not path.is_file():
-        return {}
-    known: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return {
-        key: Traced(
-            TracedStep.from_json(each["step"]) if each["step"] else None,
-            each["peak_bytes"],
-            each.get("layer_bytes", 0),
-            each["why_not"],
-        )
-        for key, each in known.items()
-    }
+    return Traces(json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {})
 
 
 def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:

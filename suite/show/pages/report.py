@@ -28,7 +28,7 @@ from suite.record.gpu_times import GpuTimes
 from suite.record.job import Spelling
 from suite.record.references import Kind
 from suite.record.schema import Counted, Learned
-from suite.record.store import Records, Store
+from suite.record.store import Records, Store, collection_paused
 from suite.show import peers
 from suite.show.models import Shown
 from suite.show.peers import PeerRow
@@ -138,6 +138,11 @@ class Report:
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
         """Reads a results folder: rows of these ``stacks`` on the baselines ``on``, where none are named all but those
         of controls, by which claims are judged."""
+        with collection_paused():
+            return cls._read(folder, stacks, on)
+
+    @classmethod
+    def _read(cls, folder: Path, stacks: Collection[str], on: Collection[str]) -> Report:
         from suite.measure.models import matrix
 
         records, problems = Store(folder).read()
@@ -152,7 +157,11 @@ class Report:
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
         left_out: list[str] = []
-        every, of_packages = peers.apart(rows(records, left_out=left_out), records.timed)
+
+        def wanted(stack: str) -> bool:
+            return not stacks or not named.isdisjoint(Spelling(stack).names)
+
+        every, of_packages = peers.apart(rows(records, wanted, left_out), records.timed)
         chosen = [
             row for row in every if (not stacks or row.stack in stacks) and (not on or row.conditions.baseline in on)
         ]

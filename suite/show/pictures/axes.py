@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from suite.show.pictures.drawing import Line, Mark, Words
 
@@ -32,9 +33,19 @@ class Axis:
 
     def share(self, value: float) -> float:
         """The place of a value between the ends, 0 to 1."""
-        low, high, at = ((math.log(each) if each > 0 else -math.inf) if self.logarithmic else each
-                         for each in (self.low, self.high, value))  # fmt: skip
-        return min(1.0, max(0.0, (at - low) / ((high - low) or 1.0)))
+        low, length = self._scale
+        return min(1.0, max(0.0, (self._scaled(value) - low) / length))
+
+    @cached_property
+    def _scale(self) -> tuple[float, float]:
+        """Where the axis begins, and its length."""
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        return low, (high - low) or 1.0
+
+    def _scaled(self, value: float) -> float:
+        if not self.logarithmic:
+            return value
+        return math.log(value) if value > 0 else -math.inf
 
 
 @dataclass(frozen=True)

@@ -1,52 +1,19 @@
-"""What this device takes: single operators at several sizes, and whole steps of the baselines.
-
-Each operator is called alone, through the dispatcher, and noted by the trace that notes those of a step: so a sample
-is of a signature. On a CPU a call's time is its processor time, in which other processes have no part. On a GPU the
-queue is first filled behind a kernel that spins, so that what is clocked between two events waits for no host; the
-host's own time is clocked apart. The least of several batches of calls is kept: what else runs on a machine only adds.
-
-Constants are not made here (:mod:`suite.judge.step_time.own_device`).
-"""
+"""Operators, each alone, called through the dispatcher at several sizes."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suite.entries.installed import baselines
-from suite.entries.jobs import run_of
-from suite.loop.run import Run
-from suite.measure.at_scale.gpu_time import beside_the_dispatcher
-from suite.measure.evidence import Progress, silent
-from suite.meters.operators import OperatorTrace
-from suite.record.job import BASELINE, RECIPES, Job, Setting, Size
-from suite.record.libraries import versions
-from suite.record.machine import busy_cores, fingerprint
-from suite.record.operators import HOST_ONLY, Operator, TracedStep, fields_of
-from suite.record.own_device import OperatorSample, OwnDevice, ReferenceStep
-from suite.record.placed import CountPlace
+from suite.record.job import Size
 
 aten = torch.ops.aten
 Call = Callable[[], Any]
-BATCHES = 7
-BATCH_S = 2e-3
-"""A batch has as many calls as take so long, one at least."""
-LONGEST_CALL_S = 0.05
-"""Of an operator that takes longer, larger sizes have no sample."""
-SPIN_CYCLES = 20_000_000
-ABOUT = 900
-"""Operators of a type, at all sizes: for a bar alone."""
-STEPS = 12
-"""Of a reference, after as many as make its optimizer's state."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +77,6 @@ class _Maker:
 
     def below(self, limit: int, *shape: int) -> Tensor:
         return torch.randint(limit, shape, device=self.device)
-
-
-# operators ----------------------------------------------------------------------------------------------------------
 
 
 def _pointwise(make: _Maker, n: int, width: int) -> Iterator[Call]:
@@ -292,147 +256,3 @@ def calls(device: str, dtype: torch.dtype) -> Iterator[Call]:
         if dtype is torch.float32:
             yield from _whole(make, n, ladder.width)
     yield from _multiplying(make, ladder)
-
-
-def noted(call: Call) -> Operator:
-    """The signature of what a call runs. Raises ValueError where that is not one operator."""
-    with OperatorTrace() as trace:
-        call()
-    ran = [each for each, count in trace.step() if each.kind != HOST_ONLY for _ in range(count)]
-    if len(ran) != 1:
-        raise ValueError(f"{len(ran)} operators run: {', '.join(each.name for each in ran)}")
-    return ran[0]
-
-
-# clocks -------------------------------------------------------------------------------------------------------------
-
-
-def clocked(call: Call, device: str) -> tuple[float, float]:
-    """Seconds a call on the device, and on its host where that does not wait (0 on a CPU)."""
-    one = _batch(call, 1, device)[0]
-    calls = max(1, min(1000, int(BATCH_S / max(one, 1e-7))))
-    took = [_batch(call, calls, device) for _ in range(BATCHES if one < LONGEST_CALL_S else 1)]
-    return min(each for each, _ in took), min(host for _, host in took)
-
-
-def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:
-    if device == "cpu":
-        began = time.process_time()
-        for _ in range(calls):
-            call()
-        return (time.process_time() - began) / calls, 0.0
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.cuda._sleep(SPIN_CYCLES)  # what follows is in the queue before it runs
-    first.record()
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    host_s = (time.perf_counter() - began) / calls
-    last.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(last) / 1e3 / calls, host_s
-
-
-def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSample], dict[str, str]]:
-    """A sample of each operator at each size and type, and why others have none."""
-    samples: list[OperatorSample] = []
-    refused: dict[str, str] = {}
-    slow: set[str] = set()
-    for at, dtype in enumerate(DTYPES):
-        for done, call in enumerate(calls(device, dtype)):
-            progress((at + min(1.0, done / ABOUT)) / len(DTYPES), f"operators, {dtype}")
-            try:
-                call()
-                operator = noted(call)
-                name = f"{operator.name} {operator.dtype}"
-                if name in slow:
-                    continue
-                seconds, host_s = clocked(call, device)
-            except (
-                RuntimeError,
-                ValueError,
-                TypeError,
-            ) as error:  # named; no constant rests on it
-                refused[f"operator {done} {dtype}"] = str(error).splitlines()[0][:160]
-                continue
-            if seconds > LONGEST_CALL_S:
-                slow.add(name)
-            samples.append(OperatorSample(said=_said(operator), seconds=seconds, host_s=host_s))
-    return samples, refused
-
-
-def _said(operator: Operator) -> str:
-    """The signature, without the shapes that no constant depends on."""
-    kept = operator if operator.kind == "attention" else replace(operator, shapes=())
-    return json.dumps(fields_of(kept), separators=(",", ":"))
-
-
-# whole steps --------------------------------------------------------------------------------------------------------
-
-
-def reference_step(setting: Setting) -> ReferenceStep:
-    """The baseline's step of that setting, traced and clocked."""
-    run = run_of(Job(setting=setting, stack=BASELINE))
-    for _ in range(3):
-        run.train_step(*run.next_batch())
-    step_s, host_s = math.inf, math.inf
-    for _ in range(STEPS):
-        took, asked = _step_s(run)
-        step_s, host_s = min(step_s, took), min(host_s, asked)
-    place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
-    return ReferenceStep(place=place, traced=traced_step(run).as_json(), step_s=step_s, host_s=host_s)
-
-
-def _step_s(run: Run) -> tuple[float, float]:
-    """One step's time, with its batch; and until the host had asked for all of it."""
-    if run.device.type == "cpu":
-        began = time.process_time()
-        run.train_step(*run.next_batch())
-        return time.process_time() - began, 0.0
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    run.train_step(*run.next_batch())
-    asked = time.perf_counter() - began
-    torch.cuda.synchronize()
-    return time.perf_counter() - began, asked
-
-
-def traced_step(run: Run) -> TracedStep:
-    """The operators of one more step of a run, whose tensors have values; what makes its batch is part of it."""
-    trace = OperatorTrace()
-    with trace, beside_the_dispatcher(trace):
-        run.train_step(*run.next_batch())
-    return trace.step()
-
-
-def settings_of(device: str) -> Iterator[Setting]:
-    """The references' settings: each baseline, at the ladder's sizes, under the recipes that compile nothing."""
-    for baseline in baselines():
-        for size in LADDERS[device].sizes:
-            for recipe in RECIPES:
-                if recipe != "compiled":
-                    yield Setting(baseline=baseline, size=size, recipe=recipe, device=device)
-
-
-def measured(device: str, progress: Progress = silent) -> OwnDevice:
-    """Operators and whole steps of this device, with one thread on a CPU, as jobs are timed."""
-    began, load = time.perf_counter(), busy_cores()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        samples, refused = sampled(device, lambda share, what: progress(0.7 * share, what))
-        wanted, references = list(settings_of(device)), []
-        for done, setting in enumerate(wanted):
-            progress(0.7 + 0.3 * done / len(wanted), f"{setting.baseline} {setting.size} {setting.recipe}")
-            references.append(reference_step(setting))
-    finally:
-        torch.set_num_threads(threads)
-    machine = fingerprint(device, 1)
-    facts = machine.facts
-    title = " and ".join(facts["gpu"]["names"]) if facts.get("gpu") else f"{facts['cpu']}, one thread"
-    return OwnDevice(
-        machine=machine.name, title=title, device=device, made=datetime.now(UTC).date().isoformat(),
-        versions=versions(), load=round(load, 2), took_s=round(time.perf_counter() - began, 1), samples=samples,
-        references=references, refused=refused,
-    )  # fmt: skip
