@@ -129,7 +129,7 @@ class Bert(Baseline):
         chosen = labels != IGNORED
         original = shown.where(~chosen, labels)
         likeliest = len(SPECIAL) + predict(batch).logits[..., len(SPECIAL) : CHARACTERS].argmax(-1)
-        rows = (each[:, 1:-1] for each in (original, likeliest, chosen))  # without the framing
+        rows = (row[:, 1:-1] for row in (original, likeliest, chosen))  # without the framing
         samples = []
         for row, guesses, hidden in zip(*rows, strict=True):
             letters = zip(spelled(row), spelled(guesses), hidden.tolist(), strict=True)

@@ -92,7 +92,7 @@ def _read(module: Module) -> Text:
     found: dict[bytes, str] = {}
     for path in module.here().values():
         found |= {hashed(text): text for text in docstrings(path)}
-    texts = [found[each] for each in module.hashes if each in found]
+    texts = [found[digest] for digest in module.hashes if digest in found]
     return Text("\n".join(texts), len(module.hashes) - len(texts))
 
 
@@ -111,9 +111,9 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """Those below a statement, in the source's order; a fifth of the time of a walk through all expressions too."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         below = getattr(node, field, ())
-        for each in below if isinstance(below, list) else ():
-            yield each
-            yield from _statements(each)
+        for statement in below if isinstance(below, list) else ():
+            yield statement
+            yield from _statements(statement)
 
 
 def hashed(text: str) -> bytes:

@@ -59,7 +59,7 @@ def is_instructions(location: str) -> bool:
 
     def look(folder: Path) -> dict[str, bool]:
         first = [entry.content for entries in _parts(location, LOOKED_AT).values() for entry in entries]
-        return {"instructions": any(isinstance(each, Mapping) and FIELDS[0] in each for each in first)}
+        return {"instructions": any(isinstance(example, Mapping) and FIELDS[0] in example for example in first)}
 
     parameters = {"instructions": source.identity(location), "code": _code()}
     return bool(cache.prepared(parameters, look).facts["instructions"])
@@ -74,7 +74,7 @@ def instruction_data(location: str, length: int, tokens: Tokens) -> Data:
     def build(folder: Path) -> dict[str, str]:
         texts = {name: [_text(location, entry) for entry in part] for name, part in _parts(location).items()}
         for name, documents in _divided(location, texts).items():
-            rows = [tokens.row(each, length, framed=False) for each in tokens.encode(documents)]
+            rows = [tokens.row(encoded, length, framed=False) for encoded in tokens.encode(documents)]
             np.save(folder / f"{name}_rows.npy", np.stack([row for row, _ in rows]))
             np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
         return {"name": f"{Path(location).name}, instructions{', letters only' if tokens.letters else ''}"}
@@ -118,7 +118,7 @@ def _entries(location: str, file: Path, several: bool, most: int | None) -> list
     try:
         whole = json.loads(text)
         listed = whole if isinstance(whole, list) else [whole]
-        return [Entry(f"{prefix}entry {number}", each) for number, each in enumerate(listed[:most], 1)]
+        return [Entry(f"{prefix}entry {number}", value) for number, value in enumerate(listed[:most], 1)]
     except (ValueError, RecursionError):
         pass
     entries = []

@@ -63,7 +63,7 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
         if classes < 2:
             raise ValueError(f"{location}: all of {label!r} is one class: there is nothing to tell apart")
         for name, (texts, labels) in parts.items():
-            rows = [tokens.row(each, length, framed=True) for each in _encoded(tokens, texts)]
+            rows = [tokens.row(encoded, length, framed=True) for encoded in _encoded(tokens, texts)]
             np.save(folder / f"{name}_rows.npy", np.stack([row for row, _ in rows]))
             np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
             np.save(folder / f"{name}_labels.npy", labels)
@@ -111,7 +111,7 @@ def _is_text(feature: Any) -> bool:
 def _examples(split: Any, column: str, label: str | None, limit: int) -> Part:
     rows = source._spread(source._labelled(split, label), limit)
     taken = split.select(rows)
-    return [str(each) for each in taken[column]], np.asarray(taken[label], dtype=np.int64)
+    return [str(text) for text in taken[column]], np.asarray(taken[label], dtype=np.int64)
 
 
 def _divided(location: str, parts: dict[str, Part]) -> dict[str, Part]:

@@ -39,12 +39,12 @@ def lines(libraries: Sequence[tuple[str, Sequence[Path]]]) -> Iterator[str]:
         holders = [_holders(version) for version in versions]
         common = set.intersection(*map(set, holders))
         for file, texts in sorted(versions[0].items()):
-            hashes = [each for each in texts if each in common and each not in listed]
-            letters = sum(_letters(texts[each]) for each in hashes)
+            hashes = [digest for digest in texts if digest in common and digest not in listed]
+            letters = sum(_letters(texts[digest]) for digest in hashes)
             if letters < FEWEST_OF_A_MODULE:
                 continue
             listed.update(hashes)
-            files = dict.fromkeys([file, *(holder[each] for each in hashes for holder in holders[1:])])
+            files = dict.fromkeys([file, *(holder[digest] for digest in hashes for holder in holders[1:])])
             yield f"{letters} {urlsafe_b64encode(b''.join(hashes)).decode()} {' '.join(files)}"
 
 
@@ -68,8 +68,8 @@ def _holders(version: dict[str, dict[bytes, str]]) -> dict[bytes, str]:
     """The first file that has each docstring."""
     holders: dict[bytes, str] = {}
     for file, texts in sorted(version.items()):
-        for each in texts:
-            holders.setdefault(each, file)
+        for digest in texts:
+            holders.setdefault(digest, file)
     return holders
 
 

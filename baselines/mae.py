@@ -245,7 +245,7 @@ class Mae(Baseline):
         if patch == FULL.patch:  # as the paper shows them: with each patch's own mean and variance
             variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
             completed = completed * (variance + 1e-6).sqrt() + mean
-        rows = [unpatchified(torch.where(hidden, each, patches), pixels) for each in (torch.zeros(()), completed)]
+        rows = [unpatchified(torch.where(hidden, image, patches), pixels) for image in (torch.zeros(()), completed)]
         return [Sample("shown, completed, original", picture=mosaic(torch.stack([*rows, pixels], dim=1)))]
 
     def families(self) -> Mapping[str, Family]:

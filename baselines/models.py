@@ -83,8 +83,8 @@ def _first_position(model: nn.Module, config: PreTrainedConfig) -> int:
     """
     rows = getattr(config, "max_position_embeddings", None)
     tokens = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
-    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) and each is not tokens]
-    padding = [each.padding_idx for each in tables if each.num_embeddings == rows and each.padding_idx is not None]
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
+    padding = [table.padding_idx for table in tables if table.num_embeddings == rows and table.padding_idx is not None]
     return max(padding) + 1 if padding else 0
 
 

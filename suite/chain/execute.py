@@ -96,8 +96,8 @@ def executed(
                 block.forward = forward
             else:
                 del block.forward
-        for each in executor.weights.values():  # of a pass that did not end
-            each.free()
+        for weight in executor.weights.values():  # of a pass that did not end
+            weight.free()
 
 
 class Slot:
@@ -340,8 +340,8 @@ class ModelPass:
         for block, slot in self.activations.items():
             if block <= index:
                 slot.keep()
-        self.output = [_TENSOR if isinstance(each, Tensor) else each for each in outputs]
-        return tuple(each.detach() for each in outputs if isinstance(each, Tensor))  # these get the model's graph
+        self.output = [_TENSOR if isinstance(output, Tensor) else output for output in outputs]
+        return tuple(output.detach() for output in outputs if isinstance(output, Tensor))  # these get the model's graph
 
     # the way back -------------------------------------------------------------------------------------------------
 
@@ -367,9 +367,11 @@ class ModelPass:
         graph = self.graphs.pop(index)
         graph.slots.clear()
         graph.input = None  # each tensor lives as long as the backward pass needs it
-        flowing = [(end, each) for end, each in zip(graph.ends, gradients, strict=True) if end and each is not None]
+        flowing = [
+            (end, gradient) for end, gradient in zip(graph.ends, gradients, strict=True) if end and gradient is not None
+        ]
         if flowing:
-            torch.autograd.backward([end for end, _ in flowing], [each for _, each in flowing])
+            torch.autograd.backward([end for end, _ in flowing], [gradient for _, gradient in flowing])
         return graph.box.gradient, *(leaf.grad for leaf in graph.others)
 
     # operations ---------------------------------------------------------------------------------------------------
@@ -407,21 +409,23 @@ class ModelPass:
         with self.as_at_first(index, hidden, first), self.replays[index].run():
             if op.kind == "run":
                 with torch.no_grad():
-                    leaves, self.form = tree_flatten(call(hidden, [each.detach() for each in call.differentiable]))
+                    leaves, self.form = tree_flatten(
+                        call(hidden, [argument.detach() for argument in call.differentiable])
+                    )
             else:
                 leaves = self.save(index, hidden, call)
-        leaves = [each.detach() if isinstance(each, Tensor) else each for each in leaves]
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.activations[index + 1] = self.shared(index, leaves[0])
         return leaves
 
     def save(self, index: int, hidden: Tensor, call: BlockCall) -> list[Any]:
         graph = self.graphs[index] = Graph()
-        graph.others = [each.detach().requires_grad_() for each in call.differentiable]
+        graph.others = [argument.detach().requires_grad_() for argument in call.differentiable]
         with torch.enable_grad(), self.packing(index, graph):
             begun = _Entry.apply(torch.empty(0, requires_grad=True), hidden, graph.box)
             leaves, self.form = tree_flatten(call(begun, graph.others))
-        tensors = [each for each in leaves if isinstance(each, Tensor)]
-        graph.ends = [get_gradient_edge(each) if each.requires_grad else None for each in tensors]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        graph.ends = [get_gradient_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
         return leaves
 
     @contextmanager
@@ -433,7 +437,7 @@ class ModelPass:
             return
         block = self.executor.blocks[index]
         stay = [*block.parameters(), *block.buffers(), *filter(torch.is_tensor, self.calls[index].leaves)]
-        staying = {storage._cdata for each in stay for storage in storages(each)}
+        staying = {storage._cdata for tensor in stay for storage in storages(tensor)}
         slots = {_key(self.activations[index].get()): self.activations[index]}
 
         def pack(tensor: Tensor) -> Any:
@@ -497,7 +501,7 @@ class _BlockFunction(torch.autograd.Function):
         ctx.one, ctx.index = one, index
         ctx.set_materialize_grads(False)
         outputs = one.go_there(index, hidden)
-        ctx.mark_non_differentiable(*(each for each in outputs if not each.is_floating_point()))
+        ctx.mark_non_differentiable(*(output for output in outputs if not output.is_floating_point()))
         return outputs
 
     @staticmethod

@@ -48,8 +48,8 @@ def fastest(chain: Chain, budget_bytes: int) -> float:
 def _steps(chain: Chain, state: _State) -> Iterator[tuple[float, int, _State]]:
     """Each operation that may come next: its seconds, its peak above what is alive, and where it leads."""
     turned, due, activations, graphs = state
-    for each in activations:
-        yield 0.0, 0, state._replace(activations=activations - {each})
+    for activation in activations:
+        yield 0.0, 0, state._replace(activations=activations - {activation})
     if not turned and due == chain.depth:
         yield chain.turn_s, chain.turn_peak_bytes, _State(True, due - 1, activations, graphs)
         return

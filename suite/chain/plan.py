@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def time_s(self) -> float:
-        return sum(each.time_s for each in self.predictions)
+        return sum(prediction.time_s for prediction in self.predictions)
 
 
 def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link | None = None) -> Plan:
@@ -112,7 +112,7 @@ def least(chains: Sequence[Chain]) -> Plan:
 def outside(chains: Sequence[Chain]) -> tuple[int, str]:
     """Most bytes alive outside of the blocks, in their turns or beyond them, whatever their schedules; and of what."""
     turns = [(chain.forward_bytes + chain.turn_peak_bytes, chain.turn_of) for chain in chains]
-    return max((chains[0].outside_bytes, chains[0].outside_of), *turns, key=lambda each: each[0])
+    return max((chains[0].outside_bytes, chains[0].outside_of), *turns, key=lambda peak: peak[0])
 
 
 def why_no_schedule(chains: Sequence[Chain], budget_bytes: int) -> str:
@@ -154,7 +154,7 @@ def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int]) -> 
         with suppress(Infeasible):
             plans.append(planned(solver, chains, budget))
     front: list[Plan] = []
-    for plan in sorted(plans, key=lambda each: (each.time_s, each.peak_bytes)):
+    for plan in sorted(plans, key=lambda candidate: (candidate.time_s, candidate.peak_bytes)):
         if not front or plan.peak_bytes < front[-1].peak_bytes:
             front.append(plan)
     return front

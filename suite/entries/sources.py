@@ -3,8 +3,10 @@
 A run of a stack on a baseline begins where jobs become runs (:mod:`suite.entries.jobs`), in the baseline's module and
 those of the techniques. What they use is followed by its names, definition by definition, through all modules of these
 packages; what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions
-and of what the names in them stand for. No module's name is in it, so code may move. Imports inside of functions bring
-what only a GPU needs (Triton's kernels), so they count there and nowhere else.
+and of what the names in them stand for. No module's name is in it, so code may move; nor is what a function calls its
+variables (:mod:`suite.record.names`), so they may be renamed. A function's own name is: of two with one text, each may
+use another. Imports inside of functions bring what only a GPU needs (Triton's kernels), so they count there and nowhere
+else.
 
 What describes (cards, the catalogue) and what records decides no number. Meters count and do not steer, nor does what
 reads recorded steps: these are a layer of their own.
@@ -23,8 +25,9 @@ from pathlib import Path
 from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup, package_folder
 from suite.entries.installed import GROUP
-from suite.record.code import Chain, Source, fields_of_type, read_source
+from suite.record.code import Source, fields_of_type, read_source
 from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
+from suite.record.names import Chain
 from suite.record.schema import Code
 
 LOOP = "suite.entries.jobs"

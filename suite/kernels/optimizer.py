@@ -251,7 +251,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         return lists
 
     def _refuse_what_kernels_do(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> None:
-        if group.get("stochastic_rounding") and any(each.dtype == torch.bfloat16 for each in parameters):
+        if group.get("stochastic_rounding") and any(parameter.dtype == torch.bfloat16 for parameter in parameters):
             raise ValueError(
                 "stochastic rounding is the kernel's, which updates float32 and bfloat16 parameters on a GPU"
             )

@@ -268,7 +268,7 @@ def step(
     ``hyper`` and ``arguments`` are those of `launch`; tensors among them are device scalars. Raises what `groups`
     raises, before anything has changed.
     """
-    scalars = [each for name, each in arguments.items() if isinstance(each, Tensor) and name != "seed"]
+    scalars = [argument for name, argument in arguments.items() if isinstance(argument, Tensor) and name != "seed"]
     for group in groups(tables, changed, (gradients,), scalars):
         launch(kernel, group, hyper, **arguments)
     note_change(*changed)

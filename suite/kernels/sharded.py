@@ -85,7 +85,7 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
         norms.append(norm if whole is None else whole(norm))
     if len(norms) < 2:
         return norms[0] if norms else torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack([each.to(norms[0].device) for each in norms]))
+    return torch.linalg.vector_norm(torch.stack([value.to(norms[0].device) for value in norms]))
 
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:

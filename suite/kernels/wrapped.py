@@ -57,7 +57,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         return self.optimizer.state_dict() | ({"wrapper": own} if own else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict({name: each for name, each in state_dict.items() if name != "wrapper"})
+        self.optimizer.load_state_dict({name: value for name, value in state_dict.items() if name != "wrapper"})
         self._share()
         if "wrapper" in state_dict:
             self.load_own_state(state_dict["wrapper"])

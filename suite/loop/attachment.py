@@ -57,7 +57,9 @@ class Attachment:
         """Asks the techniques for their sites. Raises NotAttached where one names none."""
         self.sites = dict(run.technique.sites(run))
         left = {id(parameter) for parameter in run.model.parameters()}
-        self._own = {name: each for name, each in self._own.items() if id(each) in left}  # others may be freed
+        self._own = {
+            name: parameter for name, parameter in self._own.items() if id(parameter) in left
+        }  # others may be freed
 
     @contextmanager
     def proving(self, run: Run, batch: Batch) -> Iterator[None]:
@@ -80,7 +82,7 @@ class Attachment:
         excused = {id(parameter) for parameter in unused.values()}
         proven = gradients | excused | self._ran
         self._demand(lambda site: site.count > 0 if isinstance(site, Act) else id(site) in proven, "step")
-        cut_off = [name for name, each in self._own.items() if id(each) in silent - excused]
+        cut_off = [name for name, parameter in self._own.items() if id(parameter) in silent - excused]
         if cut_off:
             stack = "+".join(dict.fromkeys(path.partition(".")[0] for path in self.sites))
             raise NotAttached(
@@ -138,11 +140,15 @@ class Attachment:
 
     def _excused(self, run: Run, batch: Batch, silent: Collection[int]) -> dict[str, nn.Parameter]:
         """The ``silent`` parameters that the model itself may leave without a gradient, by name."""
-        own = {name: each for name, each in self._own.items() if id(each) in silent}
+        own = {name: parameter for name, parameter in self._own.items() if id(parameter) in silent}
         inside = {name for name in own if name.startswith(self._blocks)}
         if inside and self.sites:
             inside -= plain_gradients(run, batch)
-            own = {name: each for name, each in own.items() if name in inside or not name.startswith(self._blocks)}
+            own = {
+                name: parameter
+                for name, parameter in own.items()
+                if name in inside or not name.startswith(self._blocks)
+            }
         return own
 
     def _demand(self, did: Callable[[Site], bool], due: Due) -> None:
@@ -186,13 +192,15 @@ def watched_gradients(parameters: Collection[nn.Parameter], optimizer: Optimizer
     """The ids of the parameters that have a gradient: after the block, of those that the optimizer holds, when it
     stepped last; of the others (it may hold shards of them), as soon as autograd has made one."""
     gradients: set[int] = set()
-    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    held = {id(owned) for group in optimizer.param_groups for owned in group["params"]}
 
     def at_the_step(*_: object) -> None:
-        gradients.difference_update(id(each) for each in parameters if id(each) in held and each.grad is None)
+        gradients.difference_update(
+            id(parameter) for parameter in parameters if id(parameter) in held and parameter.grad is None
+        )
 
     handles = [
-        each.register_post_accumulate_grad_hook(lambda parameter: gradients.add(id(parameter))) for each in parameters
+        one.register_post_accumulate_grad_hook(lambda parameter: gradients.add(id(parameter))) for one in parameters
     ]
     handles.append(optimizer.register_step_pre_hook(at_the_step))
     try:

@@ -141,8 +141,10 @@ class Run:
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """The model's own parameters that the optimizer moves, by name; whole, also where it holds shards of them."""
         held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        trainable = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-        return {name: each for name, each in trainable.items() if self.gradients_sharded or id(each) in held}
+        trainable = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {
+            name: parameter for name, parameter in trainable.items() if self.gradients_sharded or id(parameter) in held
+        }
 
     # verbs ----------------------------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class Run:
         batches = self._held_out("test")
         few = batches[:: max(1, len(batches) // SAMPLES)][:SAMPLES]
         with self.predicting() as predict:
-            batch = {name: torch.cat([each[name][:1] for each in few]) for name in few[0]}
+            batch = {name: torch.cat([one[name][:1] for one in few]) for name in few[0]}
             return self.baseline.samples(predict, batch)
 
     @contextmanager

@@ -37,12 +37,12 @@ class Stack(Technique):
 
     def member(self, kind: type[T]) -> T:
         """The stack's one technique of a class. Raises ValueError where there is none, or are several."""
-        (technique,) = (each for each in self.techniques.values() if isinstance(each, kind))
+        (technique,) = (member for member in self.techniques.values() if isinstance(member, kind))
         return technique
 
     def _filling(self, slot: str) -> Technique:
         """The technique that fills a slot; without one, what every technique does there by default."""
-        return next((each for each in self.techniques.values() if overrides(each, slot)), Technique())
+        return next((member for member in self.techniques.values() if overrides(member, slot)), Technique())
 
     def recipe(self, recipe: Recipe) -> Recipe:
         for technique in self.techniques.values():
@@ -119,7 +119,7 @@ class Stack(Technique):
                     f"{name} names no site, so nothing shows that it does anything: return the modules, parameters or "
                     "acts that it works at from its method sites()"
                 )
-            merged |= {f"{name}.{site}": each for site, each in sites.items()}
+            merged |= {f"{name}.{site}": place for site, place in sites.items()}
         return merged
 
     def state(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class SavedActivations:
         def pack_counted(tensor: Tensor) -> _Saved:
             packed = pack(tensor)
             recomputing = torch._C._current_graph_task_id() != -1
-            keys = [] if recomputing else [key for each in tensors_within(packed) for key in self._hold(each)]
+            keys = [] if recomputing else [key for part in tensors_within(packed) for key in self._hold(part)]
             return _Saved(packed, keys, self._release)
 
         return pack_counted

@@ -75,10 +75,10 @@ def free(packet: Any) -> bool:
         return name != "_foreach_mm"
     out_of_place = name.removesuffix("_")
     return FREE.fullmatch(out_of_place) is not None or any(
-        _is_view_or_tagged(getattr(torch.ops.aten, each, None)) for each in (name, out_of_place)
+        _is_view_or_tagged(getattr(torch.ops.aten, own, None)) for own in (name, out_of_place)
     )
 
 
 def _is_view_or_tagged(packet: Any) -> bool:
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-    return any(each.is_view or TAGS & set(each.tags) for each in overloads)
+    return any(overload.is_view or TAGS & set(overload.tags) for overload in overloads)

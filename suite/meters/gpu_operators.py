@@ -211,11 +211,11 @@ def _attention(
     if kind == "flash":
         width = query.shape[-1]
         scale = scale if scale is not None else 1 / math.sqrt(width)
-        operands = [F.pad(each, (0, -width % 8)) if width % 8 else each for each in (query, key, value)]
+        operands = [F.pad(operand, (0, -width % 8)) if width % 8 else operand for operand in (query, key, value)]
         output = aten._scaled_dot_product_flash_attention(*operands, dropout_p, is_causal, False, scale=scale)[0]
         return output[..., :width] if width % 8 else output
     if kind == "efficient":
-        trained = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+        trained = torch.is_grad_enabled() and any(operand.requires_grad for operand in (query, key, value))
         bias = _aligned(mask.expand(*query.shape[:-1], key.shape[-2])) if mask is not None else None
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, trained, dropout_p, is_causal, scale=scale

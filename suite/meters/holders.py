@@ -57,8 +57,8 @@ class Living:
 
     def __init__(self) -> None:
         self._data: tuple[object, ...] = ()
-        self._storages = {each._cdata: weakref.ref(each) for tensor in _tensors() for each in storages(tensor)}
-        self._buffers = {id(each): each for each in _buffers()}
+        self._storages = {storage._cdata: weakref.ref(storage) for tensor in _tensors() for storage in storages(tensor)}
+        self._buffers = {id(buffer): buffer for buffer in _buffers()}
 
     @contextmanager
     def left_out(self, *data: object) -> Iterator[None]:
@@ -77,18 +77,18 @@ class Living:
         here: list[Tensor] = []
         elsewhere: dict[int, int] = {}
         addresses: list[int] = []
-        of_data = {each._cdata for tensor in _within(self._data) for each in storages(tensor)}
+        of_data = {storage._cdata for tensor in _within(self._data) for storage in storages(tensor)}
         for tensor in _tensors():
-            new = [each for each in storages(tensor) if each._cdata not in of_data and not self._knew(each)]
+            new = [storage for storage in storages(tensor) if storage._cdata not in of_data and not self._knew(storage)]
             if tensor.device.type == device.type:
                 here += [tensor] if new else []
             else:
-                elsewhere |= {each._cdata: each.nbytes() for each in new}
+                elsewhere |= {storage._cdata: storage.nbytes() for storage in new}
             if tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor):
-                addresses += [each.data_ptr() for each in storages(tensor)]
-        buffers = [each for each in _buffers() if self._buffers.get(id(each)) is not each]
+                addresses += [storage.data_ptr() for storage in storages(tensor)]
+        buffers = [buffer for buffer in _buffers() if self._buffers.get(id(buffer)) is not buffer]
         known = np.sort(np.array(addresses, dtype=np.int64))  # from now on there is a buffer of ours
-        return Held(tuple(here), sum(elsewhere.values()) + sum(_bytes_of_its_own(each, known) for each in buffers))
+        return Held(tuple(here), sum(elsewhere.values()) + sum(_bytes_of_its_own(buffer, known) for buffer in buffers))
 
     def _knew(self, storage: torch.UntypedStorage) -> bool:
         known = self._storages.get(storage._cdata)
@@ -107,13 +107,15 @@ def held(device: torch.device) -> Held | None:
 def _tensors() -> list[Tensor]:
     """All that the collector knows, but for those that take no memory: those of no device; those without values of a
     trace, where the run's own have some; and the values of those that have none."""
-    every = [each for each in gc.get_objects() if issubclass(type(each), Tensor)]
-    fake = [each for each in every if isinstance(each, FakeTensor)]
+    every = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), Tensor)]
+    fake = [tensor for tensor in every if isinstance(tensor, FakeTensor)]
     mode = active_fake_mode()
-    traced = tree_leaves([list(each.meta.values()) for each in gc.get_objects() if type(each) is Node]) if mode else []
-    left_out = {id(each.constant) for each in fake} | {id(each) for each in fake if each.fake_mode is not mode}
-    left_out |= {id(each) for each in traced}  # what a graph says of its values
-    return [each for each in every if id(each) not in left_out and each.device.type != "meta"]
+    traced = tree_leaves([list(node.meta.values()) for node in gc.get_objects() if type(node) is Node]) if mode else []
+    left_out = {id(tensor.constant) for tensor in fake} | {
+        id(tensor) for tensor in fake if tensor.fake_mode is not mode
+    }
+    left_out |= {id(tensor) for tensor in traced}  # what a graph says of its values
+    return [tensor for tensor in every if id(tensor) not in left_out and tensor.device.type != "meta"]
 
 
 def _buffers() -> list[Buffer]:
@@ -123,10 +125,10 @@ def _buffers() -> list[Buffer]:
     while objects:
         referred = gc.get_referents(*objects)
         kinds = {kind for kind in set(map(type, referred)) if issubclass(kind, BUFFERS)}
-        found += [each for each in referred if type(each) in kinds]
-        objects = [each for each in referred if type(each) in (dict, tuple) and not gc.is_tracked(each)]
-    owners = (_owner(each) for each in found)
-    return list({id(each): each for each in owners if isinstance(each, BUFFERS)}.values())
+        found += [referent for referent in referred if type(referent) in kinds]
+        objects = [referent for referent in referred if type(referent) in (dict, tuple) and not gc.is_tracked(referent)]
+    owners = (_owner(buffer) for buffer in found)
+    return list({id(owner): owner for owner in owners if isinstance(owner, BUFFERS)}.values())
 
 
 def _within(objects: Sequence[object]) -> list[Tensor]:
@@ -134,14 +136,14 @@ def _within(objects: Sequence[object]) -> list[Tensor]:
     namespaces = {id(vars(module)) for module in list(sys.modules.values())}
     waiting, seen, tensors = list(objects), set[int](), list[Tensor]()
     while waiting:
-        each = waiting.pop()
-        if id(each) in seen or id(each) in namespaces or isinstance(each, type | ModuleType):
+        thing = waiting.pop()
+        if id(thing) in seen or id(thing) in namespaces or isinstance(thing, type | ModuleType):
             continue
-        seen.add(id(each))
-        if isinstance(each, Tensor):
-            tensors.append(each)
+        seen.add(id(thing))
+        if isinstance(thing, Tensor):
+            tensors.append(thing)
         else:
-            waiting += gc.get_referents(each)
+            waiting += gc.get_referents(thing)
     return tensors
 
 

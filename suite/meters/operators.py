@@ -156,7 +156,7 @@ class OperatorTrace(TorchDispatchMode):
     def step(self) -> TracedStep:
         """What ran, by signature."""
         return step_of(
-            (each.signature() for each in _fused(self._events)), dict(self._uncosted), tuple(self._undeclared)
+            (event.signature() for event in _fused(self._events)), dict(self._uncosted), tuple(self._undeclared)
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -221,7 +221,10 @@ class OperatorTrace(TorchDispatchMode):
         args, kwargs = call
         reads, made = self._sizes(inputs), self._sizes(outputs)
         schema = func._schema.arguments
-        given = [*zip(schema, args), *((each, kwargs[each.name]) for each in schema if each.name in kwargs)]
+        given = [
+            *zip(schema, args),
+            *((argument, kwargs[argument.name]) for argument in schema if argument.name in kwargs),
+        ]
         targets = [leaf for argument, value in given if argument.is_write for leaf in _tensors(value)]
         writes = self._sizes(targets) | {number: size for number, size in made.items() if number not in reads}
         only_written = [leaf for argument, value in given if argument.is_out for leaf in _tensors(value)]
@@ -268,13 +271,13 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _dtype(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    floating = [each for each in inputs if each.is_floating_point()]
+    floating = [tensor for tensor in inputs if tensor.is_floating_point()]
     tensors = floating or [*inputs, *outputs]
     return _short(tensors[0].dtype) if tensors else "float32"
 
 
 def _differing(inputs: Sequence[Tensor]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(_short(each.dtype) for each in inputs))
+    names = tuple(dict.fromkeys(_short(tensor.dtype) for tensor in inputs))
     return names if len(names) > 1 else ()
 
 
@@ -340,9 +343,9 @@ def _one_kernel(group: Sequence[_Event], last: Mapping[int, int], end: int) -> _
                 reads[number] = max(reads.get(number, 0), size)
         made |= event.writes
     writes = {number: size for number, size in made.items() if last.get(number, end) >= end}
-    reducing = [each for each in group if each.operator.kind in ("reduction", "norm", "softmax")]
-    passes = len({max(each.writes.values(), default=0) for each in reducing})
+    reducing = [event for event in group if event.operator.kind in ("reduction", "norm", "softmax")]
+    passes = len({max(event.writes.values(), default=0) for event in reducing})
     first = group[0].operator
-    names = "+".join(dict.fromkeys(each.operator.name for each in group))
+    names = "+".join(dict.fromkeys(event.operator.name for event in group))
     operator = Operator(names, "fused", first.phase, first.dtype, kernels=max(1, min(passes, 3)), compiled=True)
     return _Event(operator, reads, writes)

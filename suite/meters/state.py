@@ -53,12 +53,12 @@ def state_tensors(optimizer: Any) -> Iterator[Tensor]:
     parameters themselves, not their gradients, and no one-element tensor (step counters, learning rates).
     """
     seen: set[int] = set()
-    nest = [each for outer in _optimizers_in(optimizer) for each in _nest(outer, seen)]
-    parameters = [p for each in nest for group in each.param_groups for p in group["params"]]
+    nest = [inner for outer in _optimizers_in(optimizer) for inner in _nest(outer, seen)]
+    parameters = [p for inner in nest for group in inner.param_groups for p in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
     foreign = {storage._cdata for tensor in (*parameters, *gradients) for storage in storages(tensor)}
-    for each in nest:
-        for name, value in getattr(each, "__dict__", {}).items():
+    for inner in nest:
+        for name, value in getattr(inner, "__dict__", {}).items():
             if name in DESCRIPTIVE_ATTRIBUTES or any(True for _ in _optimizers_in(value)):
                 continue
             for tensor in tensors_within(value):

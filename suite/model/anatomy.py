@@ -230,13 +230,17 @@ class Anatomy:
     def head(self) -> tuple[Part, ...]:
         """Output layers: linear layers outside the blocks that leave the residual stream's width."""
         linears = tuple(part for part in self._outside() if is_linear(part.module))
-        widths = {stack.width for stack in self.stacks} | {each.module.embedding_dim for each in self.embeddings}
+        widths = {stack.width for stack in self.stacks} | {
+            embedding.module.embedding_dim for embedding in self.embeddings
+        }
         leaving = tuple(part for part in linears if out_features(part.module) not in widths)
         return leaving or linears[-1:]
 
     def _outside(self) -> Iterator[Part]:
         inside = {id(stack.container) for stack in self.stacks}
-        yield from _outermost(self.model, "", lambda each: is_linear(each) or isinstance(each, nn.Embedding), inside)
+        yield from _outermost(
+            self.model, "", lambda module: is_linear(module) or isinstance(module, nn.Embedding), inside
+        )
 
     # changing it ------------------------------------------------------------------------------------------------
 
@@ -323,7 +327,9 @@ def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequenti
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
             children = list(module)
             if len({type(child) for child in children}) == 1 and all(map(_looks_like_block, children)):
-                containers = [(outer, each) for outer, each in containers if outer and not path.startswith(f"{outer}.")]
+                containers = [
+                    (outer, container) for outer, container in containers if outer and not path.startswith(f"{outer}.")
+                ]
                 containers.append((path, module))
     return containers
 
@@ -345,7 +351,9 @@ def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> BlockStack:
 def _width(block: nn.Module) -> int:
     """The size that most of the block's linear layers read or write (not SwinV2's first: it makes a position bias)."""
     linears = [part.module for part in _outermost(block, "", is_linear)]
-    return Counter(size for each in linears for size in (in_features(each), out_features(each))).most_common(1)[0][0]
+    return Counter(size for linear in linears for size in (in_features(linear), out_features(linear))).most_common(1)[
+        0
+    ][0]
 
 
 def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
@@ -364,9 +372,9 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
     outputs = [_output(parts, width, taken) for parts in by_attention.values()]
     mlp_output = _output(mlp, width, set())
     norms = tuple(
-        Part(f"{path}.{name}", each)
-        for name, each in module.named_modules()
-        if "norm" in type(each).__name__.lower() and not any(each.children()) and _spans(each, width)
+        Part(f"{path}.{name}", norm)
+        for name, norm in module.named_modules()
+        if "norm" in type(norm).__name__.lower() and not any(norm.children()) and _spans(norm, width)
     )
     return Block(
         path=path,

@@ -101,7 +101,7 @@ class AttentionSites:
     @contextmanager
     def swapped(self, function: AttentionFunction) -> Iterator[None]:
         """:meth:`swap` for a while; what was there before comes back."""
-        names = [each._attn_implementation for each in self.named]
+        names = [configuration._attn_implementation for configuration in self.named]
         flags = [module.fused_attn for module in self.flagged]
         forwards = [vars(module).get("forward") for module in self.direct]
         self.swap(function)

@@ -49,7 +49,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {each.device for each in model.parameters() if each.is_cuda}
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=devices, enabled=not any(map(lacks_values, model.parameters()))):
         try:
             yield
@@ -70,30 +70,32 @@ def untrained(model: nn.Module, accumulated: Literal["none", "held", "all"] = "n
         accumulated: the gradients that are there as it begins: none, those that are there now, or those of all
             trainable parameters. Passes add to them; they are put back from copies on the CPU.
     """
-    trained = [each for each in model.parameters() if each.requires_grad]
-    before = [(each, each.grad, each._post_accumulate_grad_hooks or {}) for each in trained]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    before = [(parameter, parameter.grad, parameter._post_accumulate_grad_hooks or {}) for parameter in trained]
     arrived = [dict(hooks) for _, _, hooks in before]
     copies = [
-        None if each.grad is None else each.grad.to("cpu", copy=True) for each in trained if accumulated != "none"
+        None if parameter.grad is None else parameter.grad.to("cpu", copy=True)
+        for parameter in trained
+        if accumulated != "none"
     ]
     try:
-        for each, _, hooks in before:
+        for parameter, _, hooks in before:
             hooks.clear()
             if accumulated == "none":
-                each.grad = None
-            elif accumulated == "all" and each.grad is None:
-                each.grad = torch.zeros_like(each)
+                parameter.grad = None
+            elif accumulated == "all" and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         with undisturbed(model), torch.enable_grad():
             if not model.training:
                 model.train()
             yield
     finally:
-        for (each, gradient, hooks), kept in zip(before, arrived, strict=True):
-            each.grad = gradient
+        for (parameter, gradient, hooks), kept in zip(before, arrived, strict=True):
+            parameter.grad = gradient
             hooks.update(kept)
-        for each, copy in zip(trained, copies, strict=False):
-            if copy is not None and each.grad is not None:
-                each.grad.copy_(copy)
+        for parameter, copy in zip(trained, copies, strict=False):
+            if copy is not None and parameter.grad is not None:
+                parameter.grad.copy_(copy)
 
 
 def lacks_values(tensor: Tensor) -> bool:

@@ -70,8 +70,8 @@ def _seen(parts: Anatomy, stack: BlockStack) -> Pin:
         if DEPTH.search(name) and not name.startswith("_") and _states(value, stack.depth)
     )
     stateless = [_stateless(block) for block in blocks]
-    differing = [name for name in stateless[0] if len({_settings(each.get(name)) for each in stateless}) > 1]
-    by_position = tuple({name: each[name] for name in differing if name in each} for each in stateless)
+    differing = [name for name in stateless[0] if len({_settings(settings.get(name)) for settings in stateless}) > 1]
+    by_position = tuple({name: settings[name] for name in differing if name in settings} for settings in stateless)
     return Pin(False, names, _index_attributes(blocks), by_position)
 
 
@@ -121,13 +121,13 @@ def check_alike(stack: BlockStack) -> None:
 def _design(block: nn.Module, indices: Indices) -> dict[str, Any]:
     """What a block is, by name, but for the values that it learns, its position, and its modules without parameters."""
     stateless = _stateless(block)
-    design: dict[str, Any] = {name: tuple(each.shape) for name, each in block.named_parameters()}
+    design: dict[str, Any] = {name: tuple(parameter.shape) for name, parameter in block.named_parameters()}
     for name, module in block.named_modules():
         if name in stateless:
             continue
         design[f"{name} (class)"] = type(module)
         own = {key: value for key, value in _plain(module).items() if key not in indices.get(name, ())}
-        buffers = {key: None if each is None else tuple(each.shape) for key, each in module._buffers.items()}
+        buffers = {key: None if buffer is None else tuple(buffer.shape) for key, buffer in module._buffers.items()}
         design |= {f"{name}.{key}".lstrip("."): value for key, value in (own | buffers).items()}
     return design
 
@@ -181,7 +181,7 @@ def _above(model: nn.Module, path: str) -> list[Any]:
 def _states(value: Any, depth: int) -> bool:
     """Whether a value may be a stack's depth, or a list of one word for each of its layers."""
     if isinstance(value, list):
-        return len(value) == depth and all(isinstance(each, str) for each in value)
+        return len(value) == depth and all(isinstance(item, str) for item in value)
     return type(value) is int and value == depth
 
 

@@ -43,12 +43,12 @@ def embedded(model: nn.Module, forward: Forward) -> Tensor:
 def nothing_hidden(model: nn.Module) -> Iterator[None]:
     """While active, a masked auto-encoder's encoder gets all patches."""
     configurations = {id(own): own for module in model.modules() if (own := getattr(module, "config", None))}
-    hiding = [each for each in configurations.values() if hasattr(each, HIDDEN_SHARE)]
-    shares = [getattr(each, HIDDEN_SHARE) for each in hiding]
+    hiding = [configuration for configuration in configurations.values() if hasattr(configuration, HIDDEN_SHARE)]
+    shares = [getattr(configuration, HIDDEN_SHARE) for configuration in hiding]
     try:
-        for each in hiding:
-            setattr(each, HIDDEN_SHARE, 0.0)
+        for configuration in hiding:
+            setattr(configuration, HIDDEN_SHARE, 0.0)
         yield
     finally:
-        for each, share in zip(hiding, shares, strict=True):
-            setattr(each, HIDDEN_SHARE, share)
+        for configuration, share in zip(hiding, shares, strict=True):
+            setattr(configuration, HIDDEN_SHARE, share)

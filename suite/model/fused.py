@@ -39,7 +39,7 @@ def unfused_attention(model: nn.Module, blocks: Sequence[Block], forward: Forwar
         stack.enter_context(_Calls(lambda reason: calls[inside[-1]].append(reason) if inside else None))
         model.train()
         forward()
-    reasons = {path: next(filter(None, each), "") for path, each in calls.items()}
+    reasons = {path: next(filter(None, answers), "") for path, answers in calls.items()}
     return {path: reasons[path] or OWN_CODE for path in calls if reasons[path] or not calls[path]}
 
 

@@ -57,8 +57,8 @@ def head_of(parts: Anatomy, forward: Forward) -> Head:
             f"cannot tell what makes the logits of {type(parts.model).__name__}: no module outside of its blocks gives "
             "them; use a model whose output layer is its last step"
         )
-    _check_by_position(parts.model, [each.part for each in chain], chain[0].given)
-    return Head(tuple(each.part for each in chain), logits.shape[-1])
+    _check_by_position(parts.model, [traced.part for traced in chain], chain[0].given)
+    return Head(tuple(traced.part for traced in chain), logits.shape[-1])
 
 
 def _pass(parts: Anatomy, forward: Forward) -> tuple[Tensor, list[_Ran]]:
@@ -66,7 +66,7 @@ def _pass(parts: Anatomy, forward: Forward) -> tuple[Tensor, list[_Ran]]:
     ran: list[_Ran] = []
 
     def note(part: Part, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
         alone = len(tensors) == len(args) + len(kwargs) == 1
         if isinstance(output, Tensor):
             ran.append(_Ran(part, tensors[0] if alone else None, output))
@@ -75,7 +75,10 @@ def _pass(parts: Anatomy, forward: Forward) -> tuple[Tensor, list[_Ran]]:
     with ExitStack() as stack, torch.no_grad():
         stack.enter_context(undisturbed(parts.model))
         for path, module in parts.model.named_modules():
-            if not any(f"{each}.".startswith(f"{path}.") or path.startswith(f"{each}.") for each in paths) and path:
+            if (
+                not any(f"{of_stack}.".startswith(f"{path}.") or path.startswith(f"{of_stack}.") for of_stack in paths)
+                and path
+            ):
                 hook = module.register_forward_hook(partial(note, Part(path, module)), with_kwargs=True)
                 stack.callback(hook.remove)
         parts.model.eval()

@@ -39,7 +39,7 @@ def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward)
     with ExitStack() as context:
         context.enter_context(torch.enable_grad())
         context.enter_context(undisturbed(model))
-        for frozen in (each for each in outside if not each.requires_grad):
+        for frozen in (parameter for parameter in outside if not parameter.requires_grad):
             frozen.requires_grad_()
             context.callback(frozen.requires_grad_, False)
         for stack in stacks:
@@ -56,11 +56,13 @@ def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward)
         taken: set[int] = set()
         found = []
         for stack in stacks:
-            free = [each for each in outside if id(each) not in taken]
+            free = [parameter for parameter in outside if id(parameter) not in taken]
             start = hidden[stack.path].sum()
             gradients = torch.autograd.grad(start, free, retain_graph=True, allow_unused=True) if free else ()
-            makers = tuple(each for each, gradient in zip(free, gradients, strict=True) if gradient is not None)
-            taken |= {id(each) for each in makers}
+            makers = tuple(
+                parameter for parameter, gradient in zip(free, gradients, strict=True) if gradient is not None
+            )
+            taken |= {id(maker) for maker in makers}
             found.append(Beginning(hidden[stack.path].detach(), makers))
     return found
 

@@ -58,7 +58,7 @@ def picture_row(parts: Anatomy, forward: Forward) -> PictureRow:
         raise ValueError(f"the blocks of {name} read no rows [batch, tokens, width]: use a plain vision Transformer")
     leading = rows[0][1] - patches[0]
     if leading < 0:
-        counts = {each.shape[1] - patches[0] for each in _tables(parts.model, inside)} & set(range(MOST_EXTRA + 1))
+        counts = {table.shape[1] - patches[0] for table in _tables(parts.model, inside)} & set(range(MOST_EXTRA + 1))
         if len(counts) != 1:
             raise ValueError(f"cannot tell how many tokens of {name} are no patches: it has no one table of positions")
         (leading,) = counts

@@ -119,7 +119,9 @@ def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
 
 def picture_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The pictures [batch, channels, side, side] among a model's arguments."""
-    return next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.ndim == 4)
+    return next(
+        argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor) and argument.ndim == 4
+    )
 
 
 def _outside(model: nn.Module) -> tuple[Any, ...]:

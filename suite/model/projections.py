@@ -74,12 +74,12 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
         moved[role] = [_moving(part.module, gradient) for part, gradient in zip(layers, gradients, strict=True)]
     rows: dict[Role, tuple[str, Numbers, bool]] = {}
     for role in ROLES:
-        making = [index for index, each in enumerate(moved[role]) if len(each)]
+        making = [index for index, rows in enumerate(moved[role]) if len(rows)]
         others = {role_: moved[role_] for role_ in ROLES if role_ != role}
         if len(making) != 1:
             raise ValueError(f"cannot tell which weights make the {role} of {block.path}: {len(making)} layers move it")
         index = making[0]
-        shared = [name for name, each in others.items() if torch.isin(moved[role][index], each[index]).any()]
+        shared = [name for name, other in others.items() if torch.isin(moved[role][index], other[index]).any()]
         if shared:
             raise ValueError(f"the rows that make the {role} of {block.path} make its {shared[0]}, too")
         rows[role] = paths[index], _numbers(moved[role][index]), paths[index] not in replica.outputs
@@ -132,5 +132,5 @@ class AttentionInputs(TorchFunctionMode):
 
 def _factors(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """The two tensors that a product is of; what baddbmm adds to it comes first."""
-    left, right = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)][-2:]
+    left, right = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)][-2:]
     return left, right

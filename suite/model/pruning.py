@@ -48,7 +48,7 @@ class Units:
 
     def inside(self, path: str) -> Units:
         """These units, of a block at ``path``."""
-        rows = {f"{path}.{name}": each for name, each in self.rows.items()}
+        rows = {f"{path}.{name}": row for name, row in self.rows.items()}
         return Units(f"{path}.{self.joint}", f"{path}.{self.owner}".rstrip("."), self.count, self.size, rows)
 
 
@@ -165,7 +165,7 @@ def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Seque
     weights = [replica.values[names[id(layer.weight)]] for layer in layers]
     count = columns.shape[-2]
     owners = [torch.zeros(out_features(layer), dtype=torch.int64) for layer in layers]
-    moving = [torch.zeros(len(each), dtype=torch.bool) for each in owners]
+    moving = [torch.zeros(len(own), dtype=torch.bool) for own in owners]
     for digit in range(max(1, (count - 1).bit_length())):
         moved: list[list[Tensor]] = []
         for value in (0, 1):
@@ -173,7 +173,7 @@ def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Seque
             gradients = replica.gradients(columns[..., chosen, :], weights) if chosen else [None] * len(weights)
             moved.append([_moving(layer, gradient) for layer, gradient in zip(layers, gradients, strict=True)])
         for index, part in enumerate(makers):
-            zero, one = (each[index] for each in moved)
+            zero, one = (by_layer[index] for by_layer in moved)
             if bool((zero & one).any()):
                 raise ValueError(
                     f"rows of {part.path} serve several of the units that {block.path} joins (grouped queries do): "

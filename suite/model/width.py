@@ -98,7 +98,7 @@ def layout(model: nn.Module, forward: Forward, axes: Collection[Axis] = AXES) ->
         layers |= _mlp_layers(block)
     if {"residual", "heads"} & set(axes):
         if len(parts.stacks) > 1:
-            paths = " and ".join(each.path for each in parts.stacks)
+            paths = " and ".join(level.path for level in parts.stacks)
             raise ValueError(f"{paths} are several stacks of blocks, whose widths hang together: use a model of one")
         for block, made in zip(stack.blocks, projection_rows(model, stack.blocks, forward), strict=True):
             layers |= _attention_layers(block, stack, made)
@@ -111,7 +111,7 @@ def layout(model: nn.Module, forward: Forward, axes: Collection[Axis] = AXES) ->
                 wanted = tuple(role if role and role.axis in axes else None for role in roles)
                 uses.setdefault(id(parameter), []).append(wanted)
     roles_of = {name: _shared(uses[id(parameter)], name) for name, parameter in model.named_parameters()}
-    if any(len(set(each)) > 1 for each in uses.values()):
+    if any(len(set(wanted)) > 1 for wanted in uses.values()):
         own = set(map(id, _last_norm(model, stack, forward)._parameters.values()))
         for name, parameter in model.named_parameters():
             if id(parameter) in own:
@@ -131,7 +131,7 @@ def _attention_layers(block: Block, stack: BlockStack, made: Mapping[Any, Rows])
             size = _whole(in_features(part.module), stack.heads, part)
             layers[_bare(part.module)] = residual, Role("heads", stack.heads, grain=size, read=True)
             continue
-        own = [each.rows for each in made.values() if each.layer.path == part.path]
+        own = [projection.rows for projection in made.values() if projection.layer.path == part.path]
         if not own:
             raise ValueError(f"{part.path} makes neither queries, keys nor values: nothing tells what its rows are")
         one_after_another = all(isinstance(rows, range) for rows in own)
@@ -189,7 +189,7 @@ def _roles(module: nn.Module, name: str, parameter: nn.Parameter, residual: Role
 
 def _shared(uses: Sequence[Roles], name: str) -> Roles:
     """The roles of a parameter that several modules may hold: one that some write and others read is written."""
-    written = {tuple(role and replace(role, read=False) for role in each) for each in uses}
+    written = {tuple(role and replace(role, read=False) for role in roles) for roles in uses}
     if len(written) > 1:
         raise ValueError(f"{name} is shared by layers that hold different things in it: use a model that shares none")
     return uses[0] if len(set(uses)) == 1 else written.pop()
@@ -202,7 +202,7 @@ def _last_norm(model: nn.Module, stack: BlockStack, forward: Forward) -> nn.Modu
     def note(module: nn.Module, *_: Any) -> None:
         ran.append(module)
 
-    inside = {id(each) for each in stack.container.modules()}
+    inside = {id(member) for member in stack.container.modules()}
     norms = [
         module
         for module in model.modules()
@@ -270,9 +270,9 @@ def narrow(model: nn.Module, layout: Layout, times: Mapping[Axis, int]) -> Narro
     for axis, n in times.items():
         count, unit = counts[axis].count, {"residual": "numbers", "heads": "heads", "units": "MLP units"}[axis]
         if count % n:
-            fitting = ", ".join(str(each) for each in range(1, count + 1) if count % each == 0)
+            fitting = ", ".join(str(divisor) for divisor in range(1, count + 1) if count % divisor == 0)
             raise ValueError(f"{stack.path} has {count} {unit}, which {n} does not divide: use one of {fitting}")
-    values = {name: _kept(each.detach(), layout[name], times) for name, each in model.named_parameters()}
+    values = {name: _kept(parameter.detach(), layout[name], times) for name, parameter in model.named_parameters()}
     replace_parameters(model, values)
     stated = list(_stated(model, counts, times))
     for holder, name, _, smaller in stated:

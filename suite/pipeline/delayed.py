@@ -40,7 +40,7 @@ class Delayed:
         correction: Correction | None = None,
         before_step: Callable[[int, Sequence[nn.Parameter]], None] = lambda stage, parameters: None,
     ) -> None:
-        self.parameters = {name: each for name, each in model.named_parameters() if name in stage_of}
+        self.parameters = {name: parameter for name, parameter in model.named_parameters() if name in stage_of}
         self.stage_of, self.delay, self.optimizer = stage_of, delay, optimizer
         self.correction, self.before_step = correction, before_step
         self.history: deque[dict[str, Tensor]] = deque([self._copy()])
@@ -59,11 +59,11 @@ class Delayed:
         newest, found = self.history[-1], []
         for place, loss_of in enumerate(losses):
             late = {name: self.delay(self.stage_of[name], place) for name in self.parameters}
-            self._fill({name: self._at(name, each.forward) for name, each in late.items()})
+            self._fill({name: self._at(name, delay.forward) for name, delay in late.items()})
             loss = loss_of()
-            backward = {name: self._at(name, each.backward) for name, each in late.items()}
+            backward = {name: self._at(name, delay.backward) for name, delay in late.items()}
             if self.correction is not None:
-                backward = {name: self.correction(name, each, self.stage_of[name]) for name, each in backward.items()}
+                backward = {name: self.correction(name, value, self.stage_of[name]) for name, value in backward.items()}
             self._fill(backward)
             (loss / len(losses)).backward()
             found.append(loss.item())

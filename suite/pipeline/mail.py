@@ -90,9 +90,9 @@ class Mail:
 
     def put_back(self, waiting: list[dict[str, object]]) -> None:
         """The inverse of :meth:`waiting`."""
-        for each in waiting:
-            letter = Letter(str(each["kind"]), int(each["stage"]), int(each["micro"]))  # type: ignore[call-overload]
-            self.expected[letter] = each["message"], None  # type: ignore[assignment]
+        for entry in waiting:
+            letter = Letter(str(entry["kind"]), int(entry["stage"]), int(entry["micro"]))  # type: ignore[call-overload]
+            self.expected[letter] = entry["message"], None  # type: ignore[assignment]
 
     def _tag(self, letter: Letter) -> int:
         kind = KINDS.index(letter.kind)

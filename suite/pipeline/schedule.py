@@ -49,8 +49,8 @@ class PipelineSchedule:
 
     def program(self, steps: int) -> Program:
         """The first ``steps`` training steps."""
-        each = [self.step(number) for number in range(steps)]
-        return [[op for step in each for op in step[rank]] for rank in range(self.ranks)]
+        by_step = [self.step(number) for number in range(steps)]
+        return [[op for step in by_step for op in step[rank]] for rank in range(self.ranks)]
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages whose weights a rank holds."""
@@ -136,14 +136,14 @@ def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
     forward: dict[int, int] = {}
     waiting: dict[int, int] = {}
     found: dict[int, Delay] = {}
-    for op in (each for each in ops if each.stage == stage):
+    for op in (op for op in ops if op.stage == stage):
         if op.kind == "forward":
             forward[op.micro] = op.version
         elif op.kind == "backward":
             waiting[op.micro] = op.version
         else:
             before = op.version - 1
-            found |= {each: Delay(before - forward[each], before - at) for each, at in waiting.items()}
+            found |= {micro: Delay(before - forward[micro], before - at) for micro, at in waiting.items()}
             waiting = {}
     return found
 

@@ -225,7 +225,7 @@ class _PipelineClock:
         start = self.now
         if self.link:
             hops = self.costs.reductions * 2 * (len(self.program) - 1)
-            start = max(each.sent(Time(self.costs.joint), start) for each in self.uplinks)
+            start = max(uplink.sent(Time(self.costs.joint), start) for uplink in self.uplinks)
             start += hops * Time(self.link.latency_s)
         for rank, ops in enumerate(self.program):
             updates = takewhile(lambda op: op.kind == "update", ops[self.following[rank] :])

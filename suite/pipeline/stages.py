@@ -97,7 +97,7 @@ class Stages:
     def keep(self, model: nn.Module, stages: Sequence[int]) -> None:
         """Leaves in the model the parameters of these stages alone."""
         kept = frozenset[str]().union(*(self.used[stage] for stage in stages))
-        wanted = {id(each) for name, each in model.named_parameters() if name in kept}
+        wanted = {id(weight) for name, weight in model.named_parameters() if name in kept}
         for module in model.modules():
             for name, parameter in list(module._parameters.items()):
                 if parameter is not None and id(parameter) not in wanted:
@@ -137,11 +137,11 @@ class Stages:
     def whole(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A model of its own, with these values."""
         model = copy.deepcopy(self.skeleton)
-        for name, each in list(model.named_parameters()):
-            filled = nn.Parameter(parameters[name], each.requires_grad)
+        for name, old in list(model.named_parameters()):
+            filled = nn.Parameter(parameters[name], old.requires_grad)
             for module in model.modules():
                 for own, parameter in module._parameters.items():
-                    if parameter is each:
+                    if parameter is old:
                         module._parameters[own] = filled
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
@@ -164,7 +164,8 @@ def _forward_of(block: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 def without_values(model: nn.Module) -> nn.Module:
     """A copy whose parameters have shapes alone, tied where the model's are."""
     empty = {
-        id(each): nn.Parameter(torch.empty_like(each, device="meta"), each.requires_grad) for each in model.parameters()
+        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        for parameter in model.parameters()
     }
     return copy.deepcopy(model, dict(empty))
 
@@ -180,13 +181,13 @@ def cut(model: nn.Module, stages: int, forward: Forward, examples: int) -> Stage
     """
     parts = anatomy(model)
     blocks = parts.every_block
-    ranges = balanced([sum(each.numel() for each in block.module.parameters()) for block in blocks], stages)
+    ranges = balanced([sum(parameter.numel() for parameter in block.module.parameters()) for block in blocks], stages)
     seen = _Trial(model, parts, [end - 1 for _, end in ranges[:-1]])
     with seen.watching():
         seen.roots.append(forward())
     seen.check(examples)
     used = _used(model, seen.roots)
-    handed = [Shape(tuple(each.shape[1:]), each.dtype) for each in seen.roots[:-1]]
+    handed = [Shape(tuple(root.shape[1:]), root.dtype) for root in seen.roots[:-1]]
     return Stages(
         [block.module for block in blocks], ranges, used, handed, seen.extras, without_values(model),
         _owners_of_buffers(model, blocks, ranges, used),
@@ -209,7 +210,7 @@ class _Trial:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(undisturbed(self.model))
-            for frozen in (each for each in self.model.parameters() if not each.requires_grad):
+            for frozen in (parameter for parameter in self.model.parameters() if not parameter.requires_grad):
                 frozen.requires_grad_()
                 stack.callback(frozen.requires_grad_, False)
             for at, block in enumerate(self.blocks):
@@ -244,7 +245,7 @@ class _Trial:
                 f"{self.reshaping[0]} changes the shape of its hidden states, which a pipeline hands on as "
                 "they are: use another model"
             )
-        if any(isinstance(each, Tensor) for extras in self.extras for each in extras or ()):
+        if any(isinstance(argument, Tensor) for extras in self.extras for argument in extras or ()):
             raise NotDivisible(f"the blocks of {name} hand on more than hidden states: use a model whose blocks do not")
         if any(root.shape[0] != examples for root in self.roots[:-1]):
             raise NotDivisible(f"the hidden states of {name} do not have the examples first: use another model")
@@ -265,7 +266,7 @@ def _used(model: nn.Module, roots: Sequence[Tensor]) -> list[frozenset[str]]:
         inside |= nodes
         used.append({names[id(leaf)] for leaf in leaves if id(leaf) in names})
     used[0] |= set(names.values()) - set().union(*used)
-    return [frozenset(each) for each in used]
+    return [frozenset(names_of_stage) for names_of_stage in used]
 
 
 def _graph(root: Tensor) -> tuple[set[Any], list[Tensor]]:
@@ -295,6 +296,10 @@ def _owners_of_buffers(
     for name, _ in model.named_buffers():
         module = name.rpartition(".")[0]
         inside = [stage_of[at] for at, block in enumerate(blocks) if name.startswith(f"{block.path}.")]
-        beside = [stage for stage, names in enumerate(used) if any(each.rpartition(".")[0] == module for each in names)]
+        beside = [
+            stage
+            for stage, names in enumerate(used)
+            if any(used_name.rpartition(".")[0] == module for used_name in names)
+        ]
         owners[name] = (inside or beside or [0])[0]
     return owners

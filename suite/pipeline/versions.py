@@ -59,4 +59,4 @@ class WeightVersions:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.newest, self.held = state["newest"], state["held"]
-        self.beside = {each["version"]: list(each["values"]) for each in state["beside"]}
+        self.beside = {version["version"]: list(version["values"]) for version in state["beside"]}

@@ -124,7 +124,7 @@ class Recording:
         lacks stay as they are), with that step's dropout: without any technique's loss and before clipping. What
         ``added`` makes of the outputs is added to the loss."""
         trace, run = trace or self.trace, self.run
-        trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+        trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
         with self.at(parameters), replayed(trace.random):
             with run.autocast():
                 outputs = run.baseline.forward(run.model, trace.batch)
@@ -132,7 +132,7 @@ class Recording:
             if added is not None:
                 loss = loss + added(outputs)
             gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        return {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
+        return {name: gradient for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
 
     def loss_at(self, parameters: Values, trace: Trace | None = None) -> float:
         """The loss whose gradients :meth:`gradients_at` has."""
@@ -158,17 +158,17 @@ class Recording:
     @contextmanager
     def at(self, parameters: Values) -> Iterator[None]:
         """The run's model has these parameters meanwhile, and comes back to the bit."""
-        own = {name: each for name, each in self.run.model.named_parameters() if name in parameters}
-        kept = {name: each.detach().clone() for name, each in own.items()}
+        own = {name: parameter for name, parameter in self.run.model.named_parameters() if name in parameters}
+        kept = {name: parameter.detach().clone() for name, parameter in own.items()}
         with torch.no_grad():
-            for name, each in own.items():
-                each.copy_(parameters[name])
+            for name, parameter in own.items():
+                parameter.copy_(parameters[name])
         try:
             yield
         finally:
             with torch.no_grad():
-                for name, each in own.items():
-                    each.copy_(kept[name])
+                for name, parameter in own.items():
+                    parameter.copy_(kept[name])
 
 
 def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:

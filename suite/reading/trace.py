@@ -91,7 +91,7 @@ class Trace:
 
     def of(self, kind: Literal["forward", "backward"]) -> list[Pass]:
         """The passes of a kind."""
-        return [each for each in self.passes if each.kind == kind]
+        return [one for one in self.passes if one.kind == kind]
 
     @property
     def update(self) -> Update:
@@ -177,7 +177,7 @@ class _Recorder:
                 for group in self.optimizer.param_groups
                 for p in group["params"]
             },
-            {name: each.detach().clone() for name, each in self.model.named_buffers()},
+            {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()},
         )
 
 

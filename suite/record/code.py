@@ -1,5 +1,5 @@
 """The definitions of source files as they run: comments, docstrings, layout and annotations that nothing executes do
-not count, nor does where a definition stands.
+not count, nor do where a definition stands and what the variables of functions are called.
 
 A file is read as the statements of its top level, each as text that does not depend on Python's version, with the
 names that it uses; what a name stands for :mod:`suite.entries.sources` finds out. Annotations in the bodies of classes
@@ -20,29 +20,27 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
+from suite.record import names
 from suite.record.files import cache_folder, replacing
+from suite.record.names import FUNCTIONS, Chain, resolve
 from suite.record.seal import opened, sealed
 
 COMPILED_BY = "constexpr"
 PARSING = Lock()  # CPython 3.11 counts the depth of all threads' trees in one number, and complains of it
 UNTYPED = ("type_comment", "type_params", "kind")  # fields that carry types alone, or nothing that runs
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
 """The fields of a statement that hold statements, or what holds such (a lambda's body is none)."""
 REGISTERING = ("register", "custom_op", "triton_op")
 """Decorators with these in their names hand what they decorate to others: it is called without being named."""
-
-Chain = tuple[str, ...]
-"""A name and the attributes read off it: ``a.b.c``."""
 
 
 @dataclass(frozen=True)
 class Statement:
     """A statement of a file's top level.
 
-    ``text``: what runs. ``lines``: where it stands. ``uses``: the names that it reads. ``when_called``: the names that
-    its functions import, and the dotted ones that they stand for. ``effect``: whether it does more than bind names when
-    the file is loaded.
+    ``text``: what runs. ``lines``: where it stands. ``uses``: the names that it reads and does not bind.
+    ``when_called``: the names that its functions import, and the dotted ones that they stand for. ``effect``: whether
+    it does more than bind names when the file is loaded.
     """
 
     text: str
@@ -80,8 +78,8 @@ def read_source(path: Path) -> Source:
 
 @cache
 def _reader() -> bytes:
-    """Who reads: this file, and Python."""
-    return Path(__file__).read_bytes() + sys.version.encode()
+    """Who reads: this file, that of variables' numbers, and Python."""
+    return b"".join(Path(path).read_bytes() for path in (__file__, names.__file__)) + sys.version.encode()
 
 
 def _as_json(source: Source) -> bytes:
@@ -116,7 +114,8 @@ def _parsed(content: bytes) -> Source:
         for name in _bound(node):
             bindings.setdefault(name, []).append(len(statements))
         called = frozenset(each for inner in _functions(node) for each in _imports(inner, inside_functions=True))
-        statements.append(Statement(_text(node), _lines(node), frozenset(_chains(node)), called, _acts(node)))
+        lines, acts, uses = _lines(node), _acts(node), frozenset(resolve(node))  # last, since it puts numbers for names
+        statements.append(Statement(_text(node), lines, uses, called, acts))
     return Source(tuple(statements), {name: tuple(bound) for name, bound in bindings.items()})
 
 
@@ -159,29 +158,6 @@ def _bound(node: ast.AST) -> Iterator[str]:
     elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
         for child in ast.iter_child_nodes(node):
             yield from _bound(child)
-
-
-def _chains(node: ast.AST) -> Iterator[Chain]:
-    """The names that are read anywhere in a statement, each with the attributes read off it."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, ast.Attribute | ast.Name):
-            attributes: list[str] = []
-            base: ast.AST = each
-            while isinstance(base, ast.Attribute):
-                attributes.append(base.attr)
-                base = base.value
-            if isinstance(base, ast.Name):
-                if isinstance(base.ctx, ast.Load):
-                    yield (base.id, *reversed(attributes))
-                continue
-        for name in each._fields:
-            field = getattr(each, name, None)
-            if isinstance(field, ast.AST):
-                waiting.append(field)
-            elif isinstance(field, list):
-                waiting += [inner for inner in field if isinstance(inner, ast.AST)]
 
 
 def _acts(node: ast.AST) -> bool:

@@ -55,13 +55,13 @@ def direction(move: Move, steps: float) -> Tensor:
 def in_rates(trace: Trace) -> Tensor:
     """How far each coordinate moved at least, decoupled decay aside, in learning rates: what the weight's own
     rounding could have added is taken off."""
-    each = []
+    by_weight = []
     for move in moves(trace.update):
         decayed = move.weights * (1 - move.hyper["lr"] * _decoupled(move))
         rounding = torch.finfo(move.after.dtype).eps * (decayed.abs() + move.hyper["lr"])
         step = (move.after.double() - decayed).abs() - 4 * rounding
-        each.append((step.clamp(min=0) / move.hyper["lr"]).flatten())
-    return torch.cat(each)
+        by_weight.append((step.clamp(min=0) / move.hyper["lr"]).flatten())
+    return torch.cat(by_weight)
 
 
 def _decoupled(move: Move) -> float:

@@ -22,7 +22,7 @@ def differing(one: Values, other: Values) -> int:
     """The number of elements that are not equal; what only one side has differs."""
     alone = [(one.get(name, other.get(name))) for name in one.keys() ^ other.keys()]
     both = sum(int((one[name] != other[name]).sum()) for name in one.keys() & other.keys())
-    return both + sum(each.numel() for each in alone if each is not None)
+    return both + sum(tensor.numel() for tensor in alone if tensor is not None)
 
 
 def along(start: Values, end: Values, direction: Values) -> tuple[float, float]:
@@ -30,10 +30,10 @@ def along(start: Values, end: Values, direction: Values) -> tuple[float, float]:
     largest difference in roundings of what was added."""
     ways = {name: end[name].double() - start[name].double() for name in start}
     wide = {name: direction[name].double() for name in direction if name in start}
-    square = sum(each.square().sum().item() for each in wide.values())
+    square = sum(value.square().sum().item() for value in wide.values())
     if not square:
         raise ValueError("the direction of the recorded step is zero: nothing shows whether weights moved along it")
-    times = sum((ways[name] * each).sum().item() for name, each in wide.items()) / square
+    times = sum((ways[name] * value).sum().item() for name, value in wide.items()) / square
     worst = 0.0
     for name, way in ways.items():
         step = times * wide[name] if name in wide else torch.zeros_like(way)
@@ -45,7 +45,7 @@ def along(start: Values, end: Values, direction: Values) -> tuple[float, float]:
 
 def length(values: Values) -> float:
     """The joint L2 norm, float64."""
-    return sum(each.double().square().sum().item() for each in values.values()) ** 0.5
+    return sum(value.double().square().sum().item() for value in values.values()) ** 0.5
 
 
 def restored(trace: Trace) -> int:
@@ -60,7 +60,7 @@ def received(recording: Recording) -> tuple[float, float]:
     """How the gradients that the optimizer got differ from the last backward pass's: the factor between them over the
     recipe's clipping, and what is left, in roundings."""
     gradients, got = recording.trace.of("backward")[-1].gradients, recording.trace.update.before.gradients
-    zero = {name: torch.zeros_like(each) for name, each in got.items()}
+    zero = {name: torch.zeros_like(value) for name, value in got.items()}
     times, off = along(zero, got, gradients)
     limit = recording.run.recipe.gradient_clip
     clipped = min(1.0, limit / length(gradients)) if limit else 1.0

@@ -52,7 +52,7 @@ def moved_by_scale(recording: Recording, state: Mapping[str, int], least_dims: i
     factors = {name: 2.0 ** (1 + number % POWERS) for number, name in enumerate(before.gradients)}
     scaled = replace(
         before,
-        gradients={name: factors[name] * each for name, each in before.gradients.items()},
+        gradients={name: factors[name] * gradient for name, gradient in before.gradients.items()},
         state={
             name: {key: value * factors[name] ** state[key] if key in state else value for key, value in own.items()}
             for name, own in before.state.items()
@@ -66,10 +66,10 @@ def _wide(before: Moment) -> Moment:
     """``before`` in float64, but for the counters of the state, which have no dimension."""
     return replace(
         before,
-        parameters={name: each.double() for name, each in before.parameters.items()},
-        gradients={name: each.double() for name, each in before.gradients.items()},
+        parameters={name: parameter.double() for name, parameter in before.parameters.items()},
+        gradients={name: gradient.double() for name, gradient in before.gradients.items()},
         state={
-            name: {key: each.double() if getattr(each, "ndim", 0) else each for key, each in own.items()}
+            name: {key: value.double() if getattr(value, "ndim", 0) else value for key, value in own.items()}
             for name, own in before.state.items()
         },
     )
@@ -83,7 +83,7 @@ def uneven_by_weights(recording: Recording, **hyper: float) -> int:
     matrices = [name for name in before.gradients if before.parameters[name].ndim >= 2]
     one, uneven = recording.replayed(before), 0
     for times in (TIMES, 1 / TIMES):
-        scaled = replace(before, parameters={name: times * each for name, each in before.parameters.items()})
+        scaled = replace(before, parameters={name: times * parameter for name, parameter in before.parameters.items()})
         other = recording.replayed(scaled)
         uneven += sum(int((times * one[name] != other[name]).sum()) for name in matrices)
     return uneven

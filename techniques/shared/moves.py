@@ -82,12 +82,12 @@ def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -
     """``before`` with gradients ``by`` times as large, each state that ``powers`` names ``by`` to that power, and these
     hyper-parameters. A power of 2 scales floats without rounding."""
     state = {
-        name: {key: each * by ** powers[key] if key in powers else each for key, each in own.items()}
+        name: {key: value * by ** powers[key] if key in powers else value for key, value in own.items()}
         for name, own in before.state.items()
     }
     return replace(
         before,
-        gradients={name: by * each for name, each in before.gradients.items()},
+        gradients={name: by * gradient for name, gradient in before.gradients.items()},
         state=state,
         hyper={name: {**own, **hyper} for name, own in before.hyper.items()},
     )
@@ -95,7 +95,7 @@ def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -
 
 def different(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> int:
     """How many weights differ, in any bit but the sign of 0."""
-    return sum(int(torch.ne(each, theirs[name]).sum()) for name, each in ours.items())
+    return sum(int(torch.ne(value, theirs[name]).sum()) for name, value in ours.items())
 
 
 def again(recording: Recording, before: Moment) -> Update:
@@ -126,7 +126,7 @@ def over_the_baselines(recording: Recording) -> dict[str, float]:
 
 def _last_with_a_rate(recording: Recording) -> Trace | None:
     return next(
-        (each for each in reversed(recording.traces) if _reference(recording).learning_rate_at(each.step)), None
+        (trace for trace in reversed(recording.traces) if _reference(recording).learning_rate_at(trace.step)), None
     )
 
 

@@ -124,7 +124,7 @@ def packed_rows(rows: Tensor, bits: Sequence[int], generator: torch.Generator) -
     widths = sorted(set(bits))
     if len(widths) == 1:
         return Rows((pack(rows, widths[0], generator),), (list(range(len(rows))),))
-    places = tuple([row for row, each in enumerate(bits) if each == width] for width in widths)
+    places = tuple([row for row, bit in enumerate(bits) if bit == width] for width in widths)
     parts = tuple(pack(rows[same], width, generator) for same, width in zip(places, widths, strict=True))
     return Rows(parts, places)
 

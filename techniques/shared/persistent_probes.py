@@ -104,8 +104,8 @@ def beside_rivals(solve: Solve, chain: Chain, rivals: Sequence[Schedule] | None 
 def fastest_of(chain: Chain, rivals: Iterable[Schedule]) -> list[Prediction]:
     """Those that are faster than all with a lower peak, the lowest peak first."""
     frontier: list[Prediction] = []
-    each = [predicted(schedule, chain) for schedule in rivals]
-    for one in sorted(each, key=lambda one: (one.peak_bytes, one.time_s)):
+    predictions = [predicted(schedule, chain) for schedule in rivals]
+    for one in sorted(predictions, key=lambda one: (one.peak_bytes, one.time_s)):
         if not frontier or one.time_s < frontier[-1].time_s * (1 - 1e-9):
             frontier.append(one)
     return frontier

@@ -47,15 +47,15 @@ def gradients_of(recording: Recording, trace: Trace, plain: nn.Module) -> dict[s
     baseline, own = recording.run.baseline, dict(plain.named_parameters())
     with replayed(trace.random), torch.enable_grad():
         loss = baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean()
-        gradients = torch.autograd.grad(loss, [each.requires_grad_() for each in own.values()], allow_unused=True)
+        gradients = torch.autograd.grad(loss, [value.requires_grad_() for value in own.values()], allow_unused=True)
     pairs = zip(own.items(), gradients, strict=True)
-    return {name: (torch.zeros_like(each) if grad is None else grad).double() for (name, each), grad in pairs}
+    return {name: (torch.zeros_like(schedule) if grad is None else grad).double() for (name, schedule), grad in pairs}
 
 
 @torch.no_grad()
 def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     """What a copy of ``model`` in evaluation says of a recorded batch, computed in ``dtype``, or in its own."""
-    batch = {name: each.to(dtype) if each.is_floating_point() else each for name, each in trace.batch.items()}
+    batch = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in trace.batch.items()}
     output: Tensor = recording.run.baseline.forward(copy.deepcopy(model).eval().to(dtype), batch).logits
     return output
 
@@ -63,11 +63,11 @@ def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torc
 def apart(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """How far the tensor that is farthest from the expected one is, in float32 roundings of its norm. Rounding leaves
     something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more. None of ours is 0."""
-    floor = SMALL * max(each.norm().item() for each in expected.values()) or 1.0
+    floor = SMALL * max(value.norm().item() for value in expected.values()) or 1.0
     zero = torch.zeros(())
     off = [
-        (ours.get(name, zero).double() - each).norm().item() / (each.norm().item() + floor)
-        for name, each in expected.items()
+        (ours.get(name, zero).double() - value).norm().item() / (value.norm().item() + floor)
+        for name, value in expected.items()
     ]
     return max(off) / torch.finfo(torch.float32).eps
 

@@ -21,7 +21,7 @@ REPLICA = "module."  # what DistributedDataParallel calls the model that it wrap
 
 def plainly(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By the names that the parameters have without a wrapper, float64."""
-    return {name.removeprefix(REPLICA): each.detach().double() for name, each in values.items()}
+    return {name.removeprefix(REPLICA): value.detach().double() for name, value in values.items()}
 
 
 def summed(recording: Recording, number: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def summed(recording: Recording, number: Tensor) -> Tensor:
 
 def unequal(recording: Recording) -> int:
     """Values of the model's parameters that are others on another rank than on the first, as the run is now."""
-    own = torch.cat([each.detach().flatten() for each in recording.run.model.parameters()])
+    own = torch.cat([parameter.detach().flatten() for parameter in recording.run.model.parameters()])
     first = own.clone()
     dist.broadcast(first, group=recording.run.group, group_src=0)
     return int(summed(recording, (own != first).sum()))
@@ -49,22 +49,22 @@ def whole_batch_roundings(recording: Recording, trace: Trace) -> float:
     """How far the ranks' mean gradient is from one process's on the examples of all, in roundings of a norm."""
     batches: list[dict[str, Tensor]] = [{}] * recording.run.world_size
     dist.all_gather_object(batches, dict(trace.batch), group=recording.run.group)
-    whole = {name: torch.cat([each[name] for each in batches]) for name in trace.batch}
+    whole = {name: torch.cat([batch[name] for batch in batches]) for name in trace.batch}
     plain = filled(plain_model(recording), plainly(trace.before.parameters))
     expected = gradients_of(recording, replace(trace, batch=whole), plain)
     mean = mean_gradients(recording, trace)
-    return apart(mean, {name: each for name, each in expected.items() if name in mean})
+    return apart(mean, {name: gradient for name, gradient in expected.items() if name in mean})
 
 
 def update_roundings(recording: Recording, traces: Sequence[Trace]) -> float:
     """How far a run's first steps are from those of one process that has the ranks' mean gradient: clipped, and given
     to AdamW with the baseline's recipe, in float64. In float32 roundings of a weight and a learning rate."""
     recipe = recording.run.baseline.recipe_of(recording.run.job.setting)
-    weights = {name: torch.nn.Parameter(each) for name, each in plainly(traces[0].before.parameters).items()}
-    matrices = [each for each in weights.values() if each.ndim >= 2]
+    weights = {name: torch.nn.Parameter(value) for name, value in plainly(traces[0].before.parameters).items()}
+    matrices = [weight for weight in weights.values() if weight.ndim >= 2]
     groups = [
         {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": [each for each in weights.values() if each.ndim < 2], "weight_decay": 0.0},
+        {"params": [weight for weight in weights.values() if weight.ndim < 2], "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps)
     worst = 0.0

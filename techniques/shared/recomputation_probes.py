@@ -45,7 +45,9 @@ def changed_gradients(recording: Recording) -> dict[str, float]:
     happens."""
     run, trace = recording.run, recording.trace
     parameters = trace.before.parameters
-    ours = {name: each for one in trace.of("backward") for name, each in one.gradients.items()}  # a block's are its own
+    ours = {
+        name: gradient for one in trace.of("backward") for name, gradient in one.gradients.items()
+    }  # a block's are its own
     with dropping(run.model):
         dropped = recording.gradients_at(parameters)
         with recording.at(parameters), run.technique.around_step(run):
@@ -76,7 +78,7 @@ def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()
         del outputs
         loss.backward()
-    seen = {name: each.grad for name, each in run.model.named_parameters() if each.grad is not None}
+    seen = {name: parameter.grad for name, parameter in run.model.named_parameters() if parameter.grad is not None}
     for parameter, gradient in gradients:
         parameter.grad = gradient
     return seen, live.high_bytes
@@ -92,7 +94,7 @@ def changed(ours: Values, plain: Values) -> int:
     """Values that differ, or names that only one side has."""
     if ours.keys() != plain.keys():
         return len(ours.keys() ^ plain.keys())
-    return sum(int((ours[name] != each).sum()) for name, each in plain.items())
+    return sum(int((ours[name] != value).sum()) for name, value in plain.items())
 
 
 @contextmanager

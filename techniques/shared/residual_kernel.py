@@ -88,10 +88,10 @@ def _launch(kernel: Any, elements: int, *tensors: Tensor) -> None:
 def _manifest(kernel: Any, dtypes: Sequence[torch.dtype], sums: int = 0) -> Manifest:
     """``dtypes`` are those of the two lists that are read and of the one that is written."""
     names = [name for name in kernel.arg_names if name not in ("scale", "partials", "elements", "BLOCK")]
-    pointers = dict(zip(names, (POINTERS[each] for each in dtypes), strict=True))
+    pointers = dict(zip(names, (POINTERS[dtype] for dtype in dtypes), strict=True))
     signature = {name: pointers.get(name, "*fp32") for name in kernel.arg_names if name not in ("elements", "BLOCK")}
     accesses = BLOCK // (NUM_WARPS * 32 * 16)  # of a thread, 16 bytes each, a byte of an element
-    read, written = sum(each.itemsize for each in dtypes[:2]), dtypes[2].itemsize
+    read, written = sum(dtype.itemsize for dtype in dtypes[:2]), dtypes[2].itemsize
     mixed = BLOCK * 4 if len(set(dtypes)) > 1 else 0
     return Manifest(
         kernel=kernel,

@@ -95,10 +95,10 @@ def _manifest(kernel: Any, dtypes: Sequence[torch.dtype]) -> Manifest:
     sizes, constants = {"rows": "i32", "width": "i32"}, {"ROWS": ROWS, "COLUMNS": COLUMNS}
     pointers = [name for name in kernel.arg_names if name not in (*sizes, *constants)]
     matrices = [name for name in pointers if name not in ("scale", "partials")]
-    types = dict(zip(matrices, (POINTERS[each] for each in dtypes), strict=True))
+    types = dict(zip(matrices, (POINTERS[dtype] for dtype in dtypes), strict=True))
     accesses = ROWS * COLUMNS // (NUM_WARPS * 32 * 16)  # of a thread, 16 bytes each, a byte of an element
-    of_scale = 4 // min(each.itemsize for each in dtypes)  # a thread's columns are those of 16 bytes of a matrix
-    read, written = sum(each.itemsize for each in dtypes[:2]), dtypes[2].itemsize
+    of_scale = 4 // min(dtype.itemsize for dtype in dtypes)  # a thread's columns are those of 16 bytes of a matrix
+    read, written = sum(dtype.itemsize for dtype in dtypes[:2]), dtypes[2].itemsize
     return Manifest(
         kernel=kernel,
         signature={name: types.get(name, "*fp32") for name in pointers} | sizes,

@@ -110,5 +110,7 @@ class Pending:
             return one + other if isinstance(one, cls) else other + one
         if function is F.dropout and isinstance(args[0], cls):
             return cls(F.dropout(args[0].branch, *args[1:], **kwargs), args[0].scale)
-        args, kwargs = tree_map(lambda each: each.product if isinstance(each, cls) else each, (args, kwargs))
+        args, kwargs = tree_map(
+            lambda argument: argument.product if isinstance(argument, cls) else argument, (args, kwargs)
+        )
         return function(*args, **kwargs)

@@ -107,7 +107,7 @@ class Scheduled(Technique):
             if schedule.extra_forwards or schedule.moves:
                 self.acts[stack.path] = Act()
         if not self.acts:
-            name = next(name for name, each in run.technique.techniques.items() if each is self)
+            name = next(name for name, technique in run.technique.techniques.items() if technique is self)
             raise NotAttached(f"{name}: {why_no_schedule(self.chains, self.budget_bytes(self.chains))}")
         return self.acts
 

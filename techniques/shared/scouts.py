@@ -29,7 +29,7 @@ def scouts_of(run: Run) -> Iterator[list[Scout]]:
 
     def noted(*arguments: Any, **options: Any) -> Run:
         scout = plain(*arguments, **options)
-        start = {name: each.detach().clone() for name, each in scout.model.named_parameters()}
+        start = {name: parameter.detach().clone() for name, parameter in scout.model.named_parameters()}
         scouts.append(Scout(scout, start))
         return scout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from suite.entries.sources import OUTSIDE, Reach, code_of, installed_code, roots
 from suite.record.job import Setting
 from suite.record.schema import Code
 from tests.entries import loading
+from tests.record.test_names import with_other_names
 from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried
 
 TREE = Path(__file__).parents[2]
@@ -99,9 +101,20 @@ def test_what_does_not_run_changes_nothing(edit: Edit) -> None:
     assert edit("suite/loop/run.py", "def train(self, steps: int)", "def train(self, steps: 'int')") == set()
 
 
-def test_a_renamed_local_changes_the_hash(edit: Edit) -> None:
-    old, new = "batch, indices = self.next_batch()", "batch, chosen = self.next_batch()"
-    assert edit("suite/loop/run.py", old, new) == set(EVERYTHING)
+def test_other_names_of_local_variables_change_nothing(edit: Edit, tmp_path: Path) -> None:
+    """All those of the loop, of models' parts, and of what techniques share; swapped or merged ones are other code."""
+    file, line = "suite/loop/run.py", "batch, {0} = self.next_batch()\n            self.train_step(batch, {0})"
+    assert edit(file, line.format("indices"), line.format("chosen")) == set()
+    assert edit(file, "batch, chosen = self", "chosen, batch = self") == set(EVERYTHING)
+    assert edit(file, "chosen, batch = self", "batch, losses = self") == set(EVERYTHING)
+    renamed = 0
+    for folder in ("suite/loop", "suite/model", "techniques/shared"):
+        for path in sorted((tmp_path / folder).rglob("*.py")):
+            tree, names = with_other_names(path.read_bytes())
+            path.write_text(ast.unparse(tree))
+            renamed += names
+    assert renamed > 2000
+    assert edit("baselines/gpt.py", "", "") == set()
 
 
 def test_a_baseline_changes_its_own_runs_alone(edit: Edit) -> None:

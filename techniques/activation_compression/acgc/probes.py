@@ -57,7 +57,7 @@ def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
     channels that neither error brings to an end of their range; ``first_bits``: bits of a value in the first step;
     ``code_off``: the largest error of a value, in units of the last bit of its channel."""
     run = recording.run
-    trace = next(each for each in recording.traces if each.step == run.recipe.steps // 2)
+    trace = next(trace for trace in recording.traces if trace.step == run.recipe.steps // 2)
     with own.around_step(run):
         ours, _ = one_pass(recording, trace)
     plain, exact = one_pass(recording, trace)
@@ -111,8 +111,8 @@ def _listening(recording: Recording, layers: Linears) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in handles:
-            each.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _added_bytes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> float:
@@ -148,11 +148,13 @@ def _fraction_bits(recording: Recording, own: ACGC, layers: Linears, paths: list
 def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, float]:
     """Squared norms of the gradients of these layers' weights and outputs: of each the mean of the last measurements,
     summed."""
-    measured = [each for each in recording.traces if each.step % own.interval == 0][-own.history :]
+    measured = [trace for trace in recording.traces if trace.step % own.interval == 0][-own.history :]
     plain = [_linears(recording, trace) for trace in measured]
     recorded = [trace.of("backward")[0].gradients for trace in measured]
-    of_weights = [each[f"{path}.weight"].double().square().sum().item() for each in recorded for path in paths]
-    of_outputs = [each.of_outputs[path] for each in plain for path in paths]
+    of_weights = [
+        parameters[f"{path}.weight"].double().square().sum().item() for parameters in recorded for path in paths
+    ]
+    of_outputs = [watched.of_outputs[path] for watched in plain for path in paths]
     return sum(of_weights) / len(measured), sum(of_outputs) / len(measured)
 
 

@@ -145,7 +145,7 @@ class ACGC(Technique):
         if not all(reader in self.norms for reader in readers):
             return None
         of_weights, of_outputs = (
-            sum(math.fsum(each[k] for each in self.norms[reader]) / len(self.norms[reader]) for reader in readers)
+            sum(math.fsum(norm[k] for norm in self.norms[reader]) / len(self.norms[reader]) for reader in readers)
             for k in range(2)
         )
         return allowed_error(self.error, of_weights, of_outputs, values)

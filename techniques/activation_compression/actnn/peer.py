@@ -35,8 +35,8 @@ def reference(inputs: Inputs) -> Inputs:
     """What is not finite spoils its group."""
     returned = []
     for numbers in inputs["activations"]:
-        groups = [each.double() for each in numbers.split(GROUP)]
-        whole = [each if each.isfinite().all() else torch.full_like(each, torch.nan) for each in groups]
+        groups = [part.double() for part in numbers.split(GROUP)]
+        whole = [group if group.isfinite().all() else torch.full_like(group, torch.nan) for group in groups]
         returned.append(torch.cat(whole) if whole else numbers.double())
     return {"returned": returned}
 
@@ -53,7 +53,7 @@ def by_torch(rows: Tensor, bits: int) -> Tensor:
 
 def trip(inputs: Inputs, bits: int, through: Trip) -> Callable[[], object]:
     def step() -> None:
-        inputs["returned"] = [through(each[None], bits)[0] for each in inputs["activations"]]
+        inputs["returned"] = [through(activation[None], bits)[0] for activation in inputs["activations"]]
 
     return step
 

@@ -107,5 +107,5 @@ def _layers_off(own: ActNN) -> float:
     ]
     lengths = [torch.full((len(layer.spreads),), float(layer.length)) for layer in layers.values()]
     chosen = packed_probes.least_variance(torch.cat(costs), torch.cat(lengths).double(), own.mean_bits, 8)
-    means = [each.double().mean().item() for each in chosen.split([len(each) for each in costs])]
+    means = [tensor.double().mean().item() for tensor in chosen.split([len(cost) for cost in costs])]
     return max(abs(mean - own.averages[key]) for key, mean in zip(layers, means, strict=True))

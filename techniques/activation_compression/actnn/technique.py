@@ -50,8 +50,8 @@ def layer_bits(layers: Mapping[str, Layer], gradients: Mapping[str, float], bits
     """b_l of each layer, for E||grad||^2 of each; ``bits`` are the mean over all numbers."""
     costs = [spread * gradients[key] for key, layer in layers.items() for spread in layer.spreads]
     weights = [layer.length for layer in layers.values() for _ in layer.spreads]
-    each = iter(allocated(costs, weights, bits * sum(weights)))
-    return {key: fmean(next(each) for _ in layer.spreads) for key, layer in layers.items()}
+    widths = iter(allocated(costs, weights, bits * sum(weights)))
+    return {key: fmean(next(widths) for _ in layer.spreads) for key, layer in layers.items()}
 
 
 @dataclass
@@ -115,7 +115,7 @@ class ActNN(Technique):
         layers = {key: layer for key, layer in self.layers.items() if key in self.squares}
         if layers:
             squares = torch.stack([self.squares[key] for key in layers]).tolist()
-            gradients = {key: each / len(layers[key].spreads) for key, each in zip(layers, squares, strict=True)}
+            gradients = {key: square / len(layers[key].spreads) for key, square in zip(layers, squares, strict=True)}
             self.averages |= layer_bits(layers, gradients, self.mean_bits)
 
     def sites(self, run: Run) -> Mapping[str, Site]:

@@ -54,7 +54,7 @@ def one_packed(run: Run, batch: Batch, key: str, bits: int, noise: torch.Generat
             outputs = run.baseline.forward(run.model, batch)
         loss = run.baseline.losses(outputs, batch).mean()
     trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
-    return [each for each in torch.autograd.grad(loss, trained, allow_unused=True) if each is not None]
+    return [gradient for gradient in torch.autograd.grad(loss, trained, allow_unused=True) if gradient is not None]
 
 
 def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:

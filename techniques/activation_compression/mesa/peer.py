@@ -30,10 +30,10 @@ def grouped(x: Tensor) -> Tensor:
 
 
 def step(inputs: Inputs, way: Way) -> Callable[[], object]:
-    each = [(grouped(x), ranges(grouped(x)) if x.numel() else torch.zeros(2, 1)) for x in inputs["values"]]
+    packed = [(grouped(x), ranges(grouped(x)) if x.numel() else torch.zeros(2, 1)) for x in inputs["values"]]
 
     def run() -> None:
-        inputs["restored"] = [way(x, clip).flatten() for x, clip in each]
+        inputs["restored"] = [way(x, clip).flatten() for x, clip in packed]
 
     return run
 
@@ -132,23 +132,23 @@ def unfused(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tup
 
 
 def layer_step(inputs: Inputs, name: str, passes: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[], object]:
-    each = []
+    drawn = []
     for x, dy in zip(inputs["values"], inputs["incoming"], strict=True):
         if x.numel():
             x, dy = grouped(x), grouped(dy)
             clip = torch.tensor(CLIP, device=x.device)[:, None].expand(2, x.shape[1]).contiguous()
             clip = ranges(torchs(name, x.float()).view(1, 1, -1)) if name == "softmax" else clip
-            each.append((x, dy, clip, torch.full((1,), SEED, dtype=torch.int32, device=x.device)))
+            drawn.append((x, dy, clip, torch.full((1,), SEED, dtype=torch.int32, device=x.device)))
 
     def run() -> None:
-        results = [[part.flatten() for part in passes(name, *four)] for four in each]
+        results = [[part.flatten() for part in passes(name, *four)] for four in drawn]
         inputs["outputs"], inputs["of_values"] = ([result[k] for result in results] for k in range(2))
 
     return run
 
 
 def layer_reference(inputs: Inputs, name: str) -> Inputs:
-    exact = {key: [each.double() for each in inputs[key]] for key in ("values", "incoming")}
+    exact = {key: [operand.double() for operand in inputs[key]] for key in ("values", "incoming")}
     layer_step(exact, name, norm_by_formula if name == "layer_norm" else by_torchs)()
     return {key: exact[key] for key in ("outputs", "of_values")}
 
@@ -156,7 +156,9 @@ def layer_reference(inputs: Inputs, name: str) -> Inputs:
 def layer_bench(name: str, dtype: torch.dtype) -> Bench:
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         drawn = [torch.randint(-128, 128, (size,), device=device, generator=generator) / 32 for size in sizes]
-        return random_lists(sizes, device, generator, incoming=dtype) | {"values": [each.to(dtype) for each in drawn]}
+        return random_lists(sizes, device, generator, incoming=dtype) | {
+            "values": [tensor.to(dtype) for tensor in drawn]
+        }
 
     few = 64.0 if dtype == torch.float32 else 4.0
     return Bench(

@@ -46,7 +46,7 @@ def probes(recording: Recording, own: Mesa) -> Mapping[str, float]:
     with _kept(own), recording.run.technique.around_step(recording.run):
         packed, _ = one_pass(recording, trace)
     with _kept(own):
-        own.statistics = {name: TINY * each for name, each in own.statistics.items()}
+        own.statistics = {name: TINY * statistic for name, statistic in own.statistics.items()}
         with recording.run.technique.around_step(recording.run):
             _, clipped = one_pass(recording, trace)
     return {
@@ -73,19 +73,24 @@ def _ranges(recording: Recording) -> dict[str, float]:
     twin.record_step()
     begun: dict[str, Tensor] = technique.statistics
     now = _of_linears(twin, twin.trace)
-    names = [_named(each, begun) for each in now]
+    names = [_named(linear, begun) for linear in now]
     begun = dict(begun)
     twin.record_step()
     later = _of_linears(twin, twin.trace)
     decay = technique.decay
     off = 0
-    for name, each in zip(names, later, strict=True):
-        expected = decay * begun[name].double() + (1 - decay) * each if name else each
+    for name, linear in zip(names, later, strict=True):
+        expected = decay * begun[name].double() + (1 - decay) * linear if name else linear
         off += not name or not _close(technique.statistics[name], expected)
-    weights = [each for block in twin.run.anatomy.every_block for each in block.module.parameters() if each.ndim >= 2]
+    weights = [
+        parameter
+        for block in twin.run.anatomy.every_block
+        for parameter in block.module.parameters()
+        if parameter.ndim >= 2
+    ]
     with twin.at(twin.traces[0].before.parameters):
-        lows = [each.detach().amin().item() for each in weights]
-    kept = {each[0].amin().item() for each in begun.values()}
+        lows = [weight.detach().amin().item() for weight in weights]
+    kept = {value[0].amin().item() for value in begun.values()}
     return {
         "first_off": names.count(""),
         "recurrence_off": off,
@@ -117,14 +122,14 @@ def _of_linears(recording: Recording, trace: Trace) -> list[Tensor]:
     try:
         recording.outputs_at(trace.before.parameters, trace)
     finally:
-        for each in hooks:
-            each.remove()
+        for handle in hooks:
+            handle.remove()
     return noted
 
 
 def _named(expected: Tensor, statistics: Mapping[str, Tensor]) -> str:
     """The name under which such ranges are kept; "" if there is none."""
-    return next((name for name, each in statistics.items() if _close(each, expected)), "")
+    return next((name for name, statistic in statistics.items() if _close(statistic, expected)), "")
 
 
 def _close(ours: Tensor, expected: Tensor) -> bool:
@@ -134,7 +139,7 @@ def _close(ours: Tensor, expected: Tensor) -> bool:
 
 def _twice(statistics: Mapping[str, Tensor]) -> int:
     rows: list[tuple[str, bytes]] = [
-        (name.rpartition(".")[0], each.numpy().tobytes()) for name, each in statistics.items()
+        (name.rpartition(".")[0], statistic.numpy().tobytes()) for name, statistic in statistics.items()
     ]
     return len(rows) - len(set(rows))
 

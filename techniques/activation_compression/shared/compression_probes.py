@@ -26,5 +26,5 @@ def one_pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:
 
 def relative_error(ours: Values, exact: Values) -> float:
     """The norm of the difference of gradients, over that of the exact ones."""
-    difference = sum((ours[name].double() - each.double()).square().sum().item() for name, each in exact.items())
-    return math.sqrt(difference / sum(each.double().square().sum().item() for each in exact.values()))
+    difference = sum((ours[name].double() - value.double()).square().sum().item() for name, value in exact.items())
+    return math.sqrt(difference / sum(value.double().square().sum().item() for value in exact.values()))

@@ -108,7 +108,7 @@ class SavedStorage:
 def saved_storages(recording: Recording) -> list[SavedStorage]:
     """Each storage that a plain pass saves, the model's own aside."""
     model = recording.run.model
-    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    own = {parameter.untyped_storage()._cdata for parameter in (*model.parameters(), *model.buffers())}
     kept: dict[int, SavedStorage] = {}  # tensors stay alive, so that no storage comes back as another
     running: list[bool] = []
 
@@ -126,7 +126,7 @@ def saved_storages(recording: Recording) -> list[SavedStorage]:
     gradients(recording, lambda: saved_tensors_hooks(noted, lambda tensor: tensor))
     for handle in handles:
         handle.remove()
-    return [each for storage, each in kept.items() if storage not in own]
+    return [value for storage, value in kept.items() if storage not in own]
 
 
 def least_variance(costs: Tensor, weights: Tensor, mean: float, widest: int) -> Tensor:

@@ -252,7 +252,7 @@ def packed_forward(
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """A module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
-    batch = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).shape[0]
+    batch = next(argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)).shape[0]
     here = Forward(saver, batch, known)
 
     def keep(tensor: Tensor) -> Any:

@@ -29,8 +29,8 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
                "closed form", f"M = {share:g} n")
         for name, share in (("conservative", 0.5), ("aggressive", 0.125))
     ]  # fmt: skip
-    for each in seen[:1]:
-        candidates, kept = each["candidates"], each["density"]
+    for call in seen[:1]:
+        candidates, kept = call["candidates"], call["density"]
         own = cycles(0.5 * TOKENS, candidates * TOKENS, kept * TOKENS)
         inputs = f"a recorded model's candidates {candidates:.3g} and kept {kept:.3g} of the keys, M = 0.5 n"
         rows.append(Number("modelled", "throughput, conservative", against, TOKENS / own, "phases", inputs))
@@ -40,5 +40,5 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
 def over_itself(seen: list[dict[str, float]]) -> Modelled:
     """Throughput over all keys on the same pipeline, of both settings at most, and at what was ``seen``."""
     return between(
-        [each.speedup or 0.0 for each in modelled(seen)], "the same pipeline with all keys; M = n / 2 to n / 8"
+        [speed.speedup or 0.0 for speed in modelled(seen)], "the same pipeline with all keys; M = n / 2 to n / 8"
     )

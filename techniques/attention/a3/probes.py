@@ -25,7 +25,7 @@ def probes(recording: Recording, own: A3) -> Mapping[str, float]:
     largest; ``products_over``: multiplications of a heap over 2 (M + d); ``exact_off``: error of the greedy scores from
     all products as scores; ``heaviest_left``: of what post-scoring leaves out, the largest weight over the best's."""
     seen, shown = in_evaluation(recording, own)
-    rows = [row for each in seen for row in _rows(each)]
+    rows = [row for call in seen for row in _rows(call)]
     off, exact, over = 0.0, 0.0, 0.0
     for query, key, _, _, _ in rows[::7]:
         pops = math.ceil(SHARE * len(key))
@@ -40,7 +40,7 @@ def probes(recording: Recording, own: A3) -> Mapping[str, float]:
         "heap_off": off,
         "exact_off": exact,
         "products_over": over,
-        "heaviest_left": max(_heaviest_left(own, each) for each in seen),
+        "heaviest_left": max(_heaviest_left(own, call) for call in seen),
     }
 
 

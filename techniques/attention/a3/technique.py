@@ -83,8 +83,10 @@ class A3(KeptInEvaluation):
         """bool [batch, heads, queries, keys]: the candidates."""
         visible = pairs.visible.expand(pairs.shape)
         of_query = max(1, pairs.longest * pairs.query.shape[-1])  # products
-        rows, heads = (max(1, AT_ONCE // each) for each in (of_query, of_query * pairs.query.shape[-2]))
-        parts = zip(*(each.flatten(0, 1).split(heads) for each in (pairs.query.float(), pairs.key.float(), visible)))
+        rows, heads = (max(1, AT_ONCE // length) for length in (of_query, of_query * pairs.query.shape[-2]))
+        parts = zip(
+            *(operand.flatten(0, 1).split(heads) for operand in (pairs.query.float(), pairs.key.float(), visible))
+        )
         found = [
             torch.cat([
                 greedy_scores(some, key, own, self.pops(own.sum(-1)))

@@ -29,9 +29,9 @@ def probes(recording: Recording, own: Dfss) -> Mapping[str, float]:
     ordered = group.sort(-1, descending=True).values[..., :2]
     return {
         **shown,
-        "off_pattern": sum(_off_pattern(each) for each in seen),
-        "misplaced": sum(_misplaced(each) for each in seen),
-        "least_mass": min(_least_mass(each) for each in seen),
+        "off_pattern": sum(_off_pattern(call) for call in seen),
+        "misplaced": sum(_misplaced(call) for call in seen),
+        "least_mass": min(_least_mass(call) for call in seen),
         "packed_bytes": form.bytes / (wide.numel() * 2),
         "lost": int((again.unflatten(-1, (-1, 4)).ne(0) & again.unflatten(-1, (-1, 4)).ne(group)).sum())
         + int((form.values.unflatten(-1, (-1, 2)).sort(-1, descending=True).values != ordered).sum()),

@@ -39,7 +39,7 @@ def out_of_order(kept: Tensor, together: int = TOGETHER) -> int:
             waiting = [keys for keys in left if keys]
             while waiting:
                 needs = Counter(key for keys in waiting for key in keys)
-                key = max(needs, key=lambda each: (needs[each], -each))
+                key = max(needs, key=lambda need: (needs[need], -need))
                 served = [keys for keys in waiting if key in keys]
                 waiting = [keys for keys in waiting if key not in keys]
                 for keys in served:

@@ -33,20 +33,20 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
     own.errors.clear()
     paths = [block.attention.path for block in recording.run.anatomy.every_block]
     expected = _gradients(trace.before.parameters, paths, seen)
-    projections = [each.layer.get_buffer(PROJECTION) for each in seen]
-    heads = [mask for each in seen for mask in each.kept[0]]
+    projections = [call.layer.get_buffer(PROJECTION) for call in seen]
+    heads = [mask for call in seen for mask in call.kept[0]]
     return {
         **shown,
         "misplaced": sum(
-            _misplaced(trace.before.parameters, path, each) for path, each in zip(paths, seen, strict=True)
+            _misplaced(trace.before.parameters, path, call) for path, call in zip(paths, seen, strict=True)
         ),
-        "unbalanced": sum(_unbalanced(each) for each in seen),
+        "unbalanced": sum(_unbalanced(call) for call in seen),
         "detector_roundings": apart(trace.of("backward")[0].gradients, expected),
-        "not_ternary": sum(_not_ternary(each) for each in projections),
+        "not_ternary": sum(_not_ternary(projection) for projection in projections),
         "product_off": _product_off(),
         "detector_cost": detector_cost(TOKENS, WIDTH, HEADS, RANK, own.bits),
         "loads_over": max(out_of_order(mask) / in_order(mask) for mask in heads),
-        "rank_off": max(abs(p.shape[1] - each.query.shape[-1] / 4) for p, each in zip(projections, seen, strict=True)),
+        "rank_off": max(abs(p.shape[1] - call.query.shape[-1] / 4) for p, call in zip(projections, seen, strict=True)),
     }
 
 
@@ -79,11 +79,11 @@ def _unbalanced(each: Seen) -> int:
 def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen]) -> dict[str, Tensor]:
     """By hand: rounding counts as the identity, and the model's own scores as constants."""
     expected = {}
-    for path, each in zip(paths, seen, strict=True):
-        query, key = _sides(values, path, each)
-        error = (_rounded(query) @ _rounded(key).transpose(-2, -1) - each.scores).masked_fill(~each.visible, 0.0)
-        of_scores = 2 * WEIGHT * error / each.visible.sum() / len(seen)
-        narrow = (each.came.double() @ each.layer.get_buffer(PROJECTION).double())[:, None].transpose(-2, -1)
+    for path, call in zip(paths, seen, strict=True):
+        query, key = _sides(values, path, call)
+        error = (_rounded(query) @ _rounded(key).transpose(-2, -1) - call.scores).masked_fill(~call.visible, 0.0)
+        of_scores = 2 * WEIGHT * error / call.visible.sum() / len(seen)
+        narrow = (call.came.double() @ call.layer.get_buffer(PROJECTION).double())[:, None].transpose(-2, -1)
         expected[f"{path}.{QUERY}"] = (narrow @ (of_scores @ _rounded(key))).sum(0)
         expected[f"{path}.{KEY}"] = (narrow @ (of_scores.transpose(-2, -1) @ _rounded(query))).sum(0)
     return expected

@@ -175,5 +175,5 @@ class Dota(ByBlocks, KeptPairs):
         """With the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""
         first = kept[0, 0]
         loads = {"loads": out_of_order(first), "loads_in_order": in_order(first)}
-        over = {name: each / first.sum().item() for name, each in loads.items()}
+        over = {name: load / first.sum().item() for name, load in loads.items()}
         return {**super().described(pairs, value, kept), **over}

@@ -34,7 +34,7 @@ def dense_cycles(tokens: int) -> float:
 def modelled(seen: list[dict[str, float]]) -> list[Number]:
     """At a quarter of the keys, and at the density that trained models here were ``seen`` to have."""
     chip, rows = chips()["elsa"], []
-    shares = [(0.25, "a quarter of the keys"), *((each["density"], "a recorded mask's density") for each in seen[:1])]
+    shares = [(0.25, "a quarter of the keys"), *((call["density"], "a recorded mask's density") for call in seen[:1])]
     for share, name in shares:
         own, inputs = cycles(TOKENS, share * TOKENS), f"{TOKENS} tokens, {name} ({share:.3g}); structure from memory"
         rows.append(
@@ -49,8 +49,8 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
 def over_gpu(seen: list[dict[str, float]]) -> Modelled:
     """Over unfused attention on the modelled GPU, at a quarter of the keys and at what was ``seen``; with the clock,
     which is from memory, as it is, halved and doubled."""
-    shares = [0.25, *(each["density"] for each in seen[:1])]
+    shares = [0.25, *(call["density"] for call in seen[:1])]
     gpu = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False) * chips()["elsa"].clock_hz * ACCELERATORS / HEADS
     ends = [gpu * times / cycles(TOKENS, share * TOKENS) for share in shares for times in GUESSED]
-    inputs = f"{TOKENS} tokens, {' and '.join(f'{each:.3g}' for each in shares)} of the keys"
+    inputs = f"{TOKENS} tokens, {' and '.join(f'{share:.3g}' for share in shares)} of the keys"
     return between(ends, f"{ACCELERATORS} accelerators over unfused attention on {GPU}, modelled; {inputs}")

@@ -44,7 +44,7 @@ def factors(width: int) -> tuple[Tensor, ...]:
 
 def project(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     """(H1 x H2 x ...) x for ``x`` [..., width], by one product for each factor."""
-    shaped = x.unflatten(-1, [len(each) for each in matrices])
+    shaped = x.unflatten(-1, [len(matrix) for matrix in matrices])
     for place, matrix in enumerate(matrices):
         at = shaped.ndim - len(matrices) + place
         shaped = (shaped.movedim(at, -1) @ matrix.to(x).T).movedim(-1, at)
@@ -70,7 +70,7 @@ def signs(x: Tensor) -> Tensor:
 def hamming(query: Tensor, key: Tensor) -> Tensor:
     """Numbers of differing signs [..., queries, keys], float32: (k - sum of products of +-1) / 2, exactly."""
     k = query.shape[-1]
-    one, other = (each.float() * 2 - 1 for each in (query, key))
+    one, other = (operand.float() * 2 - 1 for operand in (query, key))
     return (k - one @ other.transpose(-2, -1)) / 2
 
 

@@ -33,17 +33,17 @@ def probes(recording: Recording, own: Elsa) -> Mapping[str, float]:
     thresholds = _thresholds(recording)
     return {
         **shown,
-        "misplaced": sum(_misplaced(own, each) for each in seen),
-        "integer_off": sum(_integer_off(own, each) for each in seen),
+        "misplaced": sum(_misplaced(own, call) for call in seen),
+        "integer_off": sum(_integer_off(own, call) for call in seen),
         "thresholds_off": max(
-            abs(each.layer.get_buffer(THRESHOLD).item() - one) for each, one in zip(seen, thresholds, strict=True)
+            abs(call.layer.get_buffer(THRESHOLD).item() - one) for call, one in zip(seen, thresholds, strict=True)
         ),
         **_of_the_hash(own),
     }
 
 
 def _matrix(width: int) -> Tensor:
-    return reduce(torch.kron, [each.double() for each in hashing.factors(width)])
+    return reduce(torch.kron, [factor.double() for factor in hashing.factors(width)])
 
 
 def _distance(each: Seen) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +117,7 @@ def _thresholds(recording: Recording) -> list[float]:
             examples, _ = run.data.batch(mixed_seed(run.seed, 2), batch * size, size)
             run.baseline.forward(run.model, examples)
     run.model.train()
-    return [torch.stack(each).mean().item() for each in least]
+    return [torch.stack(tensor).mean().item() for tensor in least]
 
 
 def _of_the_hash(own: Elsa) -> dict[str, float]:

@@ -108,7 +108,7 @@ class Elsa(ByBlocks, KeptInEvaluation):
             for number in range(self.batches):
                 batch, _ = run.data.batch(mixed_seed(run.seed, 2), number * size, size)
                 with run.autocast():
-                    run.baseline.forward(model, {name: each.to(run.device) for name, each in batch.items()})
+                    run.baseline.forward(model, {name: tensor.to(run.device) for name, tensor in batch.items()})
         finally:
             self.learned = None
         for block in anatomy(model).every_block:

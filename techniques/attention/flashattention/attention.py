@@ -66,7 +66,7 @@ def packed_attention(
 
     Raises ValueError as :func:`flash_attention`, and where starts are not of as many sequences.
     """
-    q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
+    q, k, v = (operand.transpose(0, 1).unsqueeze(0) for operand in (query, key, value))
     _check(q, k, v, dropout_p)
     if q_starts.dim() != 1 or q_starts.shape != k_starts.shape or len(q_starts) < 1:
         raise ValueError(
@@ -84,8 +84,8 @@ def packed_attention(
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
-    if any(each.dim() != 4 for each in (query, key, value)):
-        shapes = [list(each.shape) for each in (query, key, value)]
+    if any(operand.dim() != 4 for operand in (query, key, value)):
+        shapes = [list(operand.shape) for operand in (query, key, value)]
         raise ValueError(f"queries, keys and values are [batch, heads, length, width], not {shapes}")
     if (
         key.shape != value.shape

@@ -99,14 +99,14 @@ def hopper(*tensors: Tensor) -> bool:
     if first.dtype.itemsize != 2 or not _has_copy_engine(first.device):
         return False
     return all(
-        each.data_ptr() % ALIGNED_BYTES == 0
-        and each.stride(-1) == 1
+        tensor.data_ptr() % ALIGNED_BYTES == 0
+        and tensor.stride(-1) == 1
         and all(
-            stride * each.itemsize % ALIGNED_BYTES == 0
-            for size, stride in zip(each.shape[:-1], each.stride(), strict=False)
+            stride * tensor.itemsize % ALIGNED_BYTES == 0
+            for size, stride in zip(tensor.shape[:-1], tensor.stride(), strict=False)
             if size > 1
         )
-        for each in tensors
+        for tensor in tensors
     )
 
 
@@ -135,7 +135,7 @@ def forward(
     """:func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch], are of
     sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
     refuse(query, key, value, given.scale)
-    q, k, v = (_by_rows(each) for each in (query, key, value))
+    q, k, v = (_by_rows(operand) for operand in (query, key, value))
     output = _like(q, packed)
     logarithms = q.new_full(q.shape[:-1], float("-inf"), dtype=torch.float32)
     if not q.numel():
@@ -164,7 +164,7 @@ def backward(
     packed: Packed | None = None, key_lengths: Tensor | None = None, plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """:func:`techniques.attention.flashattention.tiled.backward` by kernels."""
-    q, k, v, o, d = (_by_rows(each) for each in (query, key, value, output, d_out))
+    q, k, v, o, d = (_by_rows(operand) for operand in (query, key, value, output, d_out))
     uneven = packed if packed is not None else key_lengths
     dq, dk, dv = _like(q, packed), _like(k, uneven), _like(v, uneven)
     if not q.numel() or not k.numel():

@@ -72,8 +72,8 @@ def forward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> B
 
     def prepare(inputs: Inputs) -> Callable[[], object]:
         def run() -> None:
-            each = [kernel.forward(*parts, settings(parts[0], causal)) for parts in operands(inputs)]
-            inputs["output"] = [whole(output) for output, _ in each]
+            passes = [kernel.forward(*parts, settings(parts[0], causal)) for parts in operands(inputs)]
+            inputs["output"] = [whole(output) for output, _ in passes]
 
         return run
 
@@ -100,8 +100,8 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> 
         return random_lists(sizes, device, generator, gradients=dtype, query=dtype, key=dtype, value=dtype)
 
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        each = [(parts, settings(parts[0], causal)) for parts in operands(inputs)]
-        saved = [(*parts, *kernel.forward(*parts, given), given) for parts, given in each]
+        calls = [(parts, settings(parts[0], causal)) for parts in operands(inputs)]
+        saved = [(*parts, *kernel.forward(*parts, given), given) for parts, given in calls]
         gradients = [shaped(gradient) for gradient in inputs["gradients"]]
 
         def run() -> None:
@@ -120,8 +120,8 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> 
             query, key, value = (part.double() for part in parts)
             p, d_out = probabilities(query, key, causal), shaped(gradient).double()
             ds = p * (d_out @ value.mT - (d_out * (p @ value)).sum(-1, keepdim=True)) / math.sqrt(query.shape[-1])
-            for name, each in zip(expected, (ds @ key, ds.mT @ query, p.mT @ d_out), strict=True):
-                expected[name].append(whole(each))
+            for name, product in zip(expected, (ds @ key, ds.mT @ query, p.mT @ d_out), strict=True):
+                expected[name].append(whole(product))
         return expected
 
     return Bench(
@@ -185,7 +185,7 @@ def flash_attn(module: str, causal: bool) -> Function:
     function: Any = __import__(module, fromlist=["flash_attn_func"]).flash_attn_func
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output = function(*(each.transpose(1, 2) for each in (query, key, value)), causal=causal)
+        output = function(*(operand.transpose(1, 2) for operand in (query, key, value)), causal=causal)
         return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
 
     return attention

@@ -52,13 +52,13 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     query, key, value, causal = seen[0]
     with _saved() as kept, _Own() as own_ones:
         recording.gradients_at(trace.before.parameters)
-    scores = {(*each.shape[:2], each.shape[2], other.shape[2]) for each, other, _, _ in seen}
+    scores = {(*tensor.shape[:2], tensor.shape[2], other.shape[2]) for tensor, other, _, _ in seen}
     return {
         "own_share": own_ones.count / len(seen),
         "gradient_roundings": apart(
-            trace.of("backward")[0].gradients, {name: each.double() for name, each in expected.items()}
+            trace.of("backward")[0].gradients, {name: gradient.double() for name, gradient in expected.items()}
         ),
-        "saved_scores": sum(tuple(each.shape) in scores and _of_pairs(each, query.shape[-1]) for each in kept),
+        "saved_scores": sum(tuple(tensor.shape) in scores and _of_pairs(tensor, query.shape[-1]) for tensor in kept),
         **_of_tiles(query[0, 0].double(), key[0, 0].double(), value[0, 0].double(), causal),
     }
 
@@ -80,7 +80,7 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
     (n, d), key_tiles = q.shape, math.ceil(len(k) / COLUMNS)
     mask = torch.ones(n, n, dtype=torch.bool).tril() if causal else None
     with torch.enable_grad():
-        leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+        leaves = [operand.clone().requires_grad_() for operand in (q, k, v)]
         output = _definition(leaves[0], leaves[1], leaves[2], mask)
         d_out = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
         expected = torch.autograd.grad(output, leaves, d_out)
@@ -95,7 +95,7 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
         "tile_gradients": max(
             _off(ours, theirs) for _, *own in of_tiles for ours, theirs in zip(own, expected, strict=True)
         ),
-        "overflows": sum(int((~each.isfinite()).sum()) for each in of_large),
+        "overflows": sum(int((~tensor.isfinite()).sum()) for tensor in of_large),
         "forward_accesses": there.accesses / (2 * n * d + key_tiles * (3 * n * d + 4 * n)),
         "backward_accesses": back.accesses / (4 * n * d + key_tiles * (5 * n * d + 2 * n)),
     }
@@ -110,10 +110,10 @@ def _counted(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mask: Tensor | None
 def _computed(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> list[Tensor]:
     """Output and gradients of the tiles that the model's attention is computed by."""
     given = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
-    query, key, value, d_output = (each[None, None] for each in (q, k, v, d_out))
+    query, key, value, d_output = (operand[None, None] for operand in (q, k, v, d_out))
     o, logarithms = tiled.forward(query, key, value, given, ROWS, COLUMNS)
     gradients = tiled.backward(query, key, value, o, logarithms, d_output, given, ROWS, COLUMNS)
-    return [each[0, 0] for each in (o, *gradients)]
+    return [gradient[0, 0] for gradient in (o, *gradients)]
 
 
 class _Own(TorchDispatchMode):

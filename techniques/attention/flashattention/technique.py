@@ -71,7 +71,7 @@ def calling(act: Callable[[], object]) -> AttentionFunction:
         act()
         device = query.device.type
         if torch.is_autocast_enabled(device):  # as torch's own attention: all three in the narrow type
-            query, key, value = (each.to(torch.get_autocast_dtype(device)) for each in (query, key, value))
+            query, key, value = (operand.to(torch.get_autocast_dtype(device)) for operand in (query, key, value))
         return flash_attention(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
 
     return attention

@@ -55,7 +55,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """O, as the queries, and L [batch, heads, queries] in the type of sums."""
     sums_dtype, shared = wide(query), key.shape[1]
-    q, (k, v) = query.unflatten(1, (shared, -1)), (each.unsqueeze(2) for each in (key, value))
+    q, (k, v) = query.unflatten(1, (shared, -1)), (operand.unsqueeze(2) for operand in (key, value))
     output = by_tokens(query, sums_dtype)
     o, logarithms = output.unflatten(1, (shared, -1)), q.new_empty(q.shape[:-1], dtype=sums_dtype)
     for row in _tiles(query.shape[2], rows):
@@ -85,11 +85,11 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of queries, keys and values for that of the output; probabilities are exp(S - L), computed again."""
     sums_dtype, shared = wide(query), key.shape[1]
-    q, o, d = (each.unflatten(1, (shared, -1)) for each in (query, output, d_out))
+    q, o, d = (operand.unflatten(1, (shared, -1)) for operand in (query, output, d_out))
     k, v = key.unsqueeze(2), value.unsqueeze(2)
     delta = (o.to(sums_dtype) * d.to(sums_dtype)).sum(-1)
     taken = logarithms.masked_fill(logarithms == -math.inf, math.inf).unflatten(1, (shared, -1))
-    dq, dk, dv = (by_tokens(each, sums_dtype).zero_() for each in (query, key, value))
+    dq, dk, dv = (by_tokens(operand, sums_dtype).zero_() for operand in (query, key, value))
     of_queries = dq.unflatten(1, (shared, -1))
     for column in _tiles(key.shape[2], columns):
         of_key, of_value = k[..., column, :].to(sums_dtype), v[..., column, :].to(sums_dtype)
@@ -162,7 +162,7 @@ def kept(given: Attention, like: Tensor, row: slice, column: slice) -> Tensor:
     assert given.seed is not None
     planes = given.plane + torch.arange(like.shape[:3].numel(), device=like.device).view(*like.shape[:3], 1, 1)
     counts = [_numbers(column, like.device), _numbers(row, like.device)[:, None], planes, torch.zeros_like(planes)]
-    drawn = philox([each.expand(like.shape) for each in counts], int(given.seed.item()))
+    drawn = philox([count.expand(like.shape) for count in counts], int(given.seed.item()))
     return (drawn >> 1 >= threshold(given.dropout_p)).to(like.dtype)
 
 

@@ -21,7 +21,7 @@ def predicted_blocks(
     ``largest`` [2] is of unit queries and keys, ``bits`` at most 8. A query that would keep no pair keeps all, as the
     authors' code has it."""
     levels = 2 ** (bits - 1) - 1
-    of = [(x, levels / each.clamp(min=TINY)) for x, each in zip((query, key), largest, strict=True)]
+    of = [(x, levels / peak.clamp(min=TINY)) for x, peak in zip((query, key), largest, strict=True)]
     queries, keys = ((unit(x) * one).round().clamp(-levels, levels).to(torch.int8) for x, one in of)
     of_queries, of_keys = ((x.float().norm(dim=-1) / one).flatten(0, 1) for x, one in of)
     scores, weights = (torch.empty(block, key.shape[2], device=key.device) for _ in range(2))

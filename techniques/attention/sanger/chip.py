@@ -55,7 +55,7 @@ def at(chip: Chip, density: float, balance: float, inputs: str) -> list[Number]:
 
 def over_gpu(seen: list[dict[str, float]]) -> Modelled:
     """Over unfused attention on the modelled GPU, at the paper's densities and at what was ``seen``."""
-    shares = [*PAPERS, *((each["density"], each["load_balance"]) for each in seen[:1])]
+    shares = [*PAPERS, *((call["density"], call["load_balance"]) for call in seen[:1])]
     gpu, chip = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False), chips()["sanger"]
     inputs = f"{TOKENS} tokens, density {', '.join(f'{density:.3g}' for density, _ in shares)}"
     ends = [gpu / time_s(phases(TOKENS, *share), chip) for share in shares]

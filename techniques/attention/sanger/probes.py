@@ -31,14 +31,14 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
     seen, shown = of_masks(recording, own)
     paths = [block.attention.path for block in recording.run.anatomy.every_block]
     means, misplaced, off = [], 0, []
-    for path, each in zip(paths, seen, strict=True):
+    for path, call in zip(paths, seen, strict=True):
         before = trace.before.buffers[f"{path}.{LARGEST}"].double()
-        now = torch.stack([_unit(x).abs().max() for x in (each.query, each.key)])
+        now = torch.stack([_unit(x).abs().max() for x in (call.query, call.key)])
         means.append(torch.where(before > 0, DECAY * before + (1 - DECAY) * now, now))
-        misplaced += _misplaced(each, means[-1], BITS)
+        misplaced += _misplaced(call, means[-1], BITS)
         after = trace.after.buffers[f"{path}.{LARGEST}"].double()
         off.append(((after - means[-1]).abs().max() / means[-1].max()).item())
-    rows = [mask for each in seen for mask in each.kept.flatten(0, 1)[:4]]
+    rows = [mask for call in seen for mask in call.kept.flatten(0, 1)[:4]]
     return {
         **shown,
         "misplaced": misplaced,

@@ -51,5 +51,5 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")
-    draw(figure.subplots(), next(each for each in tables if each.name == "skipping"))
+    draw(figure.subplots(), next(table for table in tables if table.name == "skipping"))
     return figure

@@ -45,7 +45,7 @@ def predicted(pairs: Pairs, largest: Tensor, bits: int) -> Tensor:
     """The predicted scores [batch, heads, queries, keys], float32; ``largest`` [2] is of unit queries and keys."""
     query, key = pairs.query.float(), pairs.key.float()
     lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1, keepdim=True).transpose(-2, -1)
-    of_query, of_key = (quantised(unit(x), each, bits) for x, each in zip((query, key), largest, strict=True))
+    of_query, of_key = (quantised(unit(x), peak, bits) for x, peak in zip((query, key), largest, strict=True))
     return scored(of_query @ of_key.transpose(-2, -1) * lengths, pairs)
 
 

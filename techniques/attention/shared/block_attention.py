@@ -40,7 +40,7 @@ def block_attention(
     """
     _check(query, key, value, blocks, block)
     kept = None if kept is None else kept.expand(*query.shape[:-1], key.shape[-2])
-    q, k, v = (each.float() if each.dtype.itemsize < 4 else each for each in (query, key, value))
+    q, k, v = (operand.float() if operand.dtype.itemsize < 4 else operand for operand in (query, key, value))
     seed = int(torch.randint(2**62, ())) if dropout_p else 0
     output: Tensor = _BlockAttention.apply(q, k, v, blocks, kept, Form(scale, causal, block, dropout_p, seed))
     return output.to(query.dtype)
@@ -197,7 +197,7 @@ class _BlockAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, kept: Tensor | None, form: Form
     ) -> Tensor:
-        own = Blocked(*(_in_blocks(each, form.block) for each in (query, key, value)))
+        own = Blocked(*(_in_blocks(operand, form.block) for operand in (query, key, value)))
         output = own.query.new_zeros(*own.query.shape[:2], value.shape[-1])
         of_keys, of_values, of_scores, of_weights, outputs = (Room(own.query) for _ in range(5))
         dropout = Dropout(form, own.query)
@@ -216,7 +216,7 @@ class _BlockAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, blocks, kept, output = ctx.saved_tensors
         form: Form = ctx.form
-        own = Blocked(*(_in_blocks(each, form.block) for each in (query, key, value)))
+        own = Blocked(*(_in_blocks(operand, form.block) for operand in (query, key, value)))
         outer = _in_blocks(gradient, form.block)
         means = (outer * output).sum(-1, keepdim=True)
         of = Blocked(*map(torch.zeros_like, own))

@@ -48,7 +48,7 @@ def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -
     trace = recording.trace
     with as_before(recording), watched(own) as seen:
         recording.gradients_at(trace.before.parameters, added=added)
-    masks = iter([each.kept for each in seen])
+    masks = iter([call.kept for call in seen])
 
     def definition(
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
@@ -64,7 +64,9 @@ def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -
             expected = recording.gradients_at(trace.before.parameters, added=added)
     finally:
         del own.attention  # the method comes back
-    roundings = apart(trace.of("backward")[0].gradients, {name: each.double() for name, each in expected.items()})
+    roundings = apart(
+        trace.of("backward")[0].gradients, {name: gradient.double() for name, gradient in expected.items()}
+    )
     return seen, {**shown(seen), "gradient_roundings": roundings}
 
 
@@ -83,9 +85,9 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
     """``output_off``: the largest error of the outputs, of the largest; ``hidden_kept``: kept pairs that may not
     attend; ``masks_left``: the share of attentions that leave a visible pair out."""
     return {
-        "output_off": max(_off(each) for each in seen),
-        "hidden_kept": sum(int((each.kept & ~each.visible).sum()) for each in seen),
-        "masks_left": sum(bool((each.visible & ~each.kept).any()) for each in seen) / len(seen),
+        "output_off": max(_off(call) for call in seen),
+        "hidden_kept": sum(int((call.kept & ~call.visible).sum()) for call in seen),
+        "masks_left": sum(bool((call.visible & ~call.kept).any()) for call in seen) / len(seen),
     }
 
 
@@ -106,7 +108,7 @@ def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
         output = attention(query, key, value, **given)
         pairs, mask = made.pop()
         visible = _visible(query, key, given["mask"], given["causal"])
-        q, k, v, o = (each.detach() for each in (pairs.query, pairs.key, value, output))
+        q, k, v, o = (operand.detach() for operand in (pairs.query, pairs.key, value, output))
         seen.append(Seen(layer, came, q, k, v, visible, given["scale"], mask, o))
         return output
 
@@ -122,16 +124,16 @@ def as_before(recording: Recording) -> Iterator[None]:
     """The model has the buffers of the recorded step's begin meanwhile; parameters are for Recording to set."""
     before: Mapping[str, Tensor] = recording.trace.before.buffers
     own = dict(recording.run.model.named_buffers())
-    kept = {name: each.clone() for name, each in own.items()}
+    kept = {name: value.clone() for name, value in own.items()}
     with torch.no_grad():
-        for name, each in own.items():
-            each.copy_(before[name])
+        for name, value in own.items():
+            value.copy_(before[name])
     try:
         yield
     finally:
         with torch.no_grad():
-            for name, each in own.items():
-                each.copy_(kept[name])
+            for name, value in own.items():
+                value.copy_(kept[name])
 
 
 def _visible(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

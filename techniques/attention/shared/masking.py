@@ -62,7 +62,9 @@ class MaskedAttention(Technique):
 
         def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.now = (path, module)
-            self.came = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).detach()
+            self.came = next(
+                argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)
+            ).detach()
 
         def ends(*_: Any) -> None:
             self.now = self.came = None
@@ -79,7 +81,7 @@ class MaskedAttention(Technique):
             return eager(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
         path, layer = self.now
         if key.shape[1] == 1:  # one for all heads
-            key, value = (each.expand(-1, query.shape[1], -1, -1) for each in (key, value))
+            key, value = (operand.expand(-1, query.shape[1], -1, -1) for operand in (key, value))
         query, key = self.prepared(layer, query, key)
         pairs = pairs_of(query, key, mask, causal, scale)
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
@@ -110,10 +112,10 @@ class MaskedAttention(Technique):
         with run.predicting() as predict:
             self.seen = seen
             try:
-                predict({name: each.to(run.device) for name, each in batch.items()})
+                predict({name: tensor.to(run.device) for name, tensor in batch.items()})
             finally:
                 self.seen = None
-        return {name: fmean(each[name] for each in seen) for name in seen[0]}
+        return {name: fmean(call[name] for call in seen) for name in seen[0]}
 
 
 @dataclass

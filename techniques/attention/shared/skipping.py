@@ -104,7 +104,7 @@ def drawn(tokens: int, topic: float = 0.0) -> Head:
     random = torch.Generator().manual_seed(tokens)
     shared = torch.randn(-(-tokens // SEGMENT), WIDTH, generator=random).repeat_interleave(SEGMENT, 0)[:tokens]
     own = torch.randn(4, tokens, WIDTH, generator=random)
-    x, query, key = (topic**0.5 * shared + (1 - topic) ** 0.5 * each for each in own[:3])
+    x, query, key = (topic**0.5 * shared + (1 - topic) ** 0.5 * noise for noise in own[:3])
     scale = 1 + topic  # peaked, as trained attention is
     return Head(x[None], scale * query[None, None], scale * key[None, None], own[3][None, None])
 
@@ -113,7 +113,7 @@ def timed(head: Head, predict: Predict, density: float, passes: str) -> Skipping
     """Dense attention, the prediction and attention to blocks drawn at random."""
     tokens = head.query.shape[2]
     blocks = balanced(-(-tokens // BLOCK), density)
-    query, key, value = (each.clone().requires_grad_(passes == BOTH) for each in head[1:])
+    query, key, value = (tensor.clone().requires_grad_(passes == BOTH) for tensor in head[1:])
     ways: tuple[Callable[[], Tensor], ...] = (
         lambda: F.scaled_dot_product_attention(query, key, value),
         lambda: predict(head, density),
@@ -185,7 +185,7 @@ def recorded(lab: Lab, technique: str) -> Iterator[tuple[str | float | None, ...
     seen = traces(lab, technique)
     if seen:
         density, blocks, mass, error = (
-            fmean(each[name] for each in seen) for name in ("density", "blocks", "mass", "error")
+            fmean(call[name] for call in seen) for name in ("density", "blocks", "mass", "error")
         )
         yield f"recorded, {lab.setting.baseline}", None, density, blocks, blocks / density, mass, error
 
@@ -195,11 +195,11 @@ def traces(lab: Lab, technique: str) -> list[dict[str, float]]:
     contenders = [contender for _, contender in lab.runs([technique])[canonical(technique)]]
     own = f"{technique}."
     found = [
-        {name.removeprefix(own): value for name, value in each.probes.items() if name.startswith(own)}
-        for each in contenders
-        if each.status == "ok"
+        {name.removeprefix(own): value for name, value in contender.probes.items() if name.startswith(own)}
+        for contender in contenders
+        if contender.status == "ok"
     ]
-    return [each for each in found if each]
+    return [row for row in found if row]
 
 
 # beside what is quoted and modelled ---------------------------------------------------------------------------------

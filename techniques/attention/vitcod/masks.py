@@ -68,7 +68,7 @@ def part(scores: Tensor, kept: Tensor, value: Tensor) -> Part:
 def merged(one: Part, other: Part) -> Tensor:
     """The output of both parts' keys together; 0 where neither has one."""
     m = torch.maximum(one.m, other.m).clamp(min=torch.finfo(one.m.dtype).min)
-    weights = [torch.exp(each.m - m) for each in (one, other)]
+    weights = [torch.exp(side.m - m) for side in (one, other)]
     total = weights[0] * one.l + weights[1] * other.l
     return (weights[0] * one.o + weights[1] * other.o) / total.clamp(min=torch.finfo(one.m.dtype).tiny)
 

@@ -61,10 +61,10 @@ def probes(recording: Recording, own: Vitcod) -> Mapping[str, float]:
     coder: Any = AutoEncoder(12)
     return {
         **shown,
-        "misplaced": sum(_misplaced(*each, own.leading) for each in zip(masks, averages, strict=True)),
-        "changed_over_examples": sum(bool((each.kept != each.kept[:1]).any()) for each in seen),
+        "misplaced": sum(_misplaced(*pair, own.leading) for pair in zip(masks, averages, strict=True)),
+        "changed_over_examples": sum(bool((call.kept != call.kept[:1]).any()) for call in seen),
         "coded_size": coder[0].out_features / 12,
-        "split_off": max(_split_off(each) for each in seen),
+        "split_off": max(_split_off(call) for call in seen),
         "polarised_off": sum(_polarised_off(mask) for layer in masks for mask in layer),
         "modelled_cycles": total_cycles(DEIT_TINY),
     }
@@ -111,7 +111,7 @@ def _averages(recording: Recording) -> list[Tensor]:
             examples, _ = run.data.batch(mixed_seed(run.seed, 2), batch * size, size)
             run.baseline.forward(run.model, examples)
     run.model.train()
-    return [torch.cat(each).mean(0) for each in maps]
+    return [torch.cat(tensor).mean(0) for tensor in maps]
 
 
 def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:

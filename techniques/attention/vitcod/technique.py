@@ -147,7 +147,7 @@ class Vitcod(ByBlocks, KeptPairs):
             for number in range(self.batches):
                 batch, _ = run.data.batch(mixed_seed(run.seed, 2), number * size, size)
                 with run.autocast():
-                    run.baseline.forward(run.model, {name: each.to(run.device) for name, each in batch.items()})
+                    run.baseline.forward(run.model, {name: tensor.to(run.device) for name, tensor in batch.items()})
         finally:
             self.maps = None
             run.model.train()

@@ -32,7 +32,7 @@ def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
     vectors. In the run's first step: ``first_share`` of a matrix' entries that got something, and ``step_roundings``
     of its weights from SGD's without momentum. ``unequal``: values in which the replicas differ."""
     first_share = _share(recording)
-    velocities = {name: each.double().clone() for name, each in own.velocities.items()}
+    velocities = {name: velocity.double().clone() for name, velocity in own.velocities.items()}
     step = one_more(recording, own)
     expected, memory, velocity, unmasked, numbers = _step(step, own, velocities)
     moved = {name: own.velocities[name].double() for name in velocity}
@@ -58,10 +58,10 @@ def _step(step: Exchanged, own: DGC, velocities: Mapping[str, Tensor]) -> tuple[
     the bytes on a ring, from Algorithm 4 in float64."""
     ranks = step.recording.run.world_size
     reference = step.recording.run.baseline.recipe_of(step.recording.run.job.setting)
-    norm = torch.cat([each.double().flatten() for each in step.gradients.values()]).norm().item()
+    norm = torch.cat([gradient.double().flatten() for gradient in step.gradients.values()]).norm().item()
     factor = min(1.0, reference.gradient_clip / math.sqrt(ranks) / (norm + 1e-6)) if reference.gradient_clip else 1.0
-    own_gradients = {name: factor * each.double() for name, each in step.gradients.items()}
-    mean = step.mean({name: each for name, each in own_gradients.items() if each.ndim < 2})
+    own_gradients = {name: factor * gradient.double() for name, gradient in step.gradients.items()}
+    mean = step.mean({name: gradient for name, gradient in own_gradients.items() if gradient.ndim < 2})
     sent: Named = {}
     expected: Named = {}
     memory: Named = {}
@@ -92,9 +92,9 @@ def _share(recording: Recording) -> float:
     trace = recording.traces[0]
     got = trace.update.before.gradients
     shares = []
-    for name, each in mean_gradients(recording, trace).items():
-        entries = int((each != 0).sum())
-        if each.ndim > 1 and entries == each.numel():
+    for name, mean_gradient in mean_gradients(recording, trace).items():
+        entries = int((mean_gradient != 0).sum())
+        if mean_gradient.ndim > 1 and entries == mean_gradient.numel():
             shares.append(int((got[name] != 0).sum()) / entries)
     return sum(shares) / len(shares)
 

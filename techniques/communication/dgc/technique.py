@@ -39,8 +39,8 @@ def corrected(gradient: Tensor, velocity: Tensor, pending: Tensor, momentum: flo
     place."""
     pending += velocity.mul_(momentum).add_(gradient)
     values, indices = top_k(pending, ratio)
-    for each in (velocity, pending):
-        each.view(-1)[indices] = 0.0
+    for tensor in (velocity, pending):
+        tensor.view(-1)[indices] = 0.0
     return values, indices
 
 
@@ -86,19 +86,19 @@ class DGC(CompressedRanks):
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         own = clipped(gradients, self.largest_norm) if self.largest_norm else gradients
-        vectors = mean_over_ranks({name: each for name, each in own.items() if each.ndim < 2}, run.group)
+        vectors = mean_over_ranks({name: gradient for name, gradient in own.items() if gradient.ndim < 2}, run.group)
         ratio, messages = ratio_at(run.progress, self.ratio, self.warmup), []
-        for name, each in own.items():
-            velocity = self.velocities.setdefault(name, torch.zeros(each.shape, device=each.device))
+        for name, gradient in own.items():
+            velocity = self.velocities.setdefault(name, torch.zeros(gradient.shape, device=gradient.device))
             if name in vectors:
                 velocity.mul_(self.momentum).add_(vectors[name])
             else:
-                pending = self.errors.setdefault(name, torch.zeros(each.shape, device=each.device))
-                messages.append(corrected(each, velocity, pending, self.momentum, ratio))
+                pending = self.errors.setdefault(name, torch.zeros(gradient.shape, device=gradient.device))
+                messages.append(corrected(gradient, velocity, pending, self.momentum, ratio))
         means = {
             name: self.velocities[name].clone() if name in vectors else torch.zeros_like(own[name]) for name in own
         }
-        matrices = [each for name, each in means.items() if name not in vectors]
+        matrices = [mean for name, mean in means.items() if name not in vectors]
         for theirs in gathered(messages, run.group):
             for mean, (values, indices) in zip(matrices, theirs, strict=True):
                 mean += scattered(values / self.ranks, indices, mean.shape)

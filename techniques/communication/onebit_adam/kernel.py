@@ -149,7 +149,7 @@ def tables(lengths: tuple[int, ...], device: torch.device) -> Tables:
     pairs = torch.cat([ends.new_zeros(1), (lasts - firsts).cumsum(0)])
     tensors = torch.cat([torch.arange(first, last) for first, last in zip(firsts, lasts, strict=True)])
     bounds = torch.searchsorted(tensors, torch.arange(len(lengths) + 1))
-    starts, firsts, pairs, bounds = (each.to(torch.int32).to(device) for each in (starts, firsts, pairs, bounds))
+    starts, firsts, pairs, bounds = (tensor.to(torch.int32).to(device) for tensor in (starts, firsts, pairs, bounds))
     return Tables(starts, firsts, pairs, bounds, len(tensors))
 
 

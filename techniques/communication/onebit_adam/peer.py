@@ -76,7 +76,7 @@ def reference(inputs: Inputs, of_kind: Callable[[Inputs, torch.dtype], Tensor]) 
     """Signs are those of float32 sums: which side of 0 an entry is on that is next to nothing decides nothing else."""
     lengths = of(inputs)[2]
     a = of_kind(inputs, torch.float64)
-    scales = torch.stack([each.square().mean().sqrt() for each in a.split(list(lengths))])
+    scales = torch.stack([tensor.square().mean().sqrt() for tensor in a.split(list(lengths))])
     sizes = scales.repeat_interleave(torch.tensor(lengths))
     sent = torch.where(of_kind(inputs, torch.float32) >= 0, sizes, -sizes)
     return {"memory": [a], "before": [scales], "sent": [sent]}

@@ -39,12 +39,12 @@ def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
     names, trace = list(step.gradients), step.trace
     first = {name: trace.before.state[name]["first_moment"].double() for name in names}
     limit = run.recipe.gradient_clip
-    norm = torch.cat([each.double().flatten() for each in step.gradients.values()]).norm().item()
+    norm = torch.cat([gradient.double().flatten() for gradient in step.gradients.values()]).norm().item()
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
     beta1 = run.recipe.beta1
     local = [beta1 * first[name] + (1 - beta1) * factor * step.gradients[name].double() for name in names]
-    flat = torch.cat([each.flatten() for each in local])
-    lengths = [each.numel() for each in local]
+    flat = torch.cat([tensor.flatten() for tensor in local])
+    lengths = [tensor.numel() for tensor in local]
     wanted = flat + step.before["worker"].double()[: len(flat)]
     sent = wanted - step.after["worker"].double()[: len(flat)]
     off, wrong = _one_size(wanted, sent, lengths)
@@ -117,5 +117,5 @@ def _bytes(lengths: list[int], ranks: int) -> float:
     ]
     share = (ranks - 1) / ranks
     bits = ranks * part / 8
-    there = max(4 * sum(pieces) + bits, *(ranks * 4 * each + bits for each in pieces[:1]))
+    there = max(4 * sum(pieces) + bits, *(ranks * 4 * piece + bits for piece in pieces[:1]))
     return share * (there + ranks * 4 * max(pieces) + bits)

@@ -65,7 +65,9 @@ class OneBitAdam(CompressedRanks):
             optimizer.freeze(run.step)
         if not optimizer.frozen:
             return mean_over_ranks(gradients, run.group)
-        states = {name: optimizer.state[each] for name, each in run.trained_parameters().items()}
+        states = {
+            name: optimizer.state[trained_parameter] for name, trained_parameter in run.trained_parameters().items()
+        }
         momenta = [states[name]["first_moment"] for name in gradients]
         own = clipped(gradients, self.largest_norm) if self.largest_norm else gradients
         moved = [m.lerp(g.to(m.dtype), 1 - self.beta1) for m, g in zip(momenta, own.values(), strict=True)]
@@ -75,8 +77,8 @@ class OneBitAdam(CompressedRanks):
 
     def mean(self, tensors: list[Tensor], run: Run) -> list[Tensor]:
         """The ranks' mean in one bit an entry, flat."""
-        layout = Layout(tuple(each.numel() for each in tensors), self.ranks)
-        flat = torch.cat([each.reshape(-1) for each in tensors])
+        layout = Layout(tuple(tensor.numel() for tensor in tensors), self.ranks)
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         if not self.errors:
             self.errors = {"worker": flat.new_zeros(layout.padded), "server": flat.new_zeros(layout.part)}
         x = torch.nn.functional.pad(flat, (0, layout.padded - len(flat)))

@@ -60,7 +60,7 @@ class Layout:
 def signs(x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """||x|| / sqrt(length) of each of the tensors of ``lengths`` that flat ``x`` is made of, float32, and a bit an
     entry: whether it is at least 0, uint8 [n / 8]."""
-    scales = torch.stack([each.norm() / math.sqrt(len(each)) for each in x.split(list(lengths))])
+    scales = torch.stack([tensor.norm() / math.sqrt(len(tensor)) for tensor in x.split(list(lengths))])
     return scales, packed.in_bytes((x >= 0).to(torch.uint8).view(1, -1), 1)[0]
 
 
@@ -116,13 +116,13 @@ def mean_of_signs(x: Tensor, memories: Memories, layout: Layout, group: ProcessG
     all-to-all, one all-gather."""
     own, servers = group.rank(), range(layout.ranks)
     scales, bits = memories.from_worker(x, layout.whole)
-    parts = [[number for number, _ in layout.pieces(each)] for each in servers]
+    parts = [[number for number, _ in layout.pieces(server)] for server in servers]
     messages = [(scales[numbers], part) for numbers, part in zip(parts, bits.chunk(layout.ranks), strict=True)]
     outgoing = [in_bytes([message]) for message in messages]
     received = torch.empty(layout.ranks * len(outgoing[own]), dtype=torch.uint8, device=x.device)
     sizes = [len(outgoing[own])] * layout.ranks
-    dist.all_to_all_single(received, torch.cat(outgoing), sizes, [len(each) for each in outgoing], group=group)
-    theirs = [from_bytes(each, [messages[own]])[0] for each in received.view(layout.ranks, -1)]
+    dist.all_to_all_single(received, torch.cat(outgoing), sizes, [len(message) for message in outgoing], group=group)
+    theirs = [from_bytes(message, [messages[own]])[0] for message in received.view(layout.ranks, -1)]
     return _spread(*memories.from_server(theirs, [count for _, count in layout.pieces(own)]), layout, group)
 
 

@@ -178,7 +178,7 @@ def _manifest(rows: int, columns: int, wide: bool = True) -> Manifest:
     accesses = held * width * 4 // (warps * 32 * 16)  # of a thread, 16 bytes each
     types = {"bits": "*u8", "rows": "i32", "columns": "i32"}
     names = ("gradients", "errors", "bits", "means", "rows", "columns")
-    aligned = tuple(each for each in names if each != "rows" and (wide or each != "columns"))
+    aligned = tuple(name for name in names if name != "rows" and (wide or name != "columns"))
     passes = 1 if whole else 2
     return Manifest(
         kernel=pack_kernel,

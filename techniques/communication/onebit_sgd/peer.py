@@ -58,12 +58,14 @@ def reference(inputs: Inputs, columns: int) -> Inputs:
 
 def step(inputs: Inputs, columns: int, through: Packing) -> Callable[[], object]:
     """Bits and means, and on a CPU what they stand for."""
-    each = matrices(inputs, columns)
+    drawn = matrices(inputs, columns)
 
     def run() -> None:
-        packed = [through(g, e) for g, e in each]
-        if not each[0][0].is_cuda:
-            inputs["sent"] = [two_valued(*parts, g.shape).flatten() for parts, (g, _) in zip(packed, each, strict=True)]
+        packed = [through(g, e) for g, e in drawn]
+        if not drawn[0][0].is_cuda:
+            inputs["sent"] = [
+                two_valued(*parts, g.shape).flatten() for parts, (g, _) in zip(packed, drawn, strict=True)
+            ]
 
     return run
 

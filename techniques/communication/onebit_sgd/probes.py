@@ -22,9 +22,9 @@ def probes(recording: Recording, own: OneBitSGD) -> Mapping[str, float]:
     run = recording.run
     step = one_more(recording, own)
     wanted = step.wanted()
-    values = {name: _two_valued(each.double()) for name, each in wanted.items()}
-    lost = {name: wanted[name].double() - each for name, each in values.items()}
-    sizes = [(each.numel(), each[0].numel() if each.ndim > 1 else 1) for each in wanted.values()]
+    values = {name: _two_valued(value.double()) for name, value in wanted.items()}
+    lost = {name: wanted[name].double() - value for name, value in values.items()}
+    sizes = [(value.numel(), value[0].numel() if value.ndim > 1 else 1) for value in wanted.values()]
     message = sum(math.ceil(count / 8) + 8 * columns for count, columns in sizes)
     return {
         "received_roundings": step.received_roundings(step.mean(values)),

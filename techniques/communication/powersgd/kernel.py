@@ -125,8 +125,8 @@ def orthogonalise_kernel(matrices, starts, heights, RANK: tl.constexpr, COLUMNS:
 def orthogonalised(matrices: Sequence[Tensor]) -> list[Tensor]:
     """Orthonormal columns that span those of each [n, r], whose r is the same: float32, on one device, n at least r."""
     rank = matrices[0].shape[1]
-    bases = torch.cat([each.reshape(-1) for each in matrices])
-    heights = torch.tensor([len(each) for each in matrices])
+    bases = torch.cat([matrix.reshape(-1) for matrix in matrices])
+    heights = torch.tensor([len(matrix) for matrix in matrices])
     starts = (heights.cumsum(0) - heights) * rank
     columns = triton.next_power_of_2(rank)
     with torch.cuda.device_of(bases):
@@ -134,7 +134,9 @@ def orthogonalised(matrices: Sequence[Tensor]) -> list[Tensor]:
             bases, starts.to(bases.device), heights.to(torch.int32).to(bases.device),
             RANK=rank, COLUMNS=columns, ROWS=HELD // columns, num_warps=NUM_WARPS, **OPTIONS,
         )  # fmt: skip
-    return [part.view_as(each) for part, each in zip(bases.split([m.numel() for m in matrices]), matrices, strict=True)]
+    return [
+        part.view_as(matrix) for part, matrix in zip(bases.split([m.numel() for m in matrices]), matrices, strict=True)
+    ]
 
 
 def _manifest(rank: int) -> Manifest:

@@ -25,14 +25,14 @@ def make(rank: int, sizes: Sequence[int], device: torch.device, generator: torch
 
 
 def matrices(inputs: Inputs, rank: int) -> list[Tensor]:
-    return [each.view(-1, rank) for each in inputs["matrices"]]
+    return [matrix.view(-1, rank) for matrix in inputs["matrices"]]
 
 
 def reference(inputs: Inputs, rank: int) -> Inputs:
     """Gram-Schmidt in float64, twice; what is not finite spoils its matrix."""
     bases = []
-    for each in matrices(inputs, rank):
-        basis = each.double() if each.isfinite().all() else torch.full_like(each, torch.nan, dtype=torch.float64)
+    for matrix in matrices(inputs, rank):
+        basis = matrix.double() if matrix.isfinite().all() else torch.full_like(matrix, torch.nan, dtype=torch.float64)
         for own in range(rank):
             before, x = basis[:, :own], basis[:, own]
             for _ in range(2):
@@ -44,14 +44,14 @@ def reference(inputs: Inputs, rank: int) -> Inputs:
 
 def by_kernel(inputs: Inputs, rank: int) -> Callable[[], object]:
     def run() -> None:
-        inputs["bases"] = [each.flatten() for each in kernel.orthogonalised(matrices(inputs, rank))]
+        inputs["bases"] = [tensor.flatten() for tensor in kernel.orthogonalised(matrices(inputs, rank))]
 
     return run
 
 
 def by_qr(inputs: Inputs, rank: int) -> Callable[[], object]:
     """One batch for each shape."""
-    named = {str(number): each for number, each in enumerate(matrices(inputs, rank))}
+    named = {str(number): matrix for number, matrix in enumerate(matrices(inputs, rank))}
     return lambda: factored(named)
 
 
@@ -59,7 +59,7 @@ def by_hook(inputs: Inputs, rank: int) -> Callable[[], object]:
     """torch's, column by column of a batch of one shape."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
-    return lambda: [_orthogonalize(each.clone().unsqueeze(0)) for each in matrices(inputs, rank)]
+    return lambda: [_orthogonalize(matrix.clone().unsqueeze(0)) for matrix in matrices(inputs, rank)]
 
 
 def bench(rank: int) -> Bench:

@@ -23,9 +23,9 @@ def probes(recording: Recording, own: PowerSGD) -> Mapping[str, float]:
     what was sent of them, over that less their best approximations of that rank, all together. ``unequal``: values in
     which the replicas differ."""
     run, rank = recording.run, own.rank
-    queries = {name: each.double() for name, each in own.queries.items()}
+    queries = {name: query.double() for name, query in own.queries.items()}
     step = one_more(recording, own)
-    wanted = {name: each.double() for name, each in step.wanted().items()}
+    wanted = {name: value.double() for name, value in step.wanted().items()}
     mean, numbers = step.mean(wanted), 0
     lost, next_queries, lost_squares, best_squares = {}, {}, 0.0, 0.0
     expected = dict(mean)
@@ -56,10 +56,10 @@ def probes(recording: Recording, own: PowerSGD) -> Mapping[str, float]:
 def _query_roundings(own: PowerSGD, expected: Mapping[str, Tensor]) -> float:
     """Up to a rotation, which the basis leaves open: Q Q^T has none."""
     worst = 0.0
-    for name, each in expected.items():
+    for name, value in expected.items():
         ours = own.queries[name].double()
-        size = each.norm().square() + torch.finfo(torch.float32).tiny
-        worst = max(worst, ((ours.T @ ours).trace() - (each.T @ each).trace()).abs().item() / size.item())
-        off = (ours @ (ours.T @ each) - each @ (each.T @ each)).norm() / (size * each.norm() + 1e-300)
+        size = value.norm().square() + torch.finfo(torch.float32).tiny
+        worst = max(worst, ((ours.T @ ours).trace() - (value.T @ value).trace()).abs().item() / size.item())
+        off = (ours @ (ours.T @ value) - value @ (value.T @ value)).norm() / (size * value.norm() + 1e-300)
         worst = max(worst, off.item())
     return worst / torch.finfo(torch.float32).eps

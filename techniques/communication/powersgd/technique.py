@@ -34,8 +34,8 @@ FEW = 32  # columns that the kernel takes
 def factored(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The Q of each [n, r]: one batched QR for all of a shape."""
     by_shape: dict[torch.Size, list[str]] = {}
-    for name, each in matrices.items():
-        by_shape.setdefault(each.shape, []).append(name)
+    for name, matrix in matrices.items():
+        by_shape.setdefault(matrix.shape, []).append(name)
     bases: dict[str, Tensor] = {}
     for names in by_shape.values():
         bases |= zip(names, torch.linalg.qr(torch.stack([matrices[name] for name in names]))[0].unbind())
@@ -45,7 +45,7 @@ def factored(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Orthonormal columns that span those of each [n, r]; on CUDA one launch for all. Columns that depend on others,
     all zeros included, become directions of their own, so that nothing is counted twice."""
-    if matrices and all(launchable(each) and each.shape[1] <= FEW for each in matrices.values()):
+    if matrices and all(launchable(matrix) and matrix.shape[1] <= FEW for matrix in matrices.values()):
         from techniques.communication.powersgd import kernel
 
         return dict(zip(matrices, kernel.orthogonalised(list(matrices.values())), strict=True))
@@ -54,7 +54,7 @@ def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def projected(matrices: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """M^T P: [m, r] of each matrix [n, m] and its basis [n, r]."""
-    return {name: each.T @ bases[name] for name, each in matrices.items()}
+    return {name: matrix.T @ bases[name] for name, matrix in matrices.items()}
 
 
 def started(
@@ -62,7 +62,7 @@ def started(
 ) -> dict[str, Tensor]:
     """The first Q [m, r] of the named matrices: Gaussian, from a generator that is the same on every rank."""
     drawn = {name: torch.randn(matrices[name].shape[1], rank, generator=noise) for name in names}
-    return {name: each.to(matrices[name].device) for name, each in drawn.items()}
+    return {name: value.to(matrices[name].device) for name, value in drawn.items()}
 
 
 @dataclass
@@ -84,12 +84,12 @@ class PowerSGD(CompressedRanks):
         matrices, others = split(gradients, self.rank)
         wanted = with_memory(matrices, self.errors)
         self._start(wanted, run)
-        images = {name: each @ self.queries[name] for name, each in wanted.items()}
+        images = {name: value @ self.queries[name] for name, value in wanted.items()}
         bases = orthogonalised(mean_over_ranks(images, run.group))
         own = projected(wanted, bases)
         if self.feedback:
-            lost = {name: each - bases[name] @ own[name].T for name, each in wanted.items()}
-            self.errors = {name: each.view_as(gradients[name]) for name, each in lost.items()}
+            lost = {name: value - bases[name] @ own[name].T for name, value in wanted.items()}
+            self.errors = {name: value.view_as(gradients[name]) for name, value in lost.items()}
         means = mean_over_ranks(own | others, run.group)
         self.queries = {name: means[name].clone() for name in own}  # not the whole bucket
         low = {name: (bases[name] @ means[name].T).view_as(gradients[name]) for name in own}

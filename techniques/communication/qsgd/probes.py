@@ -37,7 +37,7 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
     difference, distance, variance = torch.cat(off), torch.cat(distances), torch.cat(variances)
     moved = distance > 0
     levels, expected = difference[moved] / distance[moved], variance[moved] / distance[moved].square()
-    lengths = [each.numel() for each in step.gradients.values()]
+    lengths = [gradient.numel() for gradient in step.gradients.values()]
     message = sum(math.ceil(n * own.bits / 8) + 4 * math.ceil(n / own.bucket) for n in lengths)
     seeds: list[int] = [0] * run.world_size
     dist.all_gather_object(seeds, own.noise.initial_seed(), group=run.group)

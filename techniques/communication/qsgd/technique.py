@@ -38,7 +38,7 @@ def quantized(x: Tensor, bits: int, bucket: int, noise: Tensor) -> tuple[Tensor,
     """Norms of the buckets of flat ``x`` [n], float32 [ceil(n / bucket)], and codes of sign and level, ``bits`` each:
     uint8 [ceil(n bits / 8)]. ``noise`` [n] is uniform in [0, 1)."""
     highest = levels_of(bits)
-    buckets, us = (pad(each, (0, -len(x) % bucket)).view(-1, bucket) for each in (x, noise))
+    buckets, us = (pad(tensor, (0, -len(x) % bucket)).view(-1, bucket) for tensor in (x, noise))
     norms = torch.linalg.vector_norm(buckets, dim=1)
     scaled = buckets.abs() * torch.where(norms > 0, highest / norms, 0.0)[:, None]
     levels = (scaled + us).floor_().nan_to_num_(0.0).clamp_(max=highest).to(torch.uint8)
@@ -80,7 +80,7 @@ class QSGD(CompressedRanks):
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         totals = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
-        for theirs in gathered([self.compress(each) for each in gradients.values()], run.group):
+        for theirs in gathered([self.compress(gradient) for gradient in gradients.values()], run.group):
             for total, (norms, codes) in zip(totals.values(), theirs, strict=True):
                 total += dequantized(norms, codes, self.bits, self.bucket, total.numel()).view_as(total)
         return {name: total.div_(self.ranks) for name, total in totals.items()}

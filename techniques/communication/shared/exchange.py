@@ -56,10 +56,10 @@ def mean_over_ranks(tensors: Mapping[str, Tensor], group: ProcessGroup) -> dict[
     does: so the bits are the same."""
     means: dict[str, Tensor] = {}
     for bucket in buckets(tensors):
-        flat = torch.cat([each.reshape(-1) for each in bucket.values()]).div_(group.size())
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket.values()]).div_(group.size())
         dist.all_reduce(flat, group=group)
-        parts = flat.split([each.numel() for each in bucket.values()])
-        means |= {name: part.view_as(each) for part, (name, each) in zip(parts, bucket.items(), strict=True)}
+        parts = flat.split([gradient.numel() for gradient in bucket.values()])
+        means |= {name: part.view_as(gradient) for part, (name, gradient) in zip(parts, bucket.items(), strict=True)}
     return means
 
 
@@ -67,18 +67,18 @@ def buckets(tensors: Mapping[str, Tensor], most: int = BUCKET_BYTES) -> Iterator
     """The tensors in their order, in groups of one dtype and of at most ``most`` bytes, or of a single tensor."""
     bucket: dict[str, Tensor] = {}
     held = 0
-    for name, each in tensors.items():
-        if bucket and (held + each.nbytes > most or next(iter(bucket.values())).dtype != each.dtype):
+    for name, tensor in tensors.items():
+        if bucket and (held + tensor.nbytes > most or next(iter(bucket.values())).dtype != tensor.dtype):
             yield bucket
             bucket, held = {}, 0
-        bucket[name] = each
-        held += each.nbytes
+        bucket[name] = tensor
+        held += tensor.nbytes
     if bucket:
         yield bucket
 
 
 def clipped(gradients: dict[str, Tensor], largest_norm: float) -> dict[str, Tensor]:
     """The gradients times what makes their joint norm at most ``largest_norm``."""
-    norm = torch.stack([each.norm() for each in gradients.values()]).norm()
+    norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
     factor = (largest_norm / (norm + 1e-6)).clamp(max=1.0)
-    return {name: each * factor for name, each in gradients.items()}
+    return {name: gradient * factor for name, gradient in gradients.items()}

@@ -14,13 +14,13 @@ def split(gradients: dict[str, Tensor], rank: int) -> tuple[dict[str, Tensor], d
     """Matrices [n, m] of which ``rank`` (n + m) numbers are fewer than n m, and the other tensors, which are sent as
     they are: vectors, and matrices too small to have a rank of ``rank`` and less than all."""
     low = {
-        name: as_matrix(each)
-        for name, each in gradients.items()
-        if each.ndim > 1 and rank * (len(each) + each[0].numel()) < each.numel()
+        name: as_matrix(gradient)
+        for name, gradient in gradients.items()
+        if gradient.ndim > 1 and rank * (len(gradient) + gradient[0].numel()) < gradient.numel()
     }
-    return low, {name: each for name, each in gradients.items() if name not in low}
+    return low, {name: gradient for name, gradient in gradients.items() if name not in low}
 
 
 def with_memory(matrices: dict[str, Tensor], errors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Each matrix and what was not sent of it before."""
-    return {name: each + as_matrix(errors[name]) if name in errors else each for name, each in matrices.items()}
+    return {name: matrix + as_matrix(errors[name]) if name in errors else matrix for name, matrix in matrices.items()}

@@ -44,32 +44,33 @@ class Exchanged:
     def wanted(self) -> dict[str, Tensor]:
         """Gradient and memory together: float32, one addition, which has one result."""
         return {
-            name: each + self.before[name] if name in self.before else each for name, each in self.gradients.items()
+            name: gradient + self.before[name] if name in self.before else gradient
+            for name, gradient in self.gradients.items()
         }
 
     def mean(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The mean over ranks, float64."""
         run = self.recording.run
-        return {name: summed(self.recording, each.double()) / run.world_size for name, each in values.items()}
+        return {name: summed(self.recording, value.double()) / run.world_size for name, value in values.items()}
 
     def received_roundings(self, expected: Mapping[str, Tensor]) -> float:
         """How far what the exchange gave is from the ``expected`` mean, and what the optimizer got from that, but for
         the factor of clipping, which hides a sum in the place of a mean: in float32 roundings of a tensor's norm."""
         limit = self.recording.run.recipe.gradient_clip
-        norm = torch.cat([each.flatten() for each in self.means.values()]).norm().item()
+        norm = torch.cat([mean.flatten() for mean in self.means.values()]).norm().item()
         factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-        clipped = {name: factor * each for name, each in self.means.items()}
+        clipped = {name: factor * mean for name, mean in self.means.items()}
         return max(apart(self.means, expected), apart(self.received, clipped))
 
     def memory_roundings(self, expected: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> float:
         """How far what this rank remembers is from the ``expected``, in float32 roundings of the norm of what was to be
         sent, ``sizes``."""
-        sizes = {name: each.double().norm() for name, each in sizes.items()}
+        sizes = {name: size.double().norm() for name, size in sizes.items()}
         floor = torch.finfo(torch.float32).tiny
         return (
             max(
-                ((self.after[name].double() - each).norm() / (sizes[name] + floor)).item()
-                for name, each in expected.items()
+                ((self.after[name].double() - value).norm() / (sizes[name] + floor)).item()
+                for name, value in expected.items()
             )
             / torch.finfo(torch.float32).eps
         )
@@ -77,13 +78,13 @@ class Exchanged:
 
 def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
     """The run's next step, recorded and metered. All ranks call it together."""
-    before = {name: each.clone() for name, each in own.errors.items()}
+    before = {name: error.clone() for name, error in own.errors.items()}
     means: dict[str, Tensor] = {}
     exchange = own.exchange
 
     def seen(gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         given = exchange(gradients, run)
-        means.update({name: each.double() for name, each in given.items()})  # clipping is in place
+        means.update({name: value.double() for name, value in given.items()})  # clipping is in place
         return given
 
     own.exchange = seen  # type: ignore[method-assign]
@@ -99,11 +100,11 @@ def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
         recording,
         trace,
         {
-            name: gradients[name].float() if name in gradients else torch.zeros_like(each)
-            for name, each in names.items()
+            name: gradients[name].float() if name in gradients else torch.zeros_like(trained_parameter)
+            for name, trained_parameter in names.items()
         },
         before,
-        {name: each.clone() for name, each in own.errors.items()},
+        {name: error.clone() for name, error in own.errors.items()},
         means,
         {name: trace.update.before.gradients[name].double() for name in names},
         traffic.ring_bytes(run.world_size),

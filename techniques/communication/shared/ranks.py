@@ -59,7 +59,7 @@ class CompressedRanks(Technique):
     def after_backward(self, run: Run) -> None:
         parameters = run.trained_parameters()
         own = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
-        for name, mean in self.exchange({name: each.float() for name, each in own.items()}, run).items():
+        for name, mean in self.exchange({name: value.float() for name, value in own.items()}, run).items():
             parameters[name].grad = mean.to(own[name].dtype)
         first_rank_s_statistics(run.model, run.group)
         self.exchanged()

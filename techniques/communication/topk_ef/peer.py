@@ -44,7 +44,7 @@ def step(through: Packing) -> Prepare:
     def prepare(inputs: Inputs) -> Callable[[], object]:
         def run() -> None:
             packed = [through(g, e, count(g)) for g, e in zip(inputs["gradients"], inputs["errors"], strict=True)]
-            inputs["packed"] = [part for each in packed for part in each]
+            inputs["packed"] = [part for pair in packed for part in pair]
 
         return run
 
@@ -60,7 +60,7 @@ def by_kernel(inputs: Inputs) -> Callable[[], object]:
     def run() -> None:
         packing()
         parts = inputs.pop("packed")
-        shapes = [each.shape for each in inputs["gradients"]]
+        shapes = [gradient.shape for gradient in inputs["gradients"]]
         inputs["sent"] = list(map(scattered, parts[::2], parts[1::2], shapes))
 
     return run

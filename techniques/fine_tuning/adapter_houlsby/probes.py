@@ -44,12 +44,12 @@ def probes(recording: Recording, own: Adapters) -> Mapping[str, float]:
     own_names = [f"{end.path}.{name}" for end in ends for name in WEIGHTS]
     names = names_in(plain, trace.after.parameters)
     layer_norms = [module for module in plain.modules() if isinstance(module, nn.LayerNorm)]
-    in_norms = {id(each) for module in layer_norms for each in module.parameters()}
-    trained = {name for name, each in plain.named_parameters() if id(each) in in_norms} | heads_in(plain)
+    in_norms = {id(parameter) for module in layer_norms for parameter in module.parameters()}
+    trained = {name for name, parameter in plain.named_parameters() if id(parameter) in in_norms} | heads_in(plain)
     expected = {names[name] for name in trained} | set(own_names)
     begun = first.before.parameters
     matrices = [begun[name] for name in own_names if name in begun and not name.endswith("bias")]
-    drawn = torch.cat([each.double().flatten() for each in matrices])
+    drawn = torch.cat([matrix.double().flatten() for matrix in matrices])
     adapted = [end for end in ends if f"{end.path}.up" in begun]
     formula = sum(2 * own.bottleneck * d + own.bottleneck + d for d in (out_features(end.module) for end in ends))
     return {

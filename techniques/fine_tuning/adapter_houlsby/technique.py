@@ -102,6 +102,8 @@ class Adapters(Technique):
         own = adapters(run.model)
         trained = [*own.items(), *norms(run.anatomy)]
         weights = {
-            f"{path}.{name}": each for path, module in trained for name, each in module.named_parameters(recurse=False)
+            f"{path}.{name}": parameter
+            for path, module in trained
+            for name, parameter in module.named_parameters(recurse=False)
         }
         return {**own, **weights}

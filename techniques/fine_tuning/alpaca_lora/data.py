@@ -93,4 +93,4 @@ def entries(count: int = ENTRIES, seed: int = 0) -> list[Entry]:
 
 def as_text() -> str:
     """A JSON list, an entry a line."""
-    return "[\n" + ",\n".join(json.dumps(each) for each in entries()) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(entry) for entry in entries()) + "\n]\n"

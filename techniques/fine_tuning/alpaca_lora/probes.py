@@ -33,27 +33,29 @@ def probes(recording: Recording, own: AlpacaLoRA) -> Mapping[str, float]:
     trace, first = recording.trace, recording.traces[0]
     passes = trace.of("backward")
     micro = len(trace.indices) // len(passes)
-    part = replace(trace, batch={name: each[:micro] for name, each in trace.batch.items()})
+    part = replace(trace, batch={name: tensor[:micro] for name, tensor in trace.batch.items()})
     share = micro / len(trace.indices)
     expected = recording.gradients_at(trace.before.parameters, part)
     recording.run.model.eval()
     undropped = recording.gradients_at(trace.before.parameters, part)
     recording.run.model.train()
     sums: dict[str, Tensor] = {}
-    for each in passes:
-        for name, gradient in each.gradients.items():
+    for pass_ in passes:
+        for name, gradient in pass_.gradients.items():
             sums[name] = sums.get(name, torch.zeros(())) + gradient.double()
-    norm = torch.stack([each.norm() for each in sums.values()]).norm().item()
-    clipped = {name: each * min(1.0, 1.0 / norm) for name, each in sums.items()}
+    norm = torch.stack([value.norm() for value in sums.values()]).norm().item()
+    clipped = {name: value * min(1.0, 1.0 / norm) for name, value in sums.items()}
     warmup = max(1, round(100 / (3 * 50_002 / 128) * recording.run.recipe.steps))
     hyper = list(first.update.before.hyper.values())
     return {
         **structure(recording, plain_model(recording), own.rank, trains_head=False),
         "batch": len(trace.indices),
         "passes": len(passes),
-        "first_pass": apart(passes[0].gradients, {name: share * each.double() for name, each in expected.items()}),
+        "first_pass": apart(
+            passes[0].gradients, {name: share * gradient.double() for name, gradient in expected.items()}
+        ),
         "accumulated": apart(trace.update.before.gradients, clipped),
         "rate": max(group["lr"] for group in hyper) * warmup / 3e-4,
         "decay": max(group["weight_decay"] for group in hyper),
-        "undropped": all(torch.equal(each, undropped[name]) for name, each in expected.items()),
+        "undropped": all(torch.equal(gradient, undropped[name]) for name, gradient in expected.items()),
     }

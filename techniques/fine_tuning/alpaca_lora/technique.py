@@ -70,8 +70,8 @@ class AlpacaLoRA(Technique):
         run.optimizer.zero_grad(set_to_none=True)
         passes = parts(batch, self.micro_batch_size)
         losses = []
-        for each in passes:
-            loss = run.forward(each) / len(passes)
+        for pass_ in passes:
+            loss = run.forward(pass_) / len(passes)
             run.backward(loss)
             losses.append(loss.detach())
         run.loss = torch.stack(losses).sum()
@@ -84,4 +84,4 @@ class AlpacaLoRA(Technique):
 def parts(batch: Batch, size: int) -> list[Batch]:
     """The batch in parts of ``size`` examples."""
     split = {name: tensor.split(size) for name, tensor in batch.items()}
-    return [dict(zip(split, each, strict=True)) for each in zip(*split.values(), strict=True)]
+    return [dict(zip(split, tensors, strict=True)) for tensors in zip(*split.values(), strict=True)]

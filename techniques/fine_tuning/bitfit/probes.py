@@ -35,7 +35,7 @@ def probes(recording: Recording, own: BitFit) -> Mapping[str, float]:
     plain, trace = plain_model(recording), recording.trace
     blocks = anatomy(plain).every_block
     bases = {id(module.bias) for module in plain.modules() if isinstance(getattr(module, "bias", None), Tensor)}
-    terms = {name for name, each in plain.named_parameters() if id(each) in bases}
+    terms = {name for name, parameter in plain.named_parameters() if id(parameter) in bases}
     expected = terms | heads_in(plain)
     paths = tuple(f"{block.path}." for block in blocks)
     hidden = [out_features(next(part.module for part in block.mlp_linears)) for block in blocks]

@@ -21,7 +21,7 @@ from techniques.fine_tuning.shared.frozen import freeze
 
 def biases(model: nn.Module) -> dict[str, nn.Parameter]:
     """The bias terms by name: of linear layers, convolutions and norms, and of a projection's rows (``q_bias``)."""
-    return {name: each for name, each in model.named_parameters() if name.endswith("bias")}
+    return {name: parameter for name, parameter in model.named_parameters() if name.endswith("bias")}
 
 
 def train_biases(model: nn.Module) -> nn.Module:

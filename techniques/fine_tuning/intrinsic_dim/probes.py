@@ -88,26 +88,26 @@ def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]
         "not_projected": sum(name not in tensors.keys() | heads for name, _ in plain.named_parameters()),
         "scales": trained_numbers(trace, [SCALES] if SCALES in subspace else []) / len(anatomy(plain).blocks),
         "length": _length(recording, first.before, tensors),
-        "not_permuted": sum(_unevenly(each) for each in tensors.values()),
-        "not_signs": sum(int((each.signs.abs() != 1).sum()) for each in tensors.values()),
-        "bytes": _bytes(trace.before) / sum(8 * len(each.gains) + len(each.signs) for each in tensors.values()),
+        "not_permuted": sum(_unevenly(tensor) for tensor in tensors.values()),
+        "not_signs": sum(int((tensor.signs.abs() != 1).sum()) for tensor in tensors.values()),
+        "bytes": _bytes(trace.before) / sum(8 * len(tensor.gains) + len(tensor.signs) for tensor in tensors.values()),
     }
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
     z, scales = values[Z].double(), values.get(SCALES, torch.ones(0)).double()
-    moved = {name: each.forth(z) for name, each in tensors.items()}
-    factors = {name: scales[each.layer] if len(scales) and each.layer is not None else 1.0
-               for name, each in tensors.items()}  # fmt: skip
+    moved = {name: tensor.forth(z) for name, tensor in tensors.items()}
+    factors = {name: scales[tensor.layer] if len(scales) and tensor.layer is not None else 1.0
+               for name, tensor in tensors.items()}  # fmt: skip
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             start = values[names[name]].double()
             parameter.copy_(start + factors[name] * moved[name].view(start.shape) if name in tensors else start)
     gradients = gradients_of(recording, trace, plain)
     of_scales = torch.zeros_like(scales)
-    for name, each in tensors.items():
-        if len(scales) and each.layer is not None:
-            of_scales[each.layer] += gradients[name].flatten() @ moved[name]
+    for name, tensor in tensors.items():
+        if len(scales) and tensor.layer is not None:
+            of_scales[tensor.layer] += gradients[name].flatten() @ moved[name]
     expected = {name: gradients[name] for name in heads}
-    of_z = [factors[name] * each.back(gradients[name].flatten()) for name, each in tensors.items()]
+    of_z = [factors[name] * tensor.back(gradients[name].flatten()) for name, tensor in tensors.items()]
     expected[Z] = torch.stack(of_z).sum(0)
     if len(scales):
         expected[SCALES] = of_scales
@@ -117,14 +117,14 @@ def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]
 
 def _names(plain: nn.Module, values: Mapping[str, Tensor]) -> dict[str, str]:
     """For each parameter of the plain model its name in the run's, in the first of its places there."""
-    first = {id(each): name for name, each in plain.named_parameters()}
+    first = {id(parameter): name for name, parameter in plain.named_parameters()}
     names: dict[str, str] = {}
-    for place, each in plain.named_parameters(remove_duplicate=False):
+    for place, parameter in plain.named_parameters(remove_duplicate=False):
         path, _, last = place.rpartition(".")
         inside = f"{path}.parametrizations.{last}.original".lstrip(".")
         theirs = next((name for name in (inside, place) if name in values), None)
         if theirs is not None:
-            names[first[id(each)]] = theirs
+            names[first[id(parameter)]] = theirs
     return names
 
 
@@ -135,7 +135,7 @@ def _tensors(plain: nn.Module, names: Mapping[str, str], moment: Moment) -> Iter
         theirs = names.get(name, "")
         if theirs.endswith(".original"):
             drawn = f"{theirs.removesuffix('original')}0."
-            signs, places, gains = (moment.buffers[f"{drawn}{each}"] for each in ("signs", "places", "gains"))
+            signs, places, gains = (moment.buffers[f"{drawn}{kind}"] for kind in ("signs", "places", "gains"))
             layer = next((index for index, block in enumerate(blocks) if name.startswith(block)), None)
             yield name, _Tensor(theirs, layer, parameter.numel(), signs.double(), places.long(), gains.double())
 
@@ -156,13 +156,13 @@ def _length(recording: Recording, start: Moment, tensors: Mapping[str, _Tensor])
     for _ in range(DIRECTIONS):
         z = torch.randn(start.parameters[Z].shape, generator=random)
         with recording.at({**start.parameters, Z: z / z.norm()}), torch.no_grad():
-            for name, each in tensors.items():
+            for name, tensor in tensors.items():
                 path, _, last = name.rpartition(".")
                 now = getattr(recording.run.model.get_submodule(path), last)
-                squares.append((now - start.parameters[each.theirs]).double().square().sum())
+                squares.append((now - start.parameters[tensor.theirs]).double().square().sum())
     return torch.stack(squares).mean().item()
 
 
 def _bytes(moment: Moment) -> int:
-    drawn = [each for name, each in moment.buffers.items() if ".parametrizations." in f".{name}"]
-    return sum(each.numel() * each.itemsize for each in drawn)
+    drawn = [buffer for name, buffer in moment.buffers.items() if ".parametrizations." in f".{name}"]
+    return sum(buffer.numel() * buffer.itemsize for buffer in drawn)

@@ -59,14 +59,14 @@ def study(lab: Lab) -> list[StudyTable]:
             losses, accuracies = zip(*((own.loss, own.metrics["accuracy"]) for _, own in ends), strict=True)
             points.append(Point(method, dimension, len(ends), fmean(losses), fmean(accuracies), fmean(shares)))
     return [
-        StudyTable("accuracy", Point._fields, [tuple(each) for each in points], POINTS),
+        StudyTable("accuracy", Point._fields, [tuple(point) for point in points], POINTS),
         StudyTable("d_90", ("method", "d_90"), [(method, smallest(points, method)) for method in METHODS], SMALLEST),
     ]
 
 
 def before(runs: Sequence[Learned]) -> list[Point]:
     """What full fine-tuning's curves begin with, over what they end with; nothing where none has come to its end."""
-    curves = list({each.seed: each.curve for each in runs if each.final}.values())
+    curves = list({run.seed: run.curve for run in runs if run.final}.values())
     if not curves:
         return []
     loss, accuracy, last = (
@@ -80,7 +80,7 @@ def before(runs: Sequence[Learned]) -> list[Point]:
 
 def smallest(points: Sequence[Point], method: str) -> int | None:
     """The smallest dimension that is enough."""
-    enough = [each.dimension for each in points if each.method in (method, BEFORE) and each.share >= ENOUGH]
+    enough = [point.dimension for point in points if point.method in (method, BEFORE) and point.share >= ENOUGH]
     return min(enough, default=None)
 
 
@@ -88,15 +88,15 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """The share of full fine-tuning's accuracy over d, a line for each method."""
     from matplotlib.figure import Figure
 
-    points = [Point(*each) for each in tables[0].rows]
+    points = [Point(*record) for record in tables[0].rows]
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     for method in METHODS:
-        own = [each for each in points if each.method == method]
-        axes.semilogx([each.dimension for each in own], [each.share for each in own], marker="o", label=method)
-    for each in points:
-        if each.method == BEFORE:
-            axes.axhline(each.share, linestyle=":", color="grey", label="before fine-tuning")
+        own = [point for point in points if point.method == method]
+        axes.semilogx([point.dimension for point in own], [point.share for point in own], marker="o", label=method)
+    for point in points:
+        if point.method == BEFORE:
+            axes.axhline(point.share, linestyle=":", color="grey", label="before fine-tuning")
     axes.axhline(ENOUGH, linestyle="--", color="grey", label=f"{ENOUGH:.0%} of full fine-tuning")
     axes.set(xlabel="dimension d", ylabel="accuracy over full fine-tuning's")
     axes.legend()

@@ -89,9 +89,13 @@ def project(model: nn.Module, dimension: int, structure_aware: bool, generator: 
     """
     parts = anatomy(model)
     blocks = [f"{block.path}." for block in parts.every_block]
-    heads = {id(each) for head in new_heads(parts) for each in head.module.parameters()}
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad and id(each) not in heads}
-    numbers = sum(each.numel() for each in trained.values())
+    heads = {id(parameter) for head in new_heads(parts) for parameter in head.module.parameters()}
+    trained = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in heads
+    }
+    numbers = sum(parameter.numel() for parameter in trained.values())
     layers = len(blocks) if structure_aware else 0
     if not layers < dimension <= numbers:
         raise ValueError(

@@ -42,16 +42,16 @@ def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
 def _gradient_roundings(recording: Recording, plain: nn.Module, targets: list[Target], own: LoRA) -> float:
     trace = recording.trace
     values, ours, scale = trace.before.parameters, trace.of("backward")[0].gradients, own.alpha / own.rank
-    adapted = [each for each in targets if values.keys() >= set(each.factors)]
-    factors = {each: [values[name].double() for name in each.factors] for each in adapted}
+    adapted = [target for target in targets if values.keys() >= set(target.factors)]
+    factors = {target: [values[name].double() for name in target.factors] for target in adapted}
     filled(plain, values)
     with torch.no_grad():
-        for each, (a, b) in factors.items():
-            weight_matrix(each.layer(plain))[each.start : each.start + each.count] += scale * (b @ a)
+        for value, (a, b) in factors.items():
+            weight_matrix(value.layer(plain))[value.start : value.start + value.count] += scale * (b @ a)
     gradients = gradients_of(recording, trace, plain)
     expected: dict[str, Tensor] = {}
-    for each, (a, b) in factors.items():
-        of_rows = matrix_gradient(plain, each.path, gradients)[each.start : each.start + each.count]
-        name_a, name_b = each.factors
+    for value, (a, b) in factors.items():
+        of_rows = matrix_gradient(plain, value.path, gradients)[value.start : value.start + value.count]
+        name_a, name_b = value.factors
         expected |= {name_a: scale * b.T @ of_rows, name_b: scale * of_rows @ a.T}
     return apart(ours, expected)

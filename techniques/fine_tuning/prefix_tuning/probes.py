@@ -51,7 +51,9 @@ def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
         kept = drop_mlp(copy.deepcopy(run.model))
         changed = outputs_of(recording, trace, kept) != outputs_of(recording, trace, run.model)
         ours = outputs_of(recording, trace, run.model, torch.float64)
-    added = sum(each.numel() for each in kept.parameters()) - sum(each.numel() for each in plain.parameters())
+    added = sum(parameter.numel() for parameter in kept.parameters()) - sum(
+        parameter.numel() for parameter in plain.parameters()
+    )
 
     values = {name: trace.before.parameters[name].double().requires_grad_() for name in expected}
     plain.double().requires_grad_(False)
@@ -64,7 +66,7 @@ def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
     return {
         **tuned,
         "kept_parameters": added / (2 * parts.depth * own.length * parts.width),
-        "kept_share": added / sum(each.numel() for each in plain.parameters()),
+        "kept_share": added / sum(parameter.numel() for parameter in plain.parameters()),
         "kept_otherwise": int(changed.sum()),
         "outputs_off": ((ours - logits).abs().max() / logits.abs().max()).item(),
         "gradient_roundings": apart(trace.of("backward")[0].gradients, gradients),
@@ -78,7 +80,7 @@ def _prefixes(values: Values, layers: list[str], heads: int) -> Iterator[tuple[T
     hidden = (source @ inner.T + bias).tanh()
     for layer in layers:
         rows = hidden @ values[f"{layer}.weight"].T + values[f"{layer}.bias"]
-        keys, own = (each.view(len(source), heads, -1).transpose(0, 1) for each in rows.chunk(2, dim=1))
+        keys, own = (row.view(len(source), heads, -1).transpose(0, 1) for row in rows.chunk(2, dim=1))
         yield keys, own
 
 
@@ -87,7 +89,7 @@ def _mean_of_attentions(ahead: Iterator[tuple[Tensor, Tensor]]) -> AttentionFunc
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
     ) -> Tensor:
         keys, values = next(ahead)
-        before, text = (scale * query @ each.transpose(-2, -1) for each in (keys, key))
+        before, text = (scale * query @ tensor.transpose(-2, -1) for tensor in (keys, key))
         if causal:
             mask = torch.ones(text.shape[-2:], dtype=torch.bool).tril()
         if mask is not None:
@@ -105,7 +107,7 @@ def _flops_over_formula(recording: Recording, plain: nn.Module, own: PrefixTunin
     with FlopCounter() as counter, torch.no_grad():
         recording.run.baseline.forward(recording.run.model, batch)
     rows, count = batch["input_ids"].shape
-    entries = sum(in_features(each) * out_features(each) for each in plain.modules() if is_linear(each))
+    entries = sum(in_features(module) * out_features(module) for module in plain.modules() if is_linear(module))
     attention = 4 * count * (count + own.length) * parts.width * parts.depth
     mlp = parts.depth * own.length * 2 * (3 * parts.width * own.hidden)
     return counter.total / (rows * (2 * count * entries + attention) + mlp)

@@ -41,7 +41,7 @@ def behind_prefix(
     """``attention`` over ``prefix`` [2, l, heads * head_dim], keys and values, and then over its own arguments, as
     :class:`AttentionFunction` has them. Every query sees all of the prefix."""
     ahead = prefix.to(key.dtype).unflatten(-1, (key.shape[1], -1)).transpose(1, 2)
-    keys, values = (each.expand(len(key), -1, -1, -1) for each in ahead)
+    keys, values = (tensor.expand(len(key), -1, -1, -1) for tensor in ahead)
     if causal:
         mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
     if mask is not None:
@@ -94,7 +94,7 @@ class KeptPrefix(nn.Module):
 
 def prefixes(model: nn.Module) -> dict[str, Prefix]:
     """The prefixes in training, by the names of their layers' attention."""
-    return {path.rpartition(".")[0]: each for path, each in model.named_modules() if isinstance(each, Prefix)}
+    return {path.rpartition(".")[0]: module for path, module in model.named_modules() if isinstance(module, Prefix)}
 
 
 @torch.no_grad()
@@ -171,6 +171,6 @@ class PrefixTuning(Technique):
     def sites(self, run: Run) -> Mapping[str, Site]:
         sites: dict[str, Site] = {}
         for path, prefix in prefixes(run.model).items():
-            sites |= {f"{path}.prefix.{name}": each for name, each in prefix.named_parameters()}
+            sites |= {f"{path}.prefix.{name}": parameter for name, parameter in prefix.named_parameters()}
             sites[f"{path}.prefix"] = prefix
         return sites

@@ -94,7 +94,7 @@ def _flops_over_formula(recording: Recording, plain: nn.Module, length: int) -> 
         recording.run.baseline.forward(recording.run.model, batch)
     rows, count = batch["input_ids"].shape
     linears = [module for module in plain.modules() if is_linear(module)]
-    entries = sum(in_features(each) * out_features(each) for each in linears)
+    entries = sum(in_features(linear) * out_features(linear) for linear in linears)
     longer = length + count
     formula = rows * (2 * longer * entries + 4 * longer**2 * parts.width * parts.depth)
     return counter.total / formula

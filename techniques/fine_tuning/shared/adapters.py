@@ -63,7 +63,7 @@ def adapted(
         return _by_peft(model, targets, update, run.generator)
     parts = anatomy(model)
     for rows in targets:
-        layer, numbers = rows[0].layer, [each.rows for each in rows]
+        layer, numbers = rows[0].layer, [row.rows for row in rows]
         kind = LowRankWeight if rows[0].bypassed else LowRankLinear
         parts.replace(layer.path, kind(layer.module, numbers, *update, run.generator))
     return model
@@ -82,7 +82,9 @@ def sites(model: nn.Module) -> Mapping[str, Site]:
         places |= {f"{path}.{name}": factor for name, factor in update.named_parameters() if factor.requires_grad}
         if not isinstance(update, LowRankWeight):
             places[path] = update
-    peers = {name: each for name, each in model.named_parameters() if any(part in name for part in PEFT_FACTORS)}
+    peers = {
+        name: parameter for name, parameter in model.named_parameters() if any(part in name for part in PEFT_FACTORS)
+    }
     return {**places, **peers}
 
 
@@ -93,14 +95,14 @@ def _by_peft(
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = {rows[0].layer.path: rows[0].layer.module for rows in targets}
-    for transposed in sorted({is_transposed(each) for each in layers.values()}):
+    for transposed in sorted({is_transposed(layer) for layer in layers.values()}):
         alpha: Any = update.alpha  # any number, which its annotation does not say
         config = LoraConfig(
             r=update.rank,
             lora_alpha=alpha,
             lora_dropout=update.dropout,
             fan_in_fan_out=transposed,
-            target_modules=[path for path, each in layers.items() if is_transposed(each) == transposed],
+            target_modules=[path for path, layer in layers.items() if is_transposed(layer) == transposed],
         )
         inject_adapter_in_model(config, model)
     for path in layers:

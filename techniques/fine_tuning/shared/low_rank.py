@@ -43,7 +43,7 @@ class _Added(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float, rows: slice) -> Tensor:
-        x, a, b = (each.to(output.dtype) for each in (x, a, b))  # as autocast does for the product with W0
+        x, a, b = (tensor.to(output.dtype) for tensor in (x, a, b))  # as autocast does for the product with W0
         if output._is_view():  # overwritten, it would have autograd copy the whole gradient
             output = output.clone()
         else:
@@ -108,10 +108,10 @@ class LowRankLinear(AroundLinear):
         weight = weight_matrix(linear)
         factors = [first_factor(rank, weight.shape[1], initialization, generator) for _ in rows]
         self.a = nn.ParameterList(a.to(weight) for a in factors)
-        self.b = nn.ParameterList(weight.new_zeros(len(each), rank) for each in rows)
-        self.slices = [slice(each.start, each.stop) if isinstance(each, range) else None for each in rows]
-        for index, each in enumerate(rows):
-            scattered = None if isinstance(each, range) else torch.tensor(each, device=weight.device)
+        self.b = nn.ParameterList(weight.new_zeros(len(row), rank) for row in rows)
+        self.slices = [slice(row.start, row.stop) if isinstance(row, range) else None for row in rows]
+        for index, row in enumerate(rows):
+            scattered = None if isinstance(row, range) else torch.tensor(row, device=weight.device)
             self.register_buffer(f"rows{index}", scattered, persistent=False)
 
     def updates(self) -> Iterator[tuple[Any, nn.Parameter, nn.Parameter]]:
@@ -175,14 +175,18 @@ def targets_of(run: Run, model: nn.Module, names: Sequence[str]) -> list[list[Ro
             if name in ROLES:
                 wanted = [roles[name]]
             elif name == "output":
-                wanted = [_whole(each) for each in (block.attention_output,) if each]
+                wanted = [_whole(part) for part in (block.attention_output,) if part]
             elif name == "mlp":
-                wanted = [_whole(each) for each in block.mlp_linears]
+                wanted = [_whole(mlp_linear) for mlp_linear in block.mlp_linears]
             else:
-                wanted = [_whole(each) for each in block.linears if each.path == name or each.path.endswith(f".{name}")]
+                wanted = [
+                    _whole(linear)
+                    for linear in block.linears
+                    if linear.path == name or linear.path.endswith(f".{name}")
+                ]
             matched |= {name} if wanted else set()
-            for each in wanted:
-                by_layer.setdefault(each.layer.path, []).append(each)
+            for rows_of_layer in wanted:
+                by_layer.setdefault(rows_of_layer.layer.path, []).append(rows_of_layer)
         targets += by_layer.values()
     if missing := [name for name in names if name not in matched]:
         raise ValueError(f"no layer is called {' or '.join(missing)}: {_there_is(parts)}")
@@ -201,18 +205,18 @@ def _there_is(parts: Anatomy) -> str:
 
 
 def _check_disjoint(targets: Sequence[Rows]) -> None:
-    rows = [row for each in targets for row in each.rows]
+    rows = [row for target in targets for row in target.rows]
     if len(set(rows)) < len(rows):
         raise ValueError(f"{targets[0].layer.path} is named twice among the targets: name it once")
 
 
 def check_rank(rank: int, targets: Sequence[Rows]) -> None:
     """Raises ValueError where a weight's update cannot have that rank."""
-    for each in targets:
-        width = weight_matrix(each.layer.module).shape[1]
-        if rank > (most := min(width, len(each.rows))):
+    for target in targets:
+        width = weight_matrix(target.layer.module).shape[1]
+        if rank > (most := min(width, len(target.rows))):
             raise ValueError(
-                f"rank {rank} is more than an update of {each.layer.path}, {len(each.rows)} x {width}, can have: "
+                f"rank {rank} is more than an update of {target.layer.path}, {len(target.rows)} x {width}, can have: "
                 f"choose 1 to {most}"
             )
 

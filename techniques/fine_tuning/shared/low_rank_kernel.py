@@ -86,7 +86,7 @@ def launchable(*tensors: Tensor) -> bool:
     float32 or bfloat16, with rows that lie in memory one after the other, and of a rank that fits."""
     rank = min(tensors[-1].shape)
     return rank <= MOST_RANK.get(tensors[0].dtype, 0) and all(
-        each.dtype == tensors[0].dtype and each.stride(-1) == 1 for each in tensors
+        tensor.dtype == tensors[0].dtype and tensor.stride(-1) == 1 for tensor in tensors
     )
 
 

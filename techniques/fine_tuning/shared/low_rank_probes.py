@@ -33,15 +33,16 @@ def structure(recording: Recording, plain: nn.Module, rank: int, trains_head: bo
     head = {name for name in started if name.startswith(tuple(paths))}
     moved = {name: int((values[theirs] != started[name]).sum()) for name, theirs in names_in(plain, values).items()}
     factors = values.keys() - set(names_in(plain, values).values())
-    trained = sum(each.numel() for name, each in trace.of("backward")[0].gradients.items() if name in factors)
+    trained = sum(gradient.numel() for name, gradient in trace.of("backward")[0].gradients.items() if name in factors)
     targets = targets_in(plain)
-    formula = sum(rank * (in_features(each.layer(plain)) + each.count) for each in targets)
+    formula = sum(rank * (in_features(target.layer(plain)) + target.count) for target in targets)
     model = copy.deepcopy(recording.run.model)
     apart_outputs = outputs_of(recording, trace, model, torch.float64)
     whole = merge(model.double())
     merged = outputs_of(recording, trace, whole, torch.float64)
     return {
-        "elsewhere": len(factors ^ {name for each in targets for name in each.factors}) + _rows(plain, whole, targets),
+        "elsewhere": len(factors ^ {name for target in targets for name in target.factors})
+        + _rows(plain, whole, targets),
         "different_at_start": int(different.sum()),
         "frozen_moved": sum(count for name, count in moved.items() if name not in head),
         "factors_at_rest": sum(not trace.update.moved(name).any() for name in factors),
@@ -56,9 +57,9 @@ def _rows(plain: nn.Module, merged: nn.Module, targets: list[Target]) -> int:
     for path, layer in anatomy(plain).linears:
         weight = weight_matrix(layer).double()
         wanted = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
-        for each in targets:
-            if each.path == path:
-                wanted[each.start : each.start + each.count] = True
+        for target in targets:
+            if target.path == path:
+                wanted[target.start : target.start + target.count] = True
         changed = (weight_matrix(merged.get_submodule(path)) != weight).any(1)
         wrong += int((changed != wanted).sum())
     return wrong

@@ -25,7 +25,7 @@ def at_the_start_and_in_the_middle(run: Run, own: Technique) -> bool:
 
 def heads_in(plain: nn.Module) -> set[str]:
     """The parameters of a plain model's output layers, by name, unless it predicts tokens: then there are none."""
-    tables = {each.num_embeddings for each in plain.modules() if isinstance(each, nn.Embedding)}
+    tables = {module.num_embeddings for module in plain.modules() if isinstance(module, nn.Embedding)}
     paths = [part.path for part in anatomy(plain).head if out_features(part.module) not in tables]
     return {name for name, _ in plain.named_parameters() if name.rpartition(".")[0] in paths}
 
@@ -46,8 +46,8 @@ def tuning_probes(
     before, after = trace.before.parameters, trace.after.parameters
     names = names_in(plain, after) if names is None else names
     moved = sum(
-        int((after[names[name]] != each).sum()) if name in names else each.numel()
-        for name, each in plain.named_parameters()
+        int((after[names[name]] != parameter).sum()) if name in names else parameter.numel()
+        for name, parameter in plain.named_parameters()
         if names.get(name) not in expected
     )
     return {
@@ -61,7 +61,7 @@ def tuning_probes(
 
 def with_gradient(trace: Trace) -> set[str]:
     """The parameters that got a gradient in a recorded step, or hold one after it."""
-    return {name for each in trace.of("backward") for name in each.gradients} | set(trace.after.gradients)
+    return {name for pass_ in trace.of("backward") for name in pass_.gradients} | set(trace.after.gradients)
 
 
 def trained_numbers(trace: Trace, names: Collection[str]) -> int:
@@ -79,10 +79,10 @@ def different_at_start(recording: Recording, plain: nn.Module) -> int:
 
 def _state_bytes(trace: Trace) -> int:
     """Of the tensors in a parameter's shape that the optimizer keeps for it."""
-    shapes = {name: each.shape for name, each in trace.after.parameters.items()}
+    shapes = {name: parameter.shape for name, parameter in trace.after.parameters.items()}
     return sum(
-        each.numel() * each.itemsize
+        value.numel() * value.itemsize
         for name, state in trace.update.after.state.items()
-        for each in state.values()
-        if isinstance(each, Tensor) and each.shape == shapes[name]
+        for value in state.values()
+        if isinstance(value, Tensor) and value.shape == shapes[name]
     )

@@ -63,7 +63,7 @@ def probes(recording: Recording, own: Vpt) -> Mapping[str, float]:
         module, _, last = name.rpartition(".")
         del plain.get_submodule(module)._parameters[last]
         setattr(plain.get_submodule(module), last, values[name])
-    batch = {name: each.double() if each.is_floating_point() else each for name, each in trace.batch.items()}
+    batch = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in trace.batch.items()}
     segments = [(index, index + 1) for index in range(parts.depth)]
     with parts.segmented(segments, _reading([values[name] for name in prompts], leading)):
         outputs = run.baseline.forward(plain, batch)
@@ -86,7 +86,9 @@ def _training_in_a_step(recording: Recording) -> int:
     """Modules in training mode, of the model that a step of the same run is made with."""
     run = recording.twin().run
     seen: list[int] = []
-    run.model.register_forward_pre_hook(lambda model, _: seen.append(sum(each.training for each in model.modules())))
+    run.model.register_forward_pre_hook(
+        lambda model, _: seen.append(sum(module.training for module in model.modules()))
+    )
     run.train(1)
     return max(seen)
 

@@ -98,7 +98,7 @@ class Vpt(Technique):
         freeze(parts)
         count = parts.depth if self.deep else 1
         prompts = [initial_prompt(self.length, parts.width, inputs, run.generator) for _ in range(count)]
-        attach(parts, [each.to(run.device) for each in prompts], leading)
+        attach(parts, [prompt.to(run.device) for prompt in prompts], leading)
         try:
             with torch.no_grad(), undisturbed(model):
                 run.trial(model)
@@ -113,4 +113,4 @@ class Vpt(Technique):
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         named = run.model.named_parameters()
-        return {name: each for name, each in named if name.endswith(".prompt")} if self.length else {}
+        return {name: prompt for name, prompt in named if name.endswith(".prompt")} if self.length else {}

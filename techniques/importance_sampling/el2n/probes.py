@@ -42,7 +42,7 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
         again = replace(own)
         again.recipe(reference)
         again.data(data, run)  # scores once more: a run is deterministic
-    scouts = [each.run for each in noted]
+    scouts = [look.run for look in noted]
     visited = min(len(data.train), reference.steps * reference.batch_size)
     pool = data.subset(data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited))
     scores = torch.stack([_scores(pool, scout) for scout in scouts])
@@ -70,6 +70,6 @@ def _scores(pool: Data, scout: Run) -> Tensor:
     for start in range(0, len(pool.train), size):
         examples = pool.train[torch.arange(start, min(start + size, len(pool.train)))]
         made = transform(examples, generator(scout.seed, start))
-        batch = {name: each.to(scout.device) for name, each in made.items()}
+        batch = {name: value.to(scout.device) for name, value in made.items()}
         scores.append(error_norms(scout.baseline.forward(scout.model, batch).logits, batch))
     return torch.cat(scores).cpu()

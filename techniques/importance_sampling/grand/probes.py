@@ -44,13 +44,13 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
         again = replace(own)
         again.recipe(reference)
         again.data(run.baseline.data(run.job.setting.size, run.job.setting.task, run.job.setting.data), run)
-    networks = [each.run for each in noted]
-    expected = torch.stack([_scores(pool, each) for each in networks])
+    networks = [look.run for look in noted]
+    expected = torch.stack([_scores(pool, network) for network in networks])
     ranking = expected.mean(0) * (-1 if own.order == "easy" else 1)
     steps = round(own.scout * reference.steps)
     return {
         "score_roundings": _roundings(own.by_network.double(), expected),
-        "off_runs": abs(len(networks) - own.runs) + sum(each.step != steps for each in networks),
+        "off_runs": abs(len(networks) - own.runs) + sum(network.step != steps for network in networks),
         "runs_alike": sum(torch.equal(first, second) for first, second in combinations(own.by_network, 2)),
         **shows(recording, pool, ranking, own.keep, own.shorter, ROUNDINGS * EPS * expected.max().item(), own.offset),
         **_last_layer(pool, networks[0]),
@@ -68,15 +68,17 @@ def _scores(pool: Data, network: Run) -> Tensor:
 
 def _norms(pool: Data, network: Run, dtype: torch.dtype) -> Tensor:
     model = copy.deepcopy(network.model).to(dtype).eval()
-    weights = [each for each in model.parameters() if each.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     norms = []
     for batch in _batches(pool, network):
-        typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in batch.items()}
+        typed = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
         for i in range(len(next(iter(typed.values())))):
-            one = {name: each[i : i + 1] for name, each in typed.items()}
+            one = {name: value[i : i + 1] for name, value in typed.items()}
             loss = network.baseline.losses(network.baseline.forward(model, one), one).sum()
             gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-            norms.append(torch.cat([each.flatten().double() for each in gradients if each is not None]).norm())
+            norms.append(
+                torch.cat([gradient.flatten().double() for gradient in gradients if gradient is not None]).norm()
+            )
     return torch.stack(norms)
 
 
@@ -98,9 +100,9 @@ def _last_layer(pool: Data, network: Run) -> dict[str, float]:
         logits = network.baseline.forward(model, batch).logits
     if "labels" not in batch or seen[0].ndim != 2:
         return {}
-    own = {id(each) for each in head.parameters()}
-    for each in model.parameters():
-        each.requires_grad_(id(each) in own)
+    own = {id(parameter) for parameter in head.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in own)
     errors = logits.double().softmax(-1)
     errors[torch.arange(len(errors)), batch["labels"]] -= 1
     inputs = torch.cat([seen[0].double(), torch.ones(len(errors), 1)], 1)

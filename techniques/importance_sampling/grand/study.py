@@ -73,12 +73,12 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """The loss over the share kept, with right and with wrong labels, and the agreement over the networks."""
     from matplotlib.figure import Figure
 
-    rows = [KeptRow(*each) for each in tables[0].rows]
-    shares = sorted({each.wrong_labels for each in rows})
+    rows = [KeptRow(*record) for record in tables[0].rows]
+    shares = sorted({row.wrong_labels for row in rows})
     figure = Figure(figsize=(11, 3.5), layout="constrained")
     *panels, last = figure.subplots(1, max(1, len(shares)) + 1)
     for axes, share in zip(panels, shares):
-        draw(axes, [each for each in rows if each.wrong_labels == share], f"{share:.0%} wrong labels")
+        draw(axes, [row for row in rows if row.wrong_labels == share], f"{share:.0%} wrong labels")
     for scout in dict.fromkeys(row[0] for row in tables[1].rows):
         own = [row for row in tables[1].rows if row[0] == scout]
         last.plot([row[1] for row in own], [row[2] for row in own], marker="o", label=f"after {scout:.0%} of the steps")

@@ -36,22 +36,24 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Batch) -> Tensor:
     code without one (control flow by values), one after the other.
     """
     whole = _Whole(model, losses)
-    parameters = {name: each.detach() for name, each in whole.named_parameters() if each.requires_grad}
+    parameters = {name: parameter.detach() for name, parameter in whole.named_parameters() if parameter.requires_grad}
 
     def loss(parameters: dict[str, Tensor], example: Batch) -> Tensor:
-        return functional_call(whole, parameters, {name: each[None] for name, each in example.items()}).sum()
+        return functional_call(whole, parameters, {name: value[None] for name, value in example.items()}).sum()
 
     def norm(example: Batch) -> Tensor:
         gradients = grad(loss)(parameters, example)
-        return torch.stack([each.float().square().sum() for each in gradients.values()]).sum().sqrt()
+        return torch.stack([gradient.float().square().sum() for gradient in gradients.values()]).sum().sqrt()
 
-    at_once = max(1, NUMBERS_AT_ONCE // sum(each.numel() for each in parameters.values()))
+    at_once = max(1, NUMBERS_AT_ONCE // sum(parameter.numel() for parameter in parameters.values()))
     with sdpa_kernel(SDPBackend.MATH):
         try:
             return vmap(norm, chunk_size=at_once)(batch).detach()
         except RuntimeError:
             count = len(next(iter(batch.values())))
-            return torch.stack([norm({name: each[i] for name, each in batch.items()}) for i in range(count)]).detach()
+            return torch.stack(
+                [norm({name: tensor[i] for name, tensor in batch.items()}) for i in range(count)]
+            ).detach()
 
 
 class _Whole(nn.Module):

@@ -78,21 +78,21 @@ def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, floa
     twin = recording.twin(sampling)
     tau = _tau(0.0, own.momentum, _scores(twin, _first(twin)))
     steps = [_sampled(twin) for _ in range(COMPARED)]
-    known = [each for each in steps if each is not None]
-    for each in known:
-        tau = _tau(tau, own.momentum, each.s)
+    known = [step for step in steps if step is not None]
+    for step in known:
+        tau = _tau(tau, own.momentum, step.s)
     technique = twin.run.technique.member(GradientNormSampling)
     return {
-        "closed_differs": sum(_differs(recording, each) for each in recording.traces[-2:]),
+        "closed_differs": sum(_differs(recording, trace) for trace in recording.traces[-2:]),
         "tau_off": max(_tau_off(recording, own), abs(technique.tau / tau - 1)),
         "gate_off": _gate_off(recording.twin(f"is_gradnorm:{settings}"), own),
-        "off_passes": sum(each is None or _off_passes(each.looks) for each in steps),
-        "pool": max((len(each.s) / len(each.places) for each in known), default=0.0),
-        "foreign": sum(place < 0 for each in known for place in each.places),
-        "misnamed": sum(_misnamed(twin.run, each) for each in known),
+        "off_passes": sum(step is None or _off_passes(step.looks) for step in steps),
+        "pool": max((len(step.s) / len(step.places) for step in known), default=0.0),
+        "foreign": sum(place < 0 for step in known for place in step.places),
+        "misnamed": sum(_misnamed(twin.run, step) for step in known),
         "repeated": sum(_repeated(one, other) for one, other in pairwise(known)),
-        "gradient_roundings": max((_gradient_roundings(twin, each) for each in known), default=math.inf),
-        "loss_off": max((_loss_off(twin, each) for each in known), default=math.inf),
+        "gradient_roundings": max((_gradient_roundings(twin, step) for step in known), default=math.inf),
+        "loss_off": max((_loss_off(twin, step) for step in known), default=math.inf),
         "draws_off": max(_draws_off(), _frequencies_off(recording.twin(sampling).run)),
         **_cost(recording, recording.twin(sampling)),
     }
@@ -161,7 +161,7 @@ def _misnamed(run: Run, step: Sampled) -> int:
 
 
 def _repeated(one: Sampled, other: Sampled) -> int:
-    further = [_rows(each.looks[0].batch)[len(each.places) :] for each in (one, other)]
+    further = [_rows(side.looks[0].batch)[len(side.places) :] for side in (one, other)]
     return (further[0] == further[1]) + (one.places == other.places)
 
 

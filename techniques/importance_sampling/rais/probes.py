@@ -59,7 +59,7 @@ class Expected:
         worst = self.features @ _margins(before[known], norms[known], weights[known], self.features)
         self.p = (1 - own.uniform) * worst / worst.sum() + own.uniform / len(worst)
         moments = [(weights * norms**2).mean(), (weights**2 * norms**2).mean(), (weights * norms).mean() ** 2]
-        uniform, drawn, mean = (each.item() for each in moments)
+        uniform, drawn, mean = (moment.item() for moment in moments)
         self.gain = max(1.0, 1 + (uniform - drawn) / (drawn + (batch - 1) * mean))
 
 
@@ -110,12 +110,12 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
             expected.refit(own, batch)
         following.append(expected.p)
     return {
-        "further_passes": sum(len(each.of("forward")) - 1 for each in twin.traces),
+        "further_passes": sum(len(trace.of("forward")) - 1 for trace in twin.traces),
         "differs_at_first": sum(off["first"]),
         "distribution_off": max(off["p"]),
         "draws_off": _draws_off(run, technique),
         "gradient_roundings": max(
-            [weighted_roundings(twin, trace, trace.batch, each) for trace, each in weighted[-COMPARED:]],
+            [weighted_roundings(twin, trace, trace.batch, weights) for trace, weights in weighted[-COMPARED:]],
             default=math.inf,
         ),
         "largest_weight": max(off["weight"]),
@@ -127,7 +127,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
 def _margins(features: Tensor, norms: Tensor, weights: Tensor, everyone: Tensor) -> Tensor:
     """c + k d of the smallest ellipsoid, with the constraint as it stands: mean w (v - <c, s>)^2 / <d, s> <= 1. Where
     features say nearly the same, the solver may stop early: the best of several starts."""
-    s, v, w, mean = (each.numpy() for each in (features, norms, weights, everyone.mean(0)))
+    s, v, w, mean = (array.numpy() for array in (features, norms, weights, everyone.mean(0)))
 
     def held(x: np.ndarray) -> float:
         return float(1 - (w * (v - s @ x[:3]) ** 2 / (s @ x[3:])).mean())
@@ -153,7 +153,11 @@ def _differs(twin: Recording, plain: Run, trace: Trace) -> int:
 
 def _rate_off(run: Run, trace: Trace, gain: float) -> float:
     scheduled = run.recipe.learning_rate_at(trace.step) * gain
-    return max(abs(each["lr"] / scheduled - 1) for each in trace.update.before.hyper.values()) if scheduled else 0.0
+    return (
+        max(abs(settings["lr"] / scheduled - 1) for settings in trace.update.before.hyper.values())
+        if scheduled
+        else 0.0
+    )
 
 
 def _draws_off(run: Run, own: Rais) -> float:

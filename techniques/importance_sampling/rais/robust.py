@@ -36,7 +36,7 @@ def fitted(features: Tensor, norms: Tensor, weights: Tensor, average: Tensor) ->
         features: float64 [measured, features]; norms, weights: float64 [measured].
         average: the features of all examples on average, none of them 0, float64 [features].
     """
-    s, v, w, mean = (each.numpy() for each in (features, norms, weights, average))
+    s, v, w, mean = (array.numpy() for array in (features, norms, weights, average))
     start = np.tile((w * v).mean() / (len(mean) * mean), 2)  # every feature says as much
 
     def objective(scaled: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

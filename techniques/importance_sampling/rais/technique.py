@@ -97,7 +97,7 @@ class Rais(Technique):
 
     def at(self, position: int) -> Table | None:
         """What the examples at a position are drawn by; None for the reference's own order."""
-        return next((each for each in reversed(self.tables) if each.position <= position), None)
+        return next((table for table in reversed(self.tables) if table.position <= position), None)
 
     def update(self, run: Run, batch: Batch) -> None:
         if self.is_reference:
@@ -129,7 +129,7 @@ class Rais(Technique):
             return
         if not len(self.features):
             self.features = torch.zeros(len(run.data.train), FEATURES, dtype=torch.float64)
-        before = torch.cat([visit(self.features, each, scores) for each, _, scores in batches])
+        before = torch.cat([visit(self.features, batch, scores) for batch, _, scores in batches])
         known = before[:, 0] > 0
         if self.features[:, 0].all() and known.sum() >= 2 * FEATURES:  # as many as c and d have numbers
             ellipsoid = fitted(before[known], norms[known], weights[known], self.features.mean(0))
@@ -146,7 +146,7 @@ class Rais(Technique):
 
     def state(self) -> dict[str, Any]:
         return {
-            "tables": [tuple(each) for each in self.tables],
+            "tables": [tuple(table) for table in self.tables],
             "measured": list(self.measured),
             "features": self.features,
             "gain": self.gain,

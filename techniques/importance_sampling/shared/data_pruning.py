@@ -116,7 +116,11 @@ class DataPruning(Technique):
     def _description(self) -> tuple[str, dict[str, str], int]:
         """The technique's id, which is the name of its folder, the settings that decide the choice, and the number of
         candidates."""
-        names = [each.name for each in fields(self) if each.init and each.name not in ("saved", "shorter")]
+        names = [
+            attribute.name
+            for attribute in fields(self)
+            if attribute.init and attribute.name not in ("saved", "shorter")
+        ]
         settings = {name: str(getattr(self, name)) for name in names}
         return type(self).__module__.split(".")[-2], settings, self.candidates
 

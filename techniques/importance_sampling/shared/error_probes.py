@@ -95,11 +95,13 @@ def weighted_roundings(recording: Recording, trace: Trace, batch: Batch, weights
     """How far a recorded step's gradients are from those of the mean of ``weights`` times its ``batch``'s losses, as of
     :func:`techniques.shared.plain.apart`."""
     run = recording.run
-    trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+    trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     with recording.at(trace.before.parameters), replayed(trace.random):
         losses = run.baseline.losses(run.baseline.forward(run.model, batch), batch)
         gradients = torch.autograd.grad((weights * losses).mean(), list(trained.values()), allow_unused=True)
-    expected = {name: each.double() for name, each in zip(trained, gradients, strict=True) if each is not None}
+    expected = {
+        name: gradient.double() for name, gradient in zip(trained, gradients, strict=True) if gradient is not None
+    }
     passes = trace.of("backward")
     return apart(passes[-1].gradients, expected) if passes else math.inf
 

@@ -49,5 +49,5 @@ def _misplaced(trained: Examples, pool: Data, scores: Tensor, keep: float, slack
 
 
 def _contents(examples: Examples) -> list[bytes]:
-    columns = [each.flatten(1) if each.ndim > 1 else each[:, None] for each in examples.tensors.values()]
-    return [b"".join(each.numpy().tobytes() for each in row) for row in zip(*columns, strict=True)]
+    columns = [tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None] for tensor in examples.tensors.values()]
+    return [b"".join(value.numpy().tobytes() for value in row) for row in zip(*columns, strict=True)]

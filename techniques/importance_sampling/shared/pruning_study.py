@@ -59,17 +59,17 @@ def kept_rows(
     first = next(iter(runs.values()), [])
     rows = [_row(count, wrong_labels, 1.0, EVERYTHING, [reference for reference, _ in first])]
     for (keep, order), stack in stacks.items():
-        rows.append(_row(count, wrong_labels, keep, order, [each for _, each in runs[canonical(stack)]]))
+        rows.append(_row(count, wrong_labels, keep, order, [contender for _, contender in runs[canonical(stack)]]))
     return [row for row in rows if row]
 
 
 def _row(examples: int, wrong_labels: float, keep: float, order: str, runs: Sequence[Learned]) -> KeptRow | None:
     """None where no seed finished."""
-    ends = [each.final for each in runs if each.status == "ok" and each.final]
+    ends = [run.final for run in runs if run.status == "ok" and run.final]
     if not ends:
         return None
-    right = [each.metrics["accuracy"] for each in ends if "accuracy" in each.metrics]
-    loss = fmean(each.loss for each in ends)
+    right = [end.metrics["accuracy"] for end in ends if "accuracy" in end.metrics]
+    loss = fmean(end.loss for end in ends)
     return KeptRow(examples, wrong_labels, keep, order, len(ends), loss, fmean(right) if right else None)
 
 
@@ -81,10 +81,10 @@ def kept_table(name: str, rows: Sequence[KeptRow]) -> StudyTable:
 def draw(axes: Axes, rows: Sequence[KeptRow], title: str) -> None:
     """Test loss over the share kept, a line for each order, and the reference's dashed."""
     for order in ORDERS:
-        own = sorted((each.keep, each.loss) for each in rows if each.order == order)
+        own = sorted((row.keep, row.loss) for row in rows if row.order == order)
         axes.plot([keep for keep, _ in own], [loss for _, loss in own], marker="o", label=order)
-    for each in rows:
-        if each.order == EVERYTHING:
-            axes.axhline(each.loss, linestyle="--", color="grey", label="nothing left out")
+    for row in rows:
+        if row.order == EVERYTHING:
+            axes.axhline(row.loss, linestyle="--", color="grey", label="nothing left out")
     axes.set(title=title, xlabel="share kept", ylabel="test loss")
     axes.legend(fontsize="small")

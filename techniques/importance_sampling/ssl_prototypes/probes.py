@@ -79,7 +79,7 @@ def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
         for start in range(0, len(pool.train), size):
             rows = torch.arange(start, min(start + size, len(pool.train)))
             batch = embedder.data.transform(pool.train[rows], generator(embedder.seed, start))
-            baseline.forward(model, {name: each.double() for name, each in batch.items()})
+            baseline.forward(model, {name: tensor.double() for name, tensor in batch.items()})
     return torch.cat(means)
 
 
@@ -102,9 +102,9 @@ def _changed(recording: Recording, own: SslPrototypes, permuted: bool) -> int:
         data = replace(data, train=Examples({**data.train.tensors, "labels": labels}))
     again = replace(own)
     again.recipe(run.baseline.recipe_of(setting))
-    kept, before = (_pictures(each) for each in (again.data(data, run), run.data))
+    kept, before = (_pictures(data_of_run) for data_of_run in (again.data(data, run), run.data))
     return int((again.scores != own.scores).sum()) + len(kept ^ before)
 
 
 def _pictures(data: Data) -> set[bytes]:
-    return {each.numpy().tobytes() for each in data.train.tensors["pixels"]}
+    return {pixel.numpy().tobytes() for pixel in data.train.tensors["pixels"]}

@@ -89,7 +89,7 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
 
     theory, _, crossover = tables
     trained = [KeptRow(*row) for row in crossover.rows]
-    counts = sorted({each.examples for each in trained})
+    counts = sorted({parameter.examples for parameter in trained})
     figure = Figure(figsize=(4 + 3 * len(counts), 3.5), layout="constrained")
     first, *panels = figure.subplots(1, 1 + len(counts), squeeze=False)[0]
     for order in ORDERS:
@@ -106,5 +106,5 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     )
     first.legend(fontsize="small")
     for axes, count in zip(panels, counts):
-        draw(axes, [each for each in trained if each.examples == count], f"{count} examples")
+        draw(axes, [parameter for parameter in trained if parameter.examples == count], f"{count} examples")
     return figure

@@ -53,8 +53,8 @@ def balanced(ranking: Tensor, classes: Tensor, keep: float, balance: float) -> T
     """Ascending indices of the share ``keep`` with the highest ``ranking`` [examples], where every one of ``classes``
     int64 [examples] keeps at least ``balance`` of what it would keep if all kept the same share."""
     floor = torch.zeros(len(ranking), dtype=torch.bool)
-    for each in classes.unique():
-        own = (classes == each).nonzero()[:, 0]
+    for label in classes.unique():
+        own = (classes == label).nonzero()[:, 0]
         floor[own[highest(ranking[own], int(balance * keep * len(own)))]] = True
     before_all_others = ranking.max() - ranking.min() + 1
     return highest(ranking + floor * before_all_others, share_of(len(ranking), keep))
@@ -143,7 +143,7 @@ class SslPrototypes(DataPruning):
 
 def without_labels(baseline: Baseline, pool: Data) -> Baseline:
     """The baseline with the training examples of ``pool``, their labels left out."""
-    unlabelled = Examples({name: each for name, each in pool.train.tensors.items() if name != LABELS})
+    unlabelled = Examples({name: tensor for name, tensor in pool.train.tensors.items() if name != LABELS})
 
     def data(size: Size, split: Split, location: str | None = None) -> Data:
         return replace(whole.data(size, split, location), train=unlabelled)

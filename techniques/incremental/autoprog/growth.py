@@ -25,10 +25,10 @@ def newcomers(old: int, new: int) -> list[int]:
 
 def best(losses: Sequence[float], costs: Sequence[float]) -> int:
     """argmin L T^alpha, where L falls like T^-alpha among the candidates (least squares of logarithms), alpha >= 0."""
-    x, y = ([math.log(max(each, TINY)) for each in values] for values in (costs, losses))
+    x, y = ([math.log(max(value, TINY)) for value in values] for values in (costs, losses))
     mean = sum(x) / len(x)
-    spread = sum((each - mean) ** 2 for each in x)
-    slope = sum((each - mean) * loss for each, loss in zip(x, y, strict=True)) / spread if spread else 0.0
+    spread = sum((time - mean) ** 2 for time in x)
+    slope = sum((time - mean) * loss for time, loss in zip(x, y, strict=True)) / spread if spread else 0.0
     alpha = max(-slope, 0.0)
     scores = [loss + alpha * cost for loss, cost in zip(y, x, strict=True)]
     return next((index for index, score in enumerate(scores) if score <= min(scores) + TIE), 0)  # 0 of NaN

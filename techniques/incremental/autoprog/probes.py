@@ -63,12 +63,12 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
     steps, forced = _steps(recording.twin()), _steps(_smallest_always(recording.twin()))
     growth = _growth(forced, own, plan)
     return {
-        "off_schedule": sum(_off_schedule(each, plan) for each in (steps, forced)),
+        "off_schedule": sum(_off_schedule(taken, plan) for taken in (steps, forced)),
         "fell": _fell(steps, plan) + _fell(forced, plan),
         "not_whole": sum(
-            (each.ran, each.side) != (plan.depths[-1], plan.sides[-1])
+            (step.ran, step.side) != (plan.depths[-1], plan.sides[-1])
             for every in (steps, forced)
-            for each in every[plan.starts[-1] :]
+            for step in every[plan.starts[-1] :]
         ),
         "choices_off": _choices_off(recording, steps, plan),
         **growth,
@@ -98,11 +98,11 @@ class _Plan:
 
     def candidates(self, stage: int, depth: int, side: int) -> list[tuple[int, int]]:
         """Of a stage's search, from the depth and size before it."""
-        depths = [each for each in self.depths if each >= depth or not stage]
-        sides = [each for each in self.sides if each >= side or not stage]
+        depths = [possible for possible in self.depths if possible >= depth or not stage]
+        sides = [possible for possible in self.sides if possible >= side or not stage]
         if stage:
             depths, sides = depths[:MOST], sides[:MOST]
-        return [(each, size) for each in depths for size in sides]
+        return [(depth, size) for depth in depths for size in sides]
 
 
 def _own(recording: Recording) -> AutoProg:
@@ -143,24 +143,24 @@ def _steps(recording: Recording) -> list[Step]:
 def _off_schedule(steps: Sequence[Step], plan: _Plan) -> int:
     off = sum(steps[start].ran < steps[start].depth for start in plan.starts)
     for start, after in pairwise([*plan.starts, plan.steps]):
-        settled = [each for number, each in enumerate(steps) if start <= number < after and plan.settled(number)]
-        off += sum(each.ran < each.depth or each.side != settled[0].side for each in settled)
+        settled = [step for number, step in enumerate(steps) if start <= number < after and plan.settled(number)]
+        off += sum(step.ran < step.depth or step.side != settled[0].side for step in settled)
     return off
 
 
 def _search_steps_off(runs: Sequence[Sequence[Step]], plan: _Plan) -> int:
-    return sum(_stray_changes(each, plan) for each in runs) + (not any(_tries(each, plan) for each in runs))
+    return sum(_stray_changes(run, plan) for run in runs) + (not any(_tries(run, plan) for run in runs))
 
 
 def _stray_changes(steps: Sequence[Step], plan: _Plan) -> int:
-    changes = [number + 1 for number, each in enumerate(steps) if _depth(each.trace.before) != _depth(each.trace.after)]
-    return sum(each not in plan.ends and each not in plan.starts for each in changes)
+    changes = [number + 1 for number, step in enumerate(steps) if _depth(step.trace.before) != _depth(step.trace.after)]
+    return sum(change not in plan.ends and change not in plan.starts for change in changes)
 
 
 def _tries(steps: Sequence[Step], plan: _Plan) -> bool:
     """Whether a search trains another candidate than its largest: of few steps, one may draw that alone."""
     drawn = [steps[start:end] for start, end in zip(plan.starts, plan.ends, strict=False)]
-    return any((each.ran, each.side) != (every[0].ran, every[0].side) for every in drawn for each in every[1:])
+    return any((other.ran, other.side) != (every[0].ran, every[0].side) for every in drawn for other in every[1:])
 
 
 def _depth(moment: Moment) -> int:
@@ -177,13 +177,13 @@ def _choices_off(recording: Recording, steps: Sequence[Step], plan: _Plan) -> in
     for stage, end in enumerate(plan.ends):
         candidates = plan.candidates(stage, depth, side)
         values = steps[end - 1].trace.update.after.parameters
-        kept = [_kept(depth, steps[end - 1].depth, each) for each, _ in candidates]
+        kept = [_kept(depth, steps[end - 1].depth, blocks) for blocks, _ in candidates]
         losses = [
             _loss(recording, values, blocks, size, steps[end].trace)
             for blocks, (_, size) in zip(kept, candidates, strict=True)
         ]
         block = recording.run.anatomy.blocks[0]
-        costs = [each * block_step_flops(block, 1, (size // plan.patch) ** 2) for each, size in candidates]
+        costs = [blocks * block_step_flops(block, 1, (size // plan.patch) ** 2) for blocks, size in candidates]
         wanted = candidates[_argmin(losses, costs)]
         depth, side = steps[end].depth, steps[end].side
         off += wanted != (depth, side)
@@ -212,10 +212,10 @@ def _loss(recording: Recording, values: Values, blocks: list[int], side: int, fo
     parts = anatomy(model)
     path = parts.main.path
     parts.set_blocks([block.module for block in parts.blocks][: len(blocks)])
-    renamed = {name: each for name, each in values.items() if not name.startswith(f"{path}.")}
+    renamed = {name: value for name, value in values.items() if not name.startswith(f"{path}.")}
     for place, index in enumerate(blocks):
         old, new = f"{path}.{index}.", f"{path}.{place}."
-        renamed |= {new + name.removeprefix(old): each for name, each in values.items() if name.startswith(old)}
+        renamed |= {new + name.removeprefix(old): value for name, value in values.items() if name.startswith(old)}
     for name, parameter in model.named_parameters():
         if parameter.shape != renamed[name].shape:
             matrix = resampling(renamed[name].shape[1], parameter.shape[1])
@@ -257,7 +257,7 @@ def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, floa
         elif len(new) > len(now):  # growth
             kept = _kept(len(now), len(new), len(now))
             copies = [index for index in range(len(new)) if index not in kept]
-            origin = [sum(index >= each for each in kept) - 1 for index in range(len(new))]
+            origin = [sum(index >= old for old in kept) - 1 for index in range(len(new))]
             grown += 1
         else:
             continue
@@ -272,9 +272,11 @@ def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, floa
                     counts["changed"] += not torch.equal(value, before.parameters[full[1]])
                     counts["off_state"] += not same_state(before.state.get(full[1], {}), after.state.get(full[0], {}))
         outside = [name for name in before.parameters if not name.startswith(f"{path}.")]
-        counts["changed"] += sum(not torch.equal(before.parameters[each], after.parameters[each]) for each in outside)
+        counts["changed"] += sum(
+            not torch.equal(before.parameters[parameter], after.parameters[parameter]) for parameter in outside
+        )
         counts["off_state"] += sum(
-            not same_state(before.state.get(each, {}), after.state.get(each, {})) for each in outside
+            not same_state(before.state.get(parameter, {}), after.state.get(parameter, {})) for parameter in outside
         )
         averages = [averages[index] for index in origin]
     return counts if grown else dict.fromkeys(counts, math.nan)

@@ -211,8 +211,10 @@ class AutoProg(Technique):
                     outputs = run.baseline.forward(run.model, batch)
                 losses.append(run.baseline.losses(outputs, batch).mean().item())
         block, extra = run.anatomy.blocks[0], self.grid.tables[0].extra
-        tokens = [extra + (each.side // self.grid.patch) ** 2 for each in self.candidates]
-        costs = [float(each.depth * block_cost(block, n)) for each, n in zip(self.candidates, tokens, strict=True)]
+        tokens = [extra + (candidate.side // self.grid.patch) ** 2 for candidate in self.candidates]
+        costs = [
+            float(candidate.depth * block_cost(block, n)) for candidate, n in zip(self.candidates, tokens, strict=True)
+        ]
         return losses, costs
 
     @torch.no_grad()
@@ -226,7 +228,7 @@ class AutoProg(Technique):
         """Makes blocks ``origin`` of the present ones the model's, those at the places ``new`` as averaged copies."""
         old, averages = [block.module for block in run.anatomy.blocks], self.average
         blocks = [copy.deepcopy(old[index]) if place in new else old[index] for place, index in enumerate(origin)]
-        self.average = [{name: each.clone() for name, each in averages[index].items()} for index in origin]
+        self.average = [{name: average.clone() for name, average in averages[index].items()} for index in origin]
         for place in new:
             blocks[place].load_state_dict(self.average[place], strict=False)
         run.anatomy.set_blocks(blocks)
@@ -242,7 +244,7 @@ class AutoProg(Technique):
     def state(self) -> dict[str, Any]:
         return {
             "current": list(self.current),
-            "candidates": [list(each) for each in self.candidates],
+            "candidates": [list(candidate) for candidate in self.candidates],
             "average": self.average,
         }
 
@@ -252,8 +254,8 @@ class AutoProg(Technique):
         if len(state["average"]) < len(self.average):
             self.set_blocks(run, range(len(state["average"])))
         self.current = Candidate(*state["current"])
-        self.candidates = [Candidate(*each) for each in state["candidates"]]
-        self.average = [dict(each) for each in state["average"]]
+        self.candidates = [Candidate(*candidate) for candidate in state["candidates"]]
+        self.average = [dict(state) for state in state["average"]]
 
 
 def _all(depths: Sequence[int], sides: Sequence[int]) -> list[Candidate]:
@@ -271,6 +273,6 @@ def _shrunk(side: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     if pictures.shape[-1] == side:
         return None
     small = F.interpolate(pictures, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
-    return tuple(small if each is pictures else each for each in args), {
-        name: small if each is pictures else each for name, each in kwargs.items()
+    return tuple(small if argument is pictures else argument for argument in args), {
+        name: small if argument is pictures else argument for name, argument in kwargs.items()
     }

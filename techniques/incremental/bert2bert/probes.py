@@ -53,8 +53,8 @@ def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
     parts = anatomy(plain_model(recording))
     matrices = [f"{part.path}.weight" for part in parts.linears]
     whole = sum(parts.model.get_parameter(name).numel() for name in matrices)
-    used = [sum(each.before.parameters[name].numel() for name in matrices if name in each.before.parameters)
-            for each in traces]  # fmt: skip
+    used = [sum(trace.before.parameters[name].numel() for name in matrices if name in trace.before.parameters)
+            for trace in traces]  # fmt: skip
     first = max(1, round(own.share * run.recipe.steps))
     planned = [whole // (own.width**2 * own.depth) if trace.step < first else whole for trace in traces]
     trace, following = traces[first - 1], traces[first]
@@ -62,7 +62,7 @@ def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
     update, gradients = following.update, following.of("backward")[0].gradients
     return {
         "relative_block_flops": sum(used) / (whole * len(used)),
-        "off_schedule": sum(each != plan for each, plan in zip(used, planned, strict=True)),
+        "off_schedule": sum(names != plan for names, plan in zip(used, planned, strict=True)),
         "off_values": off_values(trace, expected),
         "off_state": off_state(trace, expected, carried=own.carry_optimizer),
         "untrained": sum(not (name in update.before.hyper and update.moved(name).any()) for name in gradients),
@@ -82,11 +82,11 @@ def _expected(
     kind = _kind(name, values, like, parts)
     if kind.read is not None:
         values, upper = (
-            torch.cat([each] * own.width, kind.read) / (1 if degree else own.width) for each in (values, upper)
+            torch.cat([tensor] * own.width, kind.read) / (1 if degree else own.width) for tensor in (values, upper)
         )
     if kind.written is None:
         return values
-    lists = zip(*(each.chunk(kind.lists, kind.written) for each in (values, upper)), strict=True)
+    lists = zip(*(tensor.chunk(kind.lists, kind.written) for tensor in (values, upper)), strict=True)
     units = [torch.cat([there, *[new] * (own.width - 1)], kind.written) for there, new in lists]
     return torch.cat(units, kind.written) / own.width**degree
 
@@ -131,7 +131,7 @@ def _function(
     small = narrowed(model, dict.fromkeys(("residual", "heads", "units"), own.width), recording.run.trial)
     filled(model, trace.update.after.parameters)
     before = outputs_of(recording, trace, model, torch.float64)
-    values = {name: each.detach() for name, each in model.named_parameters()}
+    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
     small.widen(grown(values, small.layout, small.sources, {}))
     after = outputs_of(recording, trace, model, torch.float64)
     blocks = [block.path for block in parts.blocks]
@@ -140,7 +140,7 @@ def _function(
     return {
         "changed_function": ((after - before).norm() / before.norm()).item(),
         "fpi_apart": max(of_fpi.values()),
-        "aki_apart": min(each for path, each in of_run.items() if not path.startswith(f"{blocks[-1]}.")),
+        "aki_apart": min(value for path, value in of_run.items() if not path.startswith(f"{blocks[-1]}.")),
     }
 
 

@@ -90,7 +90,7 @@ class Bert2Bert(Technique):
         own = dict(run.model.named_parameters())
         upper = one_block_up(run.model) if self.method == "aki" else {}
         plan = small.layout, small.sources, upper
-        small.widen(grown({name: each.detach() for name, each in own.items()}, *plan))
+        small.widen(grown({name: value.detach() for name, value in own.items()}, *plan))
         names = {parameter: name for name, parameter in run.model.named_parameters()}
         origin = stack_copies(run, self.full_depth)
         run.adopt(run.model)

@@ -58,13 +58,15 @@ class Shorter:
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         piece = generator.initial_seed() % self.pieces
-        rows = {name: each.chunk(self.pieces, 1)[piece] if each.ndim == 2 else each for name, each in batch.items()}
+        rows = {
+            name: tensor.chunk(self.pieces, 1)[piece] if tensor.ndim == 2 else tensor for name, tensor in batch.items()
+        }
         return self.whole(rows, generator)
 
 
 def with_shorter_rows(data: Data, pieces: int) -> Data:
     """The data with its training rows cut into pieces. Raises ValueError where they cannot be."""
-    rows = [each.shape[1] for each in data.train.tensors.values() if each.ndim == 2]
+    rows = [tensor.shape[1] for tensor in data.train.tensors.values() if tensor.ndim == 2]
     if not rows or any(tokens % pieces or tokens < 2 * pieces for tokens in rows):
         raise ValueError(
             f"rows of {rows} tokens cannot be cut into {pieces} pieces of two tokens or more: use length=1"

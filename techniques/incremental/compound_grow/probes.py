@@ -86,7 +86,7 @@ def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
 
 
 def _shapes(values: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: each.shape for name, each in values.items()}
+    return {name: value.shape for name, value in values.items()}
 
 
 def _expected(parts: Anatomy, name: str, small: Mapping[str, Tensor], like: Tensor, degree: int) -> Tensor | None:
@@ -109,7 +109,7 @@ def _source(name: str, small: Mapping[str, Tensor], parts: Anatomy) -> str:
     path = f"{parts.main.path}."
     if not name.startswith(path):
         return name
-    shallow = {each.removeprefix(path).split(".")[0] for each in small if each.startswith(path)}
+    shallow = {name.removeprefix(path).split(".")[0] for name in small if name.startswith(path)}
     number, _, rest = name.removeprefix(path).partition(".")
     return f"{path}{int(number) % len(shallow)}.{rest}"
 
@@ -134,7 +134,7 @@ def _changed_function(recording: Recording, own: CompoundGrow, trace: Trace) -> 
 def _unheard(trace: Trace, parts: Anatomy, tokens: int) -> int:
     gradients = trace.of("backward")[0].gradients
     tables = [gradients[f"{part.path}.weight"] for part in parts.embeddings if f"{part.path}.weight" in gradients]
-    return sum(int((~each.any(1)).sum()) for each in tables if len(each) == tokens)
+    return sum(int((~table.any(1)).sum()) for table in tables if len(table) == tokens)
 
 
 def _short_inputs(recording: Recording, own: CompoundGrow) -> tuple[list[int], float, float]:
@@ -164,7 +164,8 @@ def _leaks(run: Run) -> float:
     run.model.eval()
     with run.technique.around_step(run):
         first, second = (
-            run.baseline.forward(run.model, {**batch, "input_ids": each}).logits[:, :-1] for each in (tokens, changed)
+            run.baseline.forward(run.model, {**batch, "input_ids": tensor}).logits[:, :-1]
+            for tensor in (tokens, changed)
         )
     run.model.train()
     return (first - second).abs().max().item()
@@ -194,7 +195,7 @@ def _off_pools(run: Run, size: int) -> float:
     added = ends["leaves"] - ends["enters"]
     (heard,) = torch.autograd.grad(added[:, 0].sum(), ends["enters"])
     off = []
-    for each in (added.detach(), heard):
-        pools = each[:, 1:].split(size, dim=1)
-        off += [((pool - pool[:, :1]).abs().max() / each.abs().max()).item() for pool in pools]
+    for signal in (added.detach(), heard):
+        pools = signal[:, 1:].split(size, dim=1)
+        off += [((pool - pool[:, :1]).abs().max() / signal.abs().max()).item() for pool in pools]
     return max(off)

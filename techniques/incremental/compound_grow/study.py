@@ -69,14 +69,14 @@ def equal_flops(lab: Lab) -> StudyTable:
     known["from scratch"] = (cost, 0.0)
     runs = lab.runs(list(stacks.values()))
     rows = [row(name, *known[name], runs.get(stack, [])) for name, stack in stacks.items()]
-    return StudyTable("equal_flops", Row._fields, [tuple(each) for each in rows], NOTE)
+    return StudyTable("equal_flops", Row._fields, [tuple(row) for row in rows], NOTE)
 
 
 def relative_cost(counted: Counted, shares: Mapping[float, float]) -> float:
     """FLOPs of a run over the whole model's, from a step counted near each place and the share of the steps like it."""
-    by_place = {each.progress: each.counters.flops for each in counted.points}
+    by_place = {point.progress: point.counters.flops for point in counted.points}
     whole = by_place[max(by_place)]
-    near = {place: by_place[min(by_place, key=lambda each: abs(each - place))] for place in shares}
+    near = {place: by_place[min(by_place, key=lambda at: abs(at - place))] for place in shares}
     return sum(share * near[place] / whole for place, share in shares.items())
 
 
@@ -98,15 +98,15 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Each contender's loss with its interval, beside its FLOPs."""
     from matplotlib.figure import Figure
 
-    rows = [Row(*each) for each in tables[0].rows]
+    rows = [Row(*record) for record in tables[0].rows]
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    for place, each in enumerate(rows):
-        if each.low is not None and each.high is not None:
-            axes.plot([each.low, each.high], [place, place], color="grey")
-        if each.loss is not None:
-            axes.plot([each.loss], [place], marker="o", color="black")
-    axes.set_yticks(range(len(rows)), [f"{each.contender}\n{each.flops:.2f} of the FLOPs" for each in rows])
+    for place, row in enumerate(rows):
+        if row.low is not None and row.high is not None:
+            axes.plot([row.low, row.high], [place, place], color="grey")
+        if row.loss is not None:
+            axes.plot([row.loss], [place], marker="o", color="black")
+    axes.set_yticks(range(len(rows)), [f"{row.contender}\n{row.flops:.2f} of the FLOPs" for row in rows])
     axes.axvline(1, linestyle="--", color="grey")
     axes.set(xlabel="final loss over the reference's")
     return figure

@@ -132,7 +132,7 @@ class CompoundGrow(Technique):
 
     def widen(self, run: Run, small: Narrowed) -> None:
         optimizer, own = run.optimizer, dict(run.model.named_parameters())
-        small.widen(grown({name: each.detach() for name, each in own.items()}, small.layout, small.sources, {}))
+        small.widen(grown({name: value.detach() for name, value in own.items()}, small.layout, small.sources, {}))
         names = {parameter: name for name, parameter in run.model.named_parameters()}
         run.adopt(run.model)
         self.growth()

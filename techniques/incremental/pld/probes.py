@@ -55,10 +55,10 @@ def probes(recording: Recording, own: ProgressiveLayerDropping) -> Mapping[str, 
     dropping = [(trace, ran) for trace, ran in zip(traces, kept, strict=True) if 0 < sum(ran) < len(ran)]
     return {
         "gradient_roundings": max(
-            [_gradient_roundings(recording, own, *each) for each in dropping[:COMPARED]], default=math.nan
+            [_gradient_roundings(recording, own, *decided) for decided in dropping[:COMPARED]], default=math.nan
         ),
         "half_run": sum(_half_run(block, trace) for trace in traces for block in blocks),
-        "at_start": sum(not each for each in kept[0]),
+        "at_start": sum(not keeps for keeps in kept[0]),
         "moved": sum(
             _moved(block, trace)
             for trace, ran in zip(traces, kept, strict=True)
@@ -138,7 +138,7 @@ def _drawn(own: ProgressiveLayerDropping, run: Run, depth: int) -> dict[str, flo
     later = range(100 * steps, 100 * steps + DRAWS)
     wanted = keep_probabilities(own, later.start, steps, depth)
     draws = torch.tensor([own.gates(run.seed, step, steps)[1] for step in later], dtype=torch.float64)
-    shares = {(index, index): (each, p) for index, (each, p) in enumerate(zip(draws.mean(0).tolist(), wanted))}
+    shares = {(index, index): (share, p) for index, (share, p) in enumerate(zip(draws.mean(0).tolist(), wanted))}
     for one, other in combinations(range(depth), 2):
         shares[one, other] = (draws[:, one] * draws[:, other]).mean().item(), wanted[one] * wanted[other]
     errors = [abs(share - p) / math.sqrt(p * (1 - p) / DRAWS) for share, p in shares.values()]
@@ -158,7 +158,7 @@ def _saved_over_formula(recording: Recording) -> float:
         with FlopCounter() as counter:
             twin.record_step()
         saved += whole - counter.total
-        dropped += sum(not _ran(each, twin.trace) for each in twin.run.anatomy.blocks)
+        dropped += sum(not _ran(block, twin.trace) for block in twin.run.anatomy.blocks)
     return saved / (dropped * formula) if dropped else math.nan
 
 

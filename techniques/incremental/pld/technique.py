@@ -102,7 +102,7 @@ class ProgressiveLayerDropping(Technique):
     def switched(self, model: nn.Module, probabilities: Sequence[float], kept: Sequence[bool]) -> Iterator[None]:
         """While active, blocks run if they are ``kept``, their branches times 1 / p."""
         with ExitStack() as stack:
-            stack.enter_context(skipping([each for each, keeps in zip(self.blocks, kept, strict=True) if not keeps]))
+            stack.enter_context(skipping([block for block, keeps in zip(self.blocks, kept, strict=True) if not keeps]))
             for ends, probability, keeps in zip(self.ends, probabilities, kept, strict=True):
                 for end in ends if keeps else ():
                     branch = model.get_submodule(end.path)

@@ -56,8 +56,8 @@ def probes(recording: Recording, own: ProgressivePatch) -> Mapping[str, float]:
     return {
         "off_schedule": sum(_patch(trace.before) != size for trace, size in zip(traces, planned, strict=True)),
         "products_off": _products_off(recording),
-        **{name: max([each[name] for each in counts], default=math.nan) for name in ("kernel_off", "positions_off")},
-        **{name: sum(each[name] for each in counts) for name in ("changed", "off_state")},
+        **{name: max([count[name] for count in counts], default=math.nan) for name in ("kernel_off", "positions_off")},
+        **{name: sum(count[name] for count in counts) for name in ("changed", "off_state")},
         "untrained": sum(_untrained(after) for _, after in changes),
         "gradient_roundings": max(_gradient_roundings(recording, first[size]) for size in sorted(first)),
         "last_otherwise": _last_otherwise(recording),
@@ -71,7 +71,7 @@ def _stage(own: ProgressivePatch, step: int, steps: int) -> int:
 
 def _kernel(values: Values) -> str:
     """The name of the patches' kernel, the one parameter with four dimensions."""
-    (name,) = (name for name, each in values.items() if each.ndim == 4)
+    (name,) = (name for name, value in values.items() if value.ndim == 4)
     return name
 
 
@@ -135,10 +135,10 @@ def _gradient_roundings(recording: Recording, trace: Trace) -> float:
 def _last_otherwise(recording: Recording) -> int:
     trace = recording.trace
     if _patch(trace.before) != recording.run.data.shape.patch:  # type: ignore[attr-defined]
-        return sum(each.numel() for each in trace.before.parameters.values())
+        return sum(parameter.numel() for parameter in trace.before.parameters.values())
     gradients = gradients_of(recording, trace, filled(plain_model(recording), trace.before.parameters))
     ours = trace.of("backward")[0].gradients
-    return sum(int((each.double() != gradients[name]).sum()) for name, each in ours.items())
+    return sum(int((gradient.double() != gradients[name]).sum()) for name, gradient in ours.items())
 
 
 def _flops(recording: Recording, own: ProgressivePatch) -> dict[str, float]:

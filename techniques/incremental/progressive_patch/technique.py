@@ -83,8 +83,8 @@ class ProgressivePatch(Technique):
     def planned(self, side: int, patch: int) -> list[int]:
         """The patch of each stage. Raises ValueError where one does not divide the pictures' side."""
         plan = list(self.patches) or [patch * 2**halvings for halvings in range(self.stages - 1, -1, -1)]
-        if plan[-1] != patch or any(side % each for each in plan):
-            fitting = [each for each in range(side, patch - 1, -1) if side % each == 0]
+        if plan[-1] != patch or any(side % patch for patch in plan):
+            fitting = [divisor for divisor in range(side, patch - 1, -1) if side % divisor == 0]
             raise ValueError(
                 f"patches of {'/'.join(map(str, plan))} do not fit pictures of {side}: choose of "
                 f"{', '.join(map(str, fitting))}, the last {patch}"

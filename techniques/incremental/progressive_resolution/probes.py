@@ -64,7 +64,7 @@ def _planned(own: ProgressiveResolution, step: int, steps: int, full: int, unit:
 
 
 def _pictures(batch: Batch) -> Tensor | None:
-    return next((each for each in batch.values() if each.ndim == 4), None)
+    return next((tensor for tensor in batch.values() if tensor.ndim == 4), None)
 
 
 def _size(batch: Batch) -> int:
@@ -133,7 +133,7 @@ def _gradient_roundings(recording: Recording, trace: Trace) -> float:
     gradients = gradients_of(recording, trace, filled(model, values))
     for name, matrix in tables.items():
         gradients[name] = matrix.T @ gradients[name]
-    trained = {name for name, each in recording.run.model.named_parameters() if each.requires_grad}
+    trained = {name for name, parameter in recording.run.model.named_parameters() if parameter.requires_grad}
     return apart(trace.of("backward")[0].gradients, {name: gradients[name] for name in trained})
 
 
@@ -141,7 +141,7 @@ def _last_otherwise(recording: Recording) -> int:
     trace = recording.trace
     gradients = gradients_of(recording, trace, filled(plain_model(recording), trace.before.parameters))
     ours = trace.of("backward")[0].gradients
-    return sum(int((each.double() != gradients[name]).sum()) for name, each in ours.items())
+    return sum(int((gradient.double() != gradients[name]).sum()) for name, gradient in ours.items())
 
 
 def _flops(recording: Recording, own: ProgressiveResolution, full: int, unit: int) -> dict[str, float]:

@@ -43,7 +43,7 @@ def _resized(tensor: Tensor, side: int, patches: int, full: int) -> Tensor:
 
 def shortened(rows: Batch, length: int) -> Batch:
     """The first ``length`` tokens of rows [batch, tokens], before anything is masked."""
-    return {name: each[:, :length] if each.ndim == 2 else each for name, each in rows.items()}
+    return {name: row[:, :length] if row.ndim == 2 else row for name, row in rows.items()}
 
 
 @dataclass
@@ -74,7 +74,7 @@ class ProgressiveResolution(Technique):
         if self.is_reference:
             return data
         self.total = run.recipe.steps * run.recipe.batch_size
-        shapes = [each.shape for each in data.train.tensors.values()]
+        shapes = [tensor.shape for tensor in data.train.tensors.values()]
         if any(len(shape) == 4 for shape in shapes):
             return staged(data, batch=self.smaller)
         self.plan = self.planned(max(shape[1] for shape in shapes if len(shape) == 2), 1)

@@ -41,7 +41,9 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
     copied, multiplied = 0, 0
     counts = dict.fromkeys(("off_copies", "changed", "off_state", "untrained"), 0)
     for trace, following in zip(traces, [*traces[1:], None], strict=True):
-        in_blocks = sum(each.numel() for name, each in trace.before.parameters.items() if index(name, path) is not None)
+        in_blocks = sum(
+            parameter.numel() for name, parameter in trace.before.parameters.items() if index(name, path) is not None
+        )
         multiplied += in_blocks * len(trace.indices)
         if set(trace.before.parameters) == set(trace.after.parameters):
             continue
@@ -72,7 +74,7 @@ def source_of(name: str, trace: Trace, path: str) -> str:
     number = index(name, path)
     if number is None or name in trace.before.parameters:
         return name
-    shallow = len({index(each, path) for each in trace.before.parameters} - {None})
+    shallow = len({index(parameter, path) for parameter in trace.before.parameters} - {None})
     return f"{path}.{number % shallow}.{name.removeprefix(f'{path}.{number}.')}"
 
 

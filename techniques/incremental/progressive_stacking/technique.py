@@ -52,7 +52,7 @@ class ProgressiveStacking(Technique):
     def __post_init__(self) -> None:
         if not 0 <= self.stages <= len(self.fractions):
             raise ValueError(f"{self.stages} stages need as many fractions, from 0; there are {len(self.fractions)}")
-        if list(self.fractions) != sorted(self.fractions) or not all(0 < each < 1 for each in self.fractions):
+        if list(self.fractions) != sorted(self.fractions) or not all(0 < fraction < 1 for fraction in self.fractions):
             raise ValueError(f"fractions are increasing shares of the steps, between 0 and 1, not {self.fractions}")
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:

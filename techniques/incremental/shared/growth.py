@@ -41,9 +41,9 @@ def copied_units(values: Tensor, roles: Roles, sources: Sources, degree: int = 0
         power = (1 if role.read else 0) if degree == 0 else (0 if role.read else degree)
         if power:
             copies = Counter(units)
-            each = [copies[unit] ** power for _ in range(role.lists) for unit in units for _ in range(role.grain)]
+            powers = [copies[unit] ** power for _ in range(role.lists) for unit in units for _ in range(role.grain)]
             shape = [-1 if other == dimension else 1 for other in range(values.ndim)]
-            values = values / torch.tensor(each, dtype=values.dtype, device=values.device).view(shape)
+            values = values / torch.tensor(powers, dtype=values.dtype, device=values.device).view(shape)
     return values
 
 
@@ -75,10 +75,10 @@ def grown(
     values: Mapping[str, Tensor], roles: Layout, sources: Sources, upper: Mapping[str, str], degree: int = 0
 ) -> dict[str, Tensor]:
     """Every parameter of the wider model, by name; new units from ``upper`` where it names a parameter."""
-    wide = {name: copied_units(each, roles[name], sources, degree) for name, each in values.items()}
+    wide = {name: copied_units(value, roles[name], sources, degree) for name, value in values.items()}
     return {
-        name: with_new_units(each, wide[upper[name]], roles[name], sources) if upper.get(name) in wide else each
-        for name, each in wide.items()
+        name: with_new_units(value, wide[upper[name]], roles[name], sources) if upper.get(name) in wide else value
+        for name, value in wide.items()
     }
 
 
@@ -90,7 +90,7 @@ def shallower(model: nn.Module, times: int) -> int:
     parts = anatomy(model)
     whole = parts.depth
     if whole % times:
-        fitting = ", ".join(str(each) for each in range(1, whole + 1) if whole % each == 0)
+        fitting = ", ".join(str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0)
         raise ValueError(
             f"{parts.main.path} has {whole} blocks, which depth={times} does not divide: use one of {fitting}"
         )
@@ -144,7 +144,7 @@ def stack_copies(run: Run, depth: int, small: Narrowed | None = None) -> dict[nn
     new = [block.module for block in old]
     for source in sources[len(old) :]:
         own = _holders(source.module)
-        module, said = copy.deepcopy((source.module, [each for each in stated if id(each[0]) in own]))
+        module, said = copy.deepcopy((source.module, [part for part in stated if id(part[0]) in own]))
         new.append(module)
         stated += said
     run.anatomy.set_blocks(new)
@@ -158,7 +158,7 @@ def stack_copies(run: Run, depth: int, small: Narrowed | None = None) -> dict[nn
 def _holders(block: nn.Module) -> set[int]:
     """The ids of what a copy of the block copies: its modules and the configurations that they keep."""
     modules = list(block.modules())
-    return {id(each) for each in (*modules, *(vars(module).get("config") for module in modules))}
+    return {id(module) for module in (*modules, *(vars(module).get("config") for module in modules))}
 
 
 def _parameters(blocks: list[nn.Module]) -> list[nn.Parameter]:
@@ -185,8 +185,8 @@ def grown_state(
             for name, state in states.items()
             if isinstance(state.get(key), Tensor) and state[key].shape == parameters[name].shape
         }
-        for name, each in grown(moments, roles, sources, upper, degree=2 if key.endswith("_sq") else 1).items():
-            new[name][key] = each
+        for name, value in grown(moments, roles, sources, upper, degree=2 if key.endswith("_sq") else 1).items():
+            new[name][key] = value
     return new
 
 

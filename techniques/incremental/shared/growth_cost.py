@@ -51,7 +51,7 @@ def growth_costs(lab: Lab, *stacks: str) -> StudyTable:
 
 def _cost(lab: Lab, stack: str) -> Cost:
     setting = lab.setting
-    run, fresh = (run_of(Job(setting=setting.but(steps=STEPS), stack=each)) for each in (stack, "baseline"))
+    run, fresh = (run_of(Job(setting=setting.but(steps=STEPS), stack=stack)) for stack in (stack, "baseline"))
     after_step, spent_s, growths_s, training_s = run.technique.after_step, list[float](), list[float](), 0.0
 
     def timed(run: Run) -> None:
@@ -66,7 +66,7 @@ def _cost(lab: Lab, stack: str) -> Cost:
     growth_s = sum(growths_s)
     whole_s = (training_s - growth_s) * run.baseline.recipe_of(setting).steps / STEPS
     spread = replicate_interval([_log_ratio(run, fresh, number) for number in range(ROUNDS)])
-    over_fresh = (math.exp(each) for each in (spread.estimate, spread.low, spread.high))
+    over_fresh = (math.exp(bound) for bound in (spread.estimate, spread.low, spread.high))
     return Cost(stack, len(growths_s), growth_s, whole_s, growth_s / (growth_s + whole_s), *over_fresh)
 
 

@@ -33,7 +33,7 @@ def staged(data: Data, *, examples: Change | None = None, batch: Change | None =
             made = self.transform(examples(raw, position) if examples else raw, generator(seed, position, 1))
             return (batch(made, position) if batch else made), indices
 
-    return Staged(**{each.name: getattr(data, each.name) for each in fields(data)})
+    return Staged(**{field.name: getattr(data, field.name) for field in fields(data)})
 
 
 def stage_at(position: int, total: int, stages: int) -> int:

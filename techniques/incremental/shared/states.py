@@ -15,5 +15,5 @@ def same_state(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether two states of a parameter have the same names and, to the bit, the same values."""
     if before.keys() != after.keys():
         return False
-    pairs = [(each, after[key]) for key, each in before.items()]
+    pairs = [(value, after[key]) for key, value in before.items()]
     return all(torch.equal(*pair) if isinstance(pair[0], Tensor) else pair[0] == pair[1] for pair in pairs)

@@ -48,15 +48,15 @@ def probes(recording: Recording, own: Fixup) -> Mapping[str, float]:
     _untie(parts)
     names = names_in(plain, values)
     off_factor = max(
-        _off_factor(block, part, sum(len(each.branches) for each in parts.every_block), values, names)
+        _off_factor(block, part, sum(len(other.branches) for other in parts.every_block), values, names)
         for block in parts.every_block
         for part in block.linears
     )
-    of_head = {id(each) for head in parts.head for each in head.module.parameters()}
-    heads = {names[name] for name, each in plain.named_parameters() if id(each) in of_head}
+    of_head = {id(parameter) for head in parts.head for parameter in head.module.parameters()}
+    heads = {names[name] for name, parameter in plain.named_parameters() if id(parameter) in of_head}
     paths = tuple(f"{block.path}." for block in parts.every_block)
-    inside = {name: each for name, each in values.items() if name.startswith(paths)}
-    numbers = [name for name, each in inside.items() if each.numel() == 1]
+    inside = {name: value for name, value in values.items() if name.startswith(paths)}
+    numbers = [name for name, value in inside.items() if value.numel() == 1]
     expected = sum(len(block.linears) + 1 + len(block.branches) for block in parts.every_block)
     with branch_probes.passing(recording, values, first) as stacks:
         off = branch_probes.off_identity(stacks), branch_probes.off_identity_jacobian(stacks)
@@ -70,7 +70,7 @@ def probes(recording: Recording, own: Fixup) -> Mapping[str, float]:
         "other_gradients": len(others) - branch_probes.without_gradient(first, others),
         "silent_head": branch_probes.without_gradient(first, heads),
         "off_factor": off_factor,
-        "vectors": sum(each.numel() > 1 and each.ndim == 1 for each in inside.values()),
+        "vectors": sum(value.numel() > 1 and value.ndim == 1 for value in inside.values()),
         "off_numbers": abs(len(numbers) - expected),
         "off_start": sum(values[name].item() != name.endswith(".scale") for name in numbers),
         "norms": branch_probes.layer_norms_run(recording, trace),
@@ -113,12 +113,12 @@ def _gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, pa
         linear.bias.copy_(scale * bias)
     gradients = gradients_of(recording, trace, plain)
     expected: dict[str, Tensor] = {}
-    for path, each in own.items():
+    for path, value in own.items():
         rows, bias = matrix_gradient(plain, path, gradients), gradients.pop(f"{path}.bias")
-        expected[f"{path}.scale"] = ((rows * each["weight"]).sum() + bias @ each["bias"]).view(1)
-        expected[f"{each['wrapped']}.before"] = each["scale"] * (bias @ each["weight"].sum(1)).view(1)
-        expected[f"{each['wrapped']}.after"] = each["scale"] * bias.sum().view(1)
-        rows.mul_(each["scale"]).add_(each["scale"] * each["before"] * bias[:, None])
-    expected = {name: each for name, each in expected.items() if name in values}
-    expected |= {names[name]: each for name, each in gradients.items() if name in names}
+        expected[f"{path}.scale"] = ((rows * value["weight"]).sum() + bias @ value["bias"]).view(1)
+        expected[f"{value['wrapped']}.before"] = value["scale"] * (bias @ value["weight"].sum(1)).view(1)
+        expected[f"{value['wrapped']}.after"] = value["scale"] * bias.sum().view(1)
+        rows.mul_(value["scale"]).add_(value["scale"] * value["before"] * bias[:, None])
+    expected = {name: value for name, value in expected.items() if name in values}
+    expected |= {names[name]: gradient for name, gradient in gradients.items() if name in names}
     return apart(ours, expected)

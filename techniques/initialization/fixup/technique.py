@@ -113,9 +113,9 @@ class Fixup(Technique):
     def sites(self, run: Run) -> Mapping[str, Site]:
         numbers = (ScaledBranch, BiasedByNumbers)
         own = {
-            f"{path}.{name}": each
+            f"{path}.{name}": parameter
             for path, module in run.model.named_modules()
             if isinstance(module, numbers)
-            for name, each in module.named_parameters(recurse=False)
+            for name, parameter in module.named_parameters(recurse=False)
         }
         return own | {head.path: head.module for head in run.anatomy.head}

@@ -62,7 +62,7 @@ def probes(recording: Recording, own: LayerScaleTechnique) -> Mapping[str, float
     return {
         "added_per_branch_and_width": added(plain, first.before.parameters)
         / sum(stack.width for stack in ends.values()),
-        "initial": max(torch.cat([each.flatten() for each in initial]).tolist(), key=lambda value: abs(value - 1)),
+        "initial": max(torch.cat([tensor.flatten() for tensor in initial]).tolist(), key=lambda value: abs(value - 1)),
         "gradient_roundings": scale_gradient_roundings(
             recording, trace, plain, {end: f"{end.path}.scale" for end in ends}
         ),
@@ -87,7 +87,7 @@ def _merged_apart(recording: Recording, trace: Trace, ends: list[Part]) -> float
             weight_matrix(module).mul_(scale.reshape(-1, 1))
             if isinstance(module.bias, Tensor):
                 module.bias.mul_(scale.flatten())
-    ours, theirs = (outputs_of(recording, trace, each, torch.float64) for each in (scaled, plain))
+    ours, theirs = (outputs_of(recording, trace, model, torch.float64) for model in (scaled, plain))
     return ((ours - theirs).norm() / theirs.norm()).item()
 
 
@@ -134,9 +134,9 @@ def _watched(model: nn.Module) -> Iterator[_Pass]:
 def _trunk(recording: Recording, first: Trace, scales: set[str]) -> dict[str, float]:
     """Of the blocks of the recorded start, and with scales SMALL times as large."""
     model = copy.deepcopy(recording.run.model).double().eval()
-    values = {name: each.double() for name, each in first.before.parameters.items()}
+    values = {name: parameter.double() for name, parameter in first.before.parameters.items()}
     own = {name for name in values if name in scales}
-    batch = {name: each.double() if each.is_floating_point() else each for name, each in first.batch.items()}
+    batch = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in first.batch.items()}
     initial = max((values[name].abs().max().item() for name in own), default=1.0)
     passes = []
     for factor in (1.0, SMALL):
@@ -161,7 +161,7 @@ def _gradient_slope(recording: Recording, first: Trace, ends: list[Part]) -> flo
     """log2 of how much the gradients of the branches' last layers grow with twice the scales; the farthest from 1."""
     values, norms = first.before.parameters, []
     for factor in (SMALL, 2 * SMALL):
-        scaled = {name: each * factor if name.endswith(".scale") else each for name, each in values.items()}
+        scaled = {name: value * factor if name.endswith(".scale") else value for name, value in values.items()}
         gradients = recording.gradients_at(scaled, first)
         names = names_in(plain_model(recording), gradients)
         norms.append([gradients[names[f"{end.path}.weight"]].double().norm().item() for end in ends])

@@ -70,7 +70,7 @@ class LayerScaleTechnique(Technique):
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return {f"{path}.scale": each.scale for path, each in scaled_branches(run.model).items()}
+        return {f"{path}.scale": scaled_branch.scale for path, scaled_branch in scaled_branches(run.model).items()}
 
 
 def scaled_branches(model: nn.Module) -> dict[str, LayerScale]:

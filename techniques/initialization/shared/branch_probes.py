@@ -45,7 +45,7 @@ def layer_norms_run(recording: Recording, trace: Trace) -> int:
 
 def added(plain: nn.Module, values: Values) -> int:
     """Numbers among ``values`` more than the plain model has."""
-    return sum(each.numel() for each in values.values()) - sum(each.numel() for each in plain.parameters())
+    return sum(value.numel() for value in values.values()) - sum(parameter.numel() for parameter in plain.parameters())
 
 
 def own_names(plain: nn.Module, values: Values) -> list[str]:
@@ -93,14 +93,14 @@ def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[
     with ExitStack() as stack:
         stack.enter_context(unchanged_randomness(run.device))
         stack.enter_context(recording.at(parameters))
-        for each in anatomy(run.model).stacks:
+        for blocks in anatomy(run.model).stacks:
             own: list[Passed] = []
             seen.append(own)
 
             def note(_: nn.Module, args: Any, kwargs: Any, output: Any, own: list[Passed] = own) -> None:
                 own.append(Passed(split_hidden(args, kwargs)[0], output[0] if isinstance(output, tuple) else output))
 
-            for block in each.blocks:
+            for block in blocks.blocks:
                 handle = block.module.register_forward_hook(note, with_kwargs=True)
                 stack.callback(handle.remove)
         trace.random.restore()
@@ -110,7 +110,7 @@ def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[
 
 def off_identity(stacks: list[list[Passed]]) -> int:
     """Numbers in which what blocks gave differs from what they got."""
-    return sum(int((each.before != each.after).sum()) for blocks in stacks for each in blocks)
+    return sum(int((block.before != block.after).sum()) for blocks in stacks for block in blocks)
 
 
 def off_identity_jacobian(stacks: list[list[Passed]]) -> int:
@@ -137,7 +137,9 @@ def scale_gradient_roundings(recording: Recording, trace: Trace, plain: nn.Modul
     """How far a recorded step's gradients are from those of the plain model whose last layers of branches, the keys of
     ``scales``, are multiplied by the parameters that the values name: by channel, or by one number."""
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
-    unscaled = {name: each.detach().double().clone() for name, each in filled(plain, values).named_parameters()}
+    unscaled = {
+        name: parameter.detach().double().clone() for name, parameter in filled(plain, values).named_parameters()
+    }
     factors = {end: values.get(name, torch.ones(())).double().flatten() for end, name in scales.items()}
     with torch.no_grad():
         for end, factor in factors.items():
@@ -156,5 +158,5 @@ def scale_gradient_roundings(recording: Recording, trace: Trace, plain: nn.Modul
         own = by_channel if len(factor) == len(by_channel) else by_channel.sum().view(1)
         of_scales[scales[end]] = of_scales.get(scales[end], torch.zeros(())) + own
     expected = {theirs: gradients[name] for name, theirs in names_in(plain, ours).items()}
-    there = {name: each.reshape(ours[name].shape) for name, each in of_scales.items() if name in ours}
+    there = {name: scale.reshape(ours[name].shape) for name, scale in of_scales.items() if name in ours}
     return apart(ours, expected | there)

@@ -92,7 +92,7 @@ def gradient_step(run: Run) -> float:
     parameters move."""
     batch, _ = run.next_batch()
     before = _outputs(run, batch)
-    parameters = [each for each in run.model.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
     with run.autocast():
         loss = run.baseline.losses(run.baseline.forward(run.model, batch), batch).mean()
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -115,6 +115,6 @@ def _distance(before: Tensor, after: Tensor) -> float:
 
 def slope(depths: Sequence[int], changes: Sequence[float]) -> float:
     """Of the logarithm of the changes over that of the depths, by least squares; infinite where one is not finite."""
-    if not all(0 < each < math.inf for each in changes):
+    if not all(0 < change < math.inf for change in changes):
         return math.inf
-    return linear_regression([math.log(each) for each in depths], [math.log(each) for each in changes]).slope
+    return linear_regression([math.log(depth) for depth in depths], [math.log(change) for change in changes]).slope

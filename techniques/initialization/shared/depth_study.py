@@ -94,8 +94,8 @@ def depth_study(lab: Lab, technique: str) -> list[StudyTable]:
             for depth, first, gradient in zip(DEPTHS, firsts, gradients, strict=True)
         ]
     return [
-        StudyTable("trainable_depth", Trained._fields, [tuple(each) for each in rows], LOSSES),
-        StudyTable("one_step", Step._fields, [tuple(each) for each in steps], STEP),
+        StudyTable("trainable_depth", Trained._fields, [tuple(row) for row in rows], LOSSES),
+        StudyTable("one_step", Step._fields, [tuple(step) for step in steps], STEP),
     ]
 
 
@@ -114,17 +114,17 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Final loss and a gradient step's effect over the depth, a line for each side; crosses at the top diverged."""
     from matplotlib.figure import Figure
 
-    rows, steps = [Trained(*each) for each in tables[0].rows], [Step(*each) for each in tables[1].rows]
+    rows, steps = [Trained(*record) for record in tables[0].rows], [Step(*row) for row in tables[1].rows]
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for number, side in enumerate(dict.fromkeys(each.side for each in rows)):
-        line = [each for each in rows if each.side == side]
-        finite = [each for each in line if math.isfinite(each.loss)]
+    for number, side in enumerate(dict.fromkeys(row.side for row in rows)):
+        line = [row for row in rows if row.side == side]
+        finite = [row for row in line if math.isfinite(row.loss)]
         look: dict[str, Any] = {"color": f"C{number}", "label": side}
-        left.plot([each.depth for each in finite], [each.loss for each in finite], marker="o", **look)
-        lost = [each.depth for each in line if not math.isfinite(each.loss)]
+        left.plot([row.depth for row in finite], [row.loss for row in finite], marker="o", **look)
+        lost = [row.depth for row in line if not math.isfinite(row.loss)]
         left.plot(lost, [0.97] * len(lost), "x", color=f"C{number}", transform=left.get_xaxis_transform())
-        changes = {each.depth: each.gradient_step for each in steps if each.side == side}
+        changes = {step.depth: step.gradient_step for step in steps if step.side == side}
         right.plot([*changes], [*changes.values()], marker="o", **look)
     left.axhline(rows[0].bar, linestyle="--", color="grey", label=f"{TRAINED} ln V")
     left.set(ylabel="final validation loss")

@@ -27,7 +27,7 @@ def matrices(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     fours = []
     for *triple, scale in zip(*(inputs[name] for name in NAMES), strict=True):
         width = width_of(triple[0].numel())
-        x, b, dy = (each.view(-1, width) if width else each.view(0, 0) for each in triple)
+        x, b, dy = (tensor.view(-1, width) if width else tensor.view(0, 0) for tensor in triple)
         fours.append((x, b, dy, scale))
     return fours
 
@@ -39,15 +39,15 @@ def torchs(x: Tensor, b: Tensor, dy: Tensor, s: Tensor) -> tuple[Tensor, Tensor,
 
 
 def reference(inputs: Inputs) -> Inputs:
-    exact = [torchs(*(each.double() for each in four)) for four in matrices(inputs)]
+    exact = [torchs(*(tensor.double() for tensor in four)) for four in matrices(inputs)]
     return dict(zip(("outputs", "of_branches", "of_scales"), map(list, zip(*exact))))
 
 
 def step(inputs: Inputs, passes: Passes) -> Callable[[], object]:
-    each = matrices(inputs)
+    drawn = matrices(inputs)
 
     def run() -> None:
-        results = [passes(*four) for four in each]
+        results = [passes(*four) for four in drawn]
         inputs.update(zip(("outputs", "of_branches", "of_scales"), map(list, zip(*results))))
 
     return run

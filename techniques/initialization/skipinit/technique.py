@@ -53,4 +53,4 @@ class SkipInit(Technique):
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return {f"{path}.scale": each.scale for path, each in scaled_branches(run.model).items()}
+        return {f"{path}.scale": scaled_branch.scale for path, scaled_branch in scaled_branches(run.model).items()}

@@ -54,8 +54,8 @@ def probes(recording: Recording, own: TFixup) -> Mapping[str, float]:
     parts = anatomy(plain)
     drawn = list(_drawn(parts, values, names_in(plain, values)))
     return {
-        "off_deviation": max(abs(_off_deviation(each)) for each in drawn),
-        "beyond": sum(int((each.values.abs() > 1.000001 * _bound(each)).sum()) for each in drawn),
+        "off_deviation": max(abs(_off_deviation(weight)) for weight in drawn),
+        "beyond": sum(int((weight.values.abs() > 1.000001 * _bound(weight)).sum()) for weight in drawn),
         "off_embeddings": _off_embeddings(parts, values),
         "lost": -branch_probes.added(plain, values),
         "rate": branch_probes.first_rate(recording, first),
@@ -94,11 +94,11 @@ def _off_embeddings(parts: Anatomy, values: Values) -> float:
     blocks = tuple(f"{block.path}." for block in parts.every_block)
     names = names_in(parts.model, values)
     off = []
-    for name, each in parts.model.named_parameters():
+    for name, parameter in parts.model.named_parameters():
         if name in names and not name.startswith(blocks):
             stack = 1 if DECODER_EMBEDDING.search(name) else 0 if EMBEDDING.search(name) else None
             factor = 1.0 if stack is None else (9 * parts.stacks[stack].depth) ** -0.25
-            expected = factor * each.detach().double()
+            expected = factor * parameter.detach().double()
             largest = expected.abs().max().item() or 1.0
             off.append((values[names[name]].double() - expected).abs().max().item() / largest)
     return max(off) / EPS
@@ -108,4 +108,4 @@ def _slope(recording: Recording, step: Callable[[Run], float]) -> float:
     run = recording.run
     setting = run.job.setting
     runs = [deep_run(setting, build(run.job.stack), depth, baseline=run.baseline) for depth in DEPTHS]
-    return slope(DEPTHS, [step(each) for each in runs])
+    return slope(DEPTHS, [step(run) for run in runs])

@@ -57,9 +57,9 @@ def matrices(block: Block, projections: Mapping[Role, Rows]) -> Iterator[tuple[T
     """
     if len(block.mlp_linears) < 2 or block.mlp_output is None:
         raise ValueError(f"tfixup scales the matrices of the MLP in {block.path}, and finds no linear layers there")
-    for role, each in projections.items():
-        yield weight_matrix(each.layer.module), each.rows, role == "value"
-    projecting = {each.layer.path for each in projections.values()}
+    for role, projection in projections.items():
+        yield weight_matrix(projection.layer.module), projection.rows, role == "value"
+    projecting = {projection.layer.path for projection in projections.values()}
     for part in block.linears:
         if part.path not in projecting:
             words = set(re.split(r"[._]", part.path.lower()))

@@ -91,7 +91,7 @@ def fit(parameters: Numbers, tokens: Numbers, losses: Numbers, start: Law | None
         log_a, log_b = np.log(start.a) - start.alpha * centre_n, np.log(start.b) - start.beta * centre_d
         starts = np.array([[log_a, log_b, np.log(start.e), start.alpha, start.beta]])
     options = {"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9}
-    solutions = [minimize(objective, each, jac=True, method="L-BFGS-B", options=options) for each in starts]
+    solutions = [minimize(objective, start, jac=True, method="L-BFGS-B", options=options) for start in starts]
     log_a, log_b, log_e, alpha, beta = min(solutions, key=lambda solution: solution.fun).x
     with np.errstate(over="ignore"):
         a, b = np.exp(log_a + alpha * centre_n), np.exp(log_b + beta * centre_d)
@@ -195,4 +195,4 @@ def growth_bootstrap(
         )
         for _ in range(draws)
     ]
-    return [each for each in drawn if each is not None]
+    return [exponent for exponent in drawn if exponent is not None]

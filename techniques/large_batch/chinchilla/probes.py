@@ -47,7 +47,7 @@ def probes(recording: Recording, own: Chinchilla) -> Mapping[str, float]:
     ours, theirs = _size(recording, run.model), _size(recording, reference)
     recipe, batch = run.baseline.recipe_of(run.job.setting), trace.batch["input_ids"]
     tokens, their_tokens = batch.numel() * run.step, recipe.batch_size * batch.shape[1] * recipe.steps
-    rates = [max(hyper["lr"] for hyper in each.update.before.hyper.values()) for each in recording.traces]
+    rates = [max(hyper["lr"] for hyper in trace.update.before.hyper.values()) for trace in recording.traces]
     middle = recording.traces[0].step
     return {
         "size": ours.parameters / theirs.parameters,
@@ -68,12 +68,14 @@ def _size(recording: Recording, model: nn.Module) -> Size:
     parts.set_fused_attention(False)
     with unchanged_randomness(run.device), FlopCounter() as counter:
         loss = run.baseline.losses(run.baseline.forward(model, batch), batch).mean()
-        torch.autograd.grad(loss, [each for each in model.parameters() if each.requires_grad], allow_unused=True)
+        torch.autograd.grad(
+            loss, [parameter for parameter in model.parameters() if parameter.requires_grad], allow_unused=True
+        )
     tokens, length = batch["input_ids"].numel(), batch["input_ids"].shape[1]
     logits = 6 * tokens * weight_matrix(parts.head[-1].module).numel()
     scores = 12 * tokens * length * parts.width * parts.depth  # query times key and score times value, all of them
     return Size(
-        sum(each.numel() for block in parts.every_block for each in block.module.parameters()),
+        sum(parameter.numel() for block in parts.every_block for parameter in block.module.parameters()),
         sum(weight_matrix(part.module).numel() for block in parts.every_block for part in block.linears),
         counter.total,
         counter.total - logits - scores,

@@ -86,16 +86,16 @@ def study(lab: Lab) -> list[StudyTable]:
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     runs, counts = lab.runs(list(stacks.values())), lab.counts(list(stacks.values()))
     points = [
-        each
+        entry
         for (budget, width), stack in stacks.items()
-        if (each := point(budget, width, [contender for _, contender in runs[stack]], counts.get(stack)))
+        if (entry := point(budget, width, [contender for _, contender in runs[stack]], counts.get(stack)))
     ]
     accounts = {SIX_N_D: by_budget(points), COUNTED: by_budget(counted(points))}
     minima = [minimum(account, group) for account, groups in accounts.items() for group in groups]
     exponents = {account: exponent(groups) for account, groups in accounts.items()}
     return [
-        StudyTable("runs", Point._fields, [tuple(each) for each in points], "N without embeddings; final test loss"),
-        StudyTable("isoflop", Minimum._fields, [tuple(each) for each in minima], "within: between the sizes run"),
+        StudyTable("runs", Point._fields, [tuple(run) for run in points], "N without embeddings; final test loss"),
+        StudyTable("isoflop", Minimum._fields, [tuple(minimum) for minimum in minima], "within: between the sizes run"),
         StudyTable("law", ("constant", "fitted", "low", "high", "published"), law(points, exponents), LAW_NOTE),
         StudyTable(
             "published", ("quantity", "value", "paper"), published(), "The published constants at Gopher's compute"
@@ -106,8 +106,8 @@ def study(lab: Lab) -> list[StudyTable]:
 
 def point(budget: float, width: float, seeds: Sequence[Learned], counts: Counted | None) -> Point | None:
     """The mean over the seeds that finished; None where none did."""
-    done = [each for each in seeds if each.status == "ok" and "chinchilla.tokens" in each.probes]
-    losses = [each.final.loss for each in done if each.final]
+    done = [seed for seed in seeds if seed.status == "ok" and "chinchilla.tokens" in seed.probes]
+    losses = [seed.final.loss for seed in done if seed.final]
     if not losses:
         return None
     parameters, tokens = (done[0].probes[f"chinchilla.{name}"] for name in ("parameters", "tokens"))
@@ -119,37 +119,39 @@ def point(budget: float, width: float, seeds: Sequence[Learned], counts: Counted
 
 
 def by_budget(points: Sequence[Point]) -> list[list[Point]]:
-    return [[each for each in points if each.budget == budget] for budget in sorted({each.budget for each in points})]
+    return [
+        [entry for entry in points if entry.budget == budget] for budget in sorted({entry.budget for entry in points})
+    ]
 
 
 def counted(points: Sequence[Point]) -> list[Point]:
     """The points at equal counted operations: each budget's geometric mean, as far as a size's runs reach over it."""
     known = [
-        each._replace(parameters=each.all_parameters, flops=each.counted_flops)
-        for each in points
-        if each.all_parameters and each.counted_flops
+        entry._replace(parameters=entry.all_parameters, flops=entry.counted_flops)
+        for entry in points
+        if entry.all_parameters and entry.counted_flops
     ]
     moved = []
     for group in by_budget(known):
-        flops = geometric_mean(each.flops for each in group)
-        for width in sorted({each.width for each in known}):
-            own = sorted((each for each in known if each.width == width), key=lambda each: each.flops)
-            spent = np.log([each.flops for each in own])
+        flops = geometric_mean(point.flops for point in group)
+        for width in sorted({point.width for point in known}):
+            own = sorted((point for point in known if point.width == width), key=lambda point: point.flops)
+            spent = np.log([point.flops for point in own])
             if spent[0] <= np.log(flops) <= spent[-1]:
-                loss = float(np.interp(np.log(flops), spent, [each.loss for each in own]))
-                tokens = float(np.exp(np.interp(np.log(flops), spent, np.log([each.tokens for each in own]))))
+                loss = float(np.interp(np.log(flops), spent, [point.loss for point in own]))
+                tokens = float(np.exp(np.interp(np.log(flops), spent, np.log([point.tokens for point in own]))))
                 moved.append(own[0]._replace(budget=group[0].budget, flops=flops, tokens=tokens, loss=loss))
     return moved
 
 
 def minimum(account: str, points: Sequence[Point]) -> Minimum:
     """The minimum of the parabola through one budget's points; D* is interpolated from the sizes that were run."""
-    flops, sizes = fmean(each.flops for each in points), [each.parameters for each in points]
-    parabola = isoflop(sizes, [each.loss for each in points])
+    flops, sizes = fmean(entry.flops for entry in points), [entry.parameters for entry in points]
+    parabola = isoflop(sizes, [entry.loss for entry in points])
     best = parabola.optimum if parabola else None
     tokens = ratio = None
     if best:
-        line = np.polyfit(np.log(sizes), np.log([each.tokens for each in points]), 1)
+        line = np.polyfit(np.log(sizes), np.log([entry.tokens for entry in points]), 1)
         tokens = float(np.exp(np.polyval(line, np.log(best))))
         ratio = tokens / best
     within = best is not None and min(sizes) <= best <= max(sizes)
@@ -160,7 +162,7 @@ def minimum(account: str, points: Sequence[Point]) -> Minimum:
 def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
     """The power of C by which the budgets' minima grow, with its interval."""
     budgets = {
-        fmean(each.flops for each in group): [(each.parameters, each.loss) for each in group] for group in groups
+        fmean(point.flops for point in group): [(point.parameters, point.loss) for point in group] for group in groups
     }
     value = growth(budgets)
     draws = [] if value is None else growth_bootstrap(budgets)
@@ -170,21 +172,27 @@ def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
 def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
     """The fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the published."""
     rows: Rows = []
-    runs = [[each.parameters for each in points], [each.tokens for each in points], [each.loss for each in points]]
+    runs = [
+        [entry.parameters for entry in points],
+        [entry.tokens for entry in points],
+        [entry.loss for entry in points],
+    ]
     fitted: list[Law] = []
     draws: list[Law] = []
     if len(points) >= RUNS_PER_CONSTANT * len(Law._fields) and len(set(runs[0])) > 1 and len(set(runs[1])) > 1:
         fitted, draws = [fit(runs[0], runs[1], runs[2])], bootstrap(runs[0], runs[1], runs[2])
     for name in (*Law._fields, "size_exponent"):
         value = getattr(fitted[0], name) if fitted else None
-        low, high = interval([getattr(each, name) for each in draws]) if draws else (None, None)
+        low, high = interval([getattr(draw, name) for draw in draws]) if draws else (None, None)
         rows.append((name, value, low, high, getattr(PUBLISHED, name)))
-    rows += [(f"size_exponent of IsoFLOPs: {name}", *each, PUBLISHED.size_exponent) for name, each in exponents.items()]
+    rows += [
+        (f"size_exponent of IsoFLOPs: {name}", *value, PUBLISHED.size_exponent) for name, value in exponents.items()
+    ]
     for group in by_budget(points) if fitted else []:
-        flops = fmean(each.flops for each in group)
+        flops = fmean(point.flops for point in group)
         estimates, theirs = optima([*fitted, *draws], flops), optima([PUBLISHED], flops)[:, 0]
         for name, (value, *spread), paper in zip(("N", "D", "D/N"), estimates.tolist(), theirs.tolist(), strict=True):
-            finite = [each for each in spread if np.isfinite(each)]
+            finite = [entry for entry in spread if np.isfinite(entry)]
             ends = interval(finite) if finite else (None, None)
             rows.append((f"{name} at C = {flops:.3g}", value if np.isfinite(value) else None, *ends, paper))
     return rows
@@ -203,7 +211,9 @@ def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Ro
     """The paper's statements about IsoFLOP curves beside these curves; None where nothing was measured."""
     rows: Rows = []
     for account, (value, low, high) in exponents.items():
-        curvatures = [each.curvature for each in minima if each.account == account and each.curvature is not None]
+        curvatures = [
+            minimum.curvature for minimum in minima if minimum.account == account and minimum.curvature is not None
+        ]
         least = min(curvatures, default=None)
         equal = None if low is None or high is None else low <= 0.5 <= high
         near = None if value is None else 0.3 <= value <= 0.7
@@ -233,19 +243,19 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    points = [Point(*each) for each in tables[0].rows]
+    points = [Point(*record) for record in tables[0].rows]
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
-    for number, budget in enumerate(sorted({each.budget for each in points})):
-        own = sorted((each for each in points if each.budget == budget), key=lambda each: each.parameters)
-        run, colour = [each.parameters for each in own], f"C{number}"
-        axes.semilogx(run, [each.loss for each in own], "o", color=colour, label=f"C = {own[0].flops:.2g}")
-        if parabola := isoflop(run, [each.loss for each in own]):
+    for number, budget in enumerate(sorted({entry.budget for entry in points})):
+        own = sorted((entry for entry in points if entry.budget == budget), key=lambda entry: entry.parameters)
+        run, colour = [entry.parameters for entry in own], f"C{number}"
+        axes.semilogx(run, [entry.loss for entry in own], "o", color=colour, label=f"C = {own[0].flops:.2g}")
+        if parabola := isoflop(run, [entry.loss for entry in own]):
             line = np.geomspace(min(run), max(run), 50)
             axes.semilogx(line, [parabola.at(size) for size in line], color=colour)
             if (best := parabola.optimum) and min(run) <= best <= max(run):
                 axes.semilogx([best], [parabola.at(best)], "*", color=colour, markersize=12)
-    sizes = sorted({each.parameters for each in points})
+    sizes = sorted({entry.parameters for entry in points})
     axes.set_xticks(sizes, map(EngFormatter(places=0), sizes))
     axes.minorticks_off()
     axes.set(xlabel="parameters without embeddings", ylabel="final test loss (nats a token)")

@@ -31,7 +31,7 @@ def reference(inputs: Inputs, factor: float) -> Inputs:
         m = BETA1 * m + (1 - BETA1) * factor * g
         v = BETA2 * v + (1 - BETA2) * (factor * g).square()
         if moment == torch.bfloat16:
-            m, v = (each.to(moment).double() for each in (m, v))
+            m, v = (tensor.to(moment).double() for tensor in (m, v))
         direction = m / (1 - BETA1**STEP) / ((v / (1 - BETA2**STEP)).sqrt() + EPS) + DECAY * p
         ratio = (p.norm() / direction.norm()).where((p.norm() > 0) & (direction.norm() > 0), 1.0)
         p = p - LR * ratio * direction

@@ -43,29 +43,29 @@ def probes(recording: Recording, own: Lawa) -> Mapping[str, float]:
         for window in WINDOWS:
             if window[0] == step:
                 averaged = dict(twin.technique.evaluated(twin.model, twin).named_parameters())
-                roundings = max(roundings, _roundings(averaged, [after[each] for each in window]))
+                roundings = max(roundings, _roundings(averaged, [after[step] for step in window]))
                 moved += differing(_weights(twin), after[-1])
     plain = recording.twin("baseline", STEPS).run
     plain.train(twin.step)
     held = recording.twin("lawa:decay=false", STEPS).run.recipe
-    stored = sum(each.nbytes for _, weights in own.taken for each in weights.values())
+    stored = sum(weight.nbytes for _, weights in own.taken for weight in weights.values())
     return {
         "mean_roundings": roundings,
         "moved": moved + differing(_weights(twin), _weights(plain)),
         "held": held.learning_rate_at(STEPS - 1) / max(map(held.learning_rate_at, range(STEPS))),
-        "copies_of_the_weights": stored / sum(each.nbytes for each in run.model.parameters()),
+        "copies_of_the_weights": stored / sum(parameter.nbytes for parameter in run.model.parameters()),
     }
 
 
 def _weights(run: Run) -> dict[str, Tensor]:
-    return {name: each.detach().clone() for name, each in run.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
 
 
 def _roundings(averaged: Values, versions: list[dict[str, Tensor]]) -> float:
     worst = 0.0
     for name, ours in averaged.items():
-        each = torch.stack([version[name] for version in versions]).double()
+        stacked = torch.stack([version[name] for version in versions]).double()
         dtype = torch.finfo(ours.dtype)
-        unit = (dtype.eps * each.abs().amax(0)).clamp_min(dtype.tiny)
-        worst = max(worst, ((ours.detach().double() - each.mean(0)).abs() / unit).max().item())
+        unit = (dtype.eps * stacked.abs().amax(0)).clamp_min(dtype.tiny)
+        worst = max(worst, ((ours.detach().double() - stacked.mean(0)).abs() / unit).max().item())
     return worst

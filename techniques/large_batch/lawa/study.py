@@ -41,22 +41,22 @@ class Gain(NamedTuple):
 
 def study(lab: Lab) -> list[StudyTable]:
     """Tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
-    decayed, held, current = (canonical(each) for each in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
+    decayed, held, current = (canonical(spelled) for spelled in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
     runs = lab.runs([decayed, held, current])
-    averaged = {each.seed: each for _, each in runs[held]}
+    averaged = {run.seed: run for _, run in runs[held]}
     pairs = {
         "decayed": runs[decayed],
-        "held": [(each, averaged[each.seed]) for _, each in runs[current] if each.seed in averaged],
+        "held": [(run, averaged[run.seed]) for _, run in runs[current] if run.seed in averaged],
     }
-    ratios = {schedule: ratios_of(each) for schedule, each in pairs.items()}
+    ratios = {schedule: ratios_of(pair) for schedule, pair in pairs.items()}
     gains = [
-        gain(schedule, step, seeds, next(each for _, each in pairs[schedule] if each.curve))
+        gain(schedule, step, seeds, next(run for _, run in pairs[schedule] if run.curve))
         for schedule, by_step in ratios.items()
         for step, seeds in by_step.items()
     ]
     ahead = [(schedule, *share_ahead(by_step)) for schedule, by_step in ratios.items() if by_step]
     return [
-        StudyTable("gain", Gain._fields, [tuple(each) for each in gains], GAIN),
+        StudyTable("gain", Gain._fields, [tuple(row) for row in gains], GAIN),
         StudyTable("ahead", ("schedule", "evaluations", "ahead", "ratio_at_the_end"), ahead, AHEAD),
     ]
 
@@ -65,10 +65,10 @@ def ratios_of(pairs: Sequence[tuple[Learned, Learned]]) -> dict[int, list[float]
     """By step, the second run's validation loss over the first's for each seed; without the start, where they agree."""
     ratios: dict[int, list[float]] = {}
     for current, averaged in pairs:
-        losses = {each.step: each.loss for each in current.curve}
-        for each in averaged.curve:
-            if each.step and each.step in losses:
-                ratios.setdefault(each.step, []).append(each.loss / losses[each.step])
+        losses = {evaluation.step: evaluation.loss for evaluation in current.curve}
+        for evaluation in averaged.curve:
+            if evaluation.step and evaluation.step in losses:
+                ratios.setdefault(evaluation.step, []).append(evaluation.loss / losses[evaluation.step])
     return ratios
 
 
@@ -97,12 +97,12 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """The ratio over the step, a line for each schedule; at 1 nothing is gained."""
     from matplotlib.figure import Figure
 
-    gains = [Gain(*each) for each in tables[0].rows]
+    gains = [Gain(*record) for record in tables[0].rows]
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
-    for schedule in dict.fromkeys(each.schedule for each in gains):
-        own = [each for each in gains if each.schedule == schedule]
-        axes.plot([each.step for each in own], [each.ratio for each in own], marker="o", label=f"rate {schedule}")
+    for schedule in dict.fromkeys(row.schedule for row in gains):
+        own = [row for row in gains if row.schedule == schedule]
+        axes.plot([row.step for row in own], [row.ratio for row in own], marker="o", label=f"rate {schedule}")
     axes.axhline(1, linestyle="--", color="grey", label="nothing gained")
     axes.set(xlabel="step", ylabel="loss of the averaged over the current weights")
     axes.legend()

@@ -87,7 +87,7 @@ class Lawa(Technique):
 
     def _before(self, run: Run) -> Iterator[Technique]:
         """The techniques that come before this one in the run's stack."""
-        return takewhile(lambda each: each is not self, run.technique.techniques.values())
+        return takewhile(lambda technique: technique is not self, run.technique.techniques.values())
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {"averages checkpoints": self.averaged}
@@ -96,7 +96,9 @@ class Lawa(Technique):
         return {"taken": [{"step": step, "weights": weights} for step, weights in self.taken]}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
-        self.taken = deque(((each["step"], each["weights"]) for each in state["taken"]), maxlen=self.k)
+        self.taken = deque(
+            ((checkpoint["step"], checkpoint["weights"]) for checkpoint in state["taken"]), maxlen=self.k
+        )
 
 
 def _same_shapes(one: Weights, other: Weights) -> bool:

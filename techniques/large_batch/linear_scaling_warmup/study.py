@@ -37,14 +37,14 @@ def study(lab: Lab) -> list[StudyTable]:
     rows = [row for rule, pairs in groups if (row := sweep_row(rule, pairs))]
     columns = ("rule", "reference_low", "reference_high", "largest_batch", "broken_at")
     return [
-        StudyTable("steps_to_quality", SweepRow._fields, [tuple(each) for each in rows], NOTE),
+        StudyTable("steps_to_quality", SweepRow._fields, [tuple(row) for row in rows], NOTE),
         StudyTable("break_point", columns, break_points(rows), BREAK),
     ]
 
 
 def break_points(rows: Sequence[SweepRow]) -> list[tuple[str, float, float, int | None, int | None]]:
     """A row for each rule, which BREAK describes; no rows where the reference has no interval."""
-    reference = next((each for each in rows if each.rule == "reference"), None)
+    reference = next((row for row in rows if row.rule == "reference"), None)
     if reference is None or reference.final_loss_low is None or reference.final_loss_high is None:
         return []
     low, high, points = reference.final_loss_low, reference.final_loss_high, []
@@ -60,9 +60,9 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """A line for each rule, from the reference on."""
     from matplotlib.figure import Figure
 
-    rows = [SweepRow(*each) for each in tables[0].rows]
-    start = [each for each in rows if each.rule == "reference"]
+    rows = [SweepRow(*record) for record in tables[0].rows]
+    start = [row for row in rows if row.rule == "reference"]
     figure = Figure(figsize=(9, 4), layout="constrained")
-    rules = {rule: [*start, *(each for each in rows if each.rule == rule)] for rule in get_args(Rule)}
+    rules = {rule: [*start, *(row for row in rows if row.rule == rule)] for rule in get_args(Rule)}
     draw(figure, {f"rule: {rule}": line for rule, line in rules.items()}, f"rule: {get_args(Rule)[0]}")
     return figure

@@ -33,12 +33,12 @@ def layer_norms(tensors: Sequence[Tensor], granularity: Granularity = "tensor", 
         return list(torch._foreach_norm(list(tensors), 2, dtype=wide))
     if granularity == "row":
         return [
-            torch.linalg.vector_norm(each, dim=tuple(range(1, each.ndim)), keepdim=True, dtype=wide)
-            if each.ndim > 1
-            else each.to(wide).abs()
-            for each in tensors
+            torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.ndim)), keepdim=True, dtype=wide)
+            if tensor.ndim > 1
+            else tensor.to(wide).abs()
+            for tensor in tensors
         ]
-    return [_block_norms(each, block, wide) for each in tensors]
+    return [_block_norms(tensor, block, wide) for tensor in tensors]
 
 
 def _block_norms(tensor: Tensor, block: int, dtype: torch.dtype) -> Tensor:
@@ -77,7 +77,7 @@ def trust_ratios(
     """
     if not parameters:
         return []
-    weights, updates = (layer_norms(each, granularity, block) for each in (parameters, directions))
+    weights, updates = (layer_norms(tensors, granularity, block) for tensors in (parameters, directions))
     if granularity == "tensor":
         norms = torch.stack([*weights, *updates])
         weight_norms, update_norms = (norms if whole is None else whole(norms)).chunk(2)

@@ -64,8 +64,8 @@ class MicroBatch:
 def micro_batches(batch: Batch, count: int) -> list[MicroBatch]:
     """``batch`` in ``count`` parts of nearly equal size, at most as many as it has examples."""
     examples = len(next(iter(batch.values())))
-    parts = {name: each.tensor_split(count) for name, each in batch.items()}
-    each_part = [{name: each[number] for name, each in parts.items()} for number in range(count)]
+    parts = {name: tensor.tensor_split(count) for name, tensor in batch.items()}
+    each_part = [{name: part[number] for name, part in parts.items()} for number in range(count)]
     return [MicroBatch(part, len(next(iter(part.values()))) / examples) for part in each_part]
 
 
@@ -89,7 +89,7 @@ class Cut:
 
         def check(module: nn.Module, args: Any, kwargs: Any) -> None:
             _, others, named = split_hidden(args, kwargs)
-            if any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves((others, named))):
+            if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves((others, named))):
                 raise NotAChain(
                     f"the blocks of {type(self.run.model).__name__} read more than the hidden states before them "
                     "(cross-attention?), so that they cannot run layer by layer: take zero_infinity_param, which can"

@@ -70,10 +70,10 @@ def out_of_order(run: Run, ran: list[str], micro_batches: int) -> int:
 def plain_sums(recording: Recording, trace: Trace, count: int) -> dict[str, Tensor]:
     """Gradients of a recorded batch's micro-batches, each by a pass of the whole model, added up in their order."""
     sums: dict[str, Tensor] = {}
-    parts = {name: each.tensor_split(count) for name, each in trace.batch.items()}
+    parts = {name: tensor.tensor_split(count) for name, tensor in trace.batch.items()}
     random, examples = trace.random, len(recording.run.indices)
     for number in range(count):
-        micro = {name: each[number] for name, each in parts.items()}
+        micro = {name: part[number] for name, part in parts.items()}
         share = len(next(iter(micro.values()))) / examples
         part = replace(trace, batch=micro, random=random)
         for name, gradient in recording.gradients_at(trace.before.parameters, part).items():
@@ -97,7 +97,7 @@ def traffic(twin: Recording) -> tuple[float, float, float]:
     run.train(STEPS - 1)
     own = run.technique.member(L2L)
     down, up, on_device = own.weights.bytes_in, own.host.tier.bytes_out, [0]
-    parameters = [each for block in run.anatomy.every_block for each in block.module.parameters()]
+    parameters = [parameter for block in run.anatomy.every_block for parameter in block.module.parameters()]
     handles = [
         block.mlp_linears[0].module.register_forward_pre_hook(lambda *_: on_device.append(unique_bytes(parameters)))
         for block in run.anatomy.every_block
@@ -106,10 +106,10 @@ def traffic(twin: Recording) -> tuple[float, float, float]:
     for handle in handles:
         handle.remove()
     blocks = [list(block.module.parameters()) for block in run.anatomy.every_block]
-    inside = sum(each.numel() for each in parameters)
-    trained = sum(each.numel() for each in run.trained_parameters().values())
+    inside = sum(parameter.numel() for parameter in parameters)
+    trained = sum(trained_parameter.numel() for trained_parameter in run.trained_parameters().values())
     return (
         (own.weights.bytes_in - down) / inside,
         (own.host.tier.bytes_out - up) / trained,
-        max(on_device) / max(sum(each.nbytes for each in block) for block in blocks),
+        max(on_device) / max(sum(parameter.nbytes for parameter in block) for block in blocks),
     )

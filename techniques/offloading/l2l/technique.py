@@ -87,7 +87,7 @@ class L2L(Technique):
         self.weights, self.stash, self.units = HostTier(), HostTier(), []
         for stack in run.anatomy.stacks:
             blocks = [block.module for block in stack.blocks]
-            units, places = sent_away(run.model, blocks, self.weights, lambda each: self.host.receive(each))
+            units, places = sent_away(run.model, blocks, self.weights, lambda parameters: self.host.receive(parameters))
             self.units.append(units)
             groups = in_their_places(groups, places)
         self.cut = Cut(run)
@@ -138,13 +138,13 @@ class L2L(Technique):
         for number in reversed(range(len(relays))):
             relays.pop().back(gradients)
             self.relayed()
-            for each, micro in enumerate(micros):
+            for place, micro in enumerate(micros):
                 before = [output.requires_grad_() for output in micro.outputs]
                 entering, _ = self.cut.enter(micro, number)
                 if entering.requires_grad:
-                    torch.autograd.backward(entering, gradients[each])
+                    torch.autograd.backward(entering, gradients[place])
                 if before:
-                    gradients[each] = gradient_of(micro.outputs.pop())
+                    gradients[place] = gradient_of(micro.outputs.pop())
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return {**run.trained_parameters(), "relays the layers": self.relayed}

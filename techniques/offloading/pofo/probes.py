@@ -30,9 +30,9 @@ def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
     for chain in (*own.chains, *unlike_chains(4)):
         link = even_link(chain)
         for budget in budgets(chain):
-            for each in (link, times(link, 0.2), times(link, 5)):
-                for best in _faster_parent(chain, budget, each):
-                    seen = predicted(own.solve(chain, budget, each), chain, each)
+            for speed in (link, times(link, 0.2), times(link, 5)):
+                for best in _faster_parent(chain, budget, speed):
+                    seen = predicted(own.solve(chain, budget, speed), chain, speed)
                     ratios.append(seen.time_s / best)
                     over = max(over, seen.peak_bytes / budget)
             if budget >= persistent(chain).least_bytes:

@@ -152,7 +152,7 @@ def moved(chain: Chain, ops: list[Op], path: tuple[Segment, ...], lag: int, ahea
         asked = max(back[segment.start] - ahead, turn)
         front.setdefault(asked, []).extend(Op("prefetch", *value) for value in values)
     assert all(earlier < later for earlier, later in pairwise(ends))
-    return [each for n, op in enumerate(ops) for each in (*front.get(n, ()), op, *behind.get(n, ()))]
+    return [move for n, op in enumerate(ops) for move in (*front.get(n, ()), op, *behind.get(n, ()))]
 
 
 def _uses(op: Op, segment: Segment) -> bool:

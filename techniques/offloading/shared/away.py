@@ -181,7 +181,9 @@ def sent_away(
 
 def in_their_places(groups: list[dict[str, Any]], places: Mapping[nn.Parameter, Away]) -> list[dict[str, Any]]:
     """Parameter groups of what now stands in the parameters' places."""
-    return [{**group, "params": [places.get(each, each) for each in group["params"]]} for group in groups]
+    return [
+        {**group, "params": [places.get(parameter, parameter) for parameter in group["params"]]} for group in groups
+    ]
 
 
 def _with_values(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

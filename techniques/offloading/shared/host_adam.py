@@ -146,7 +146,7 @@ class HostAdamW(Optimizer):
         work: Work = []
         for group in self.param_groups:
             states = [self.host[parameter] for parameter in group["params"]]
-            work.append(({**group, "params": None}, [(each, each.gradient) for each in states if each.gradient]))
+            work.append(({**group, "params": None}, [(state, state.gradient) for state in states if state.gradient]))
             for state in states:
                 state.gradient = None  # the next step's may come while the host works
         self.working = self.on_host(_update, work, self.max_norm)
@@ -181,7 +181,7 @@ class HostAdamW(Optimizer):
         if self.working is not None:
             self.working.result()
         states = [
-            {"step": state.step, **{name: each.clone() for name, each in state.tensors().items()}}
+            {"step": state.step, **{name: tensor.clone() for name, tensor in state.tensors().items()}}
             for state in self.host.values()
         ]
         return {**super().state_dict(), "state": dict(enumerate(states)), "steps": self.steps, "late": late}
@@ -191,8 +191,8 @@ class HostAdamW(Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for state, saved in zip(self.host.values(), state_dict["state"].values(), strict=True):
             state.step = saved["step"]
-            for name, each in state.tensors().items():
-                each.copy_(saved[name])
+            for name, tensor in state.tensors().items():
+                tensor.copy_(saved[name])
             state.imaged()
         self.steps = state_dict["steps"]
         self.working = self.on_host(_nothing) if state_dict["late"] else None
@@ -227,7 +227,7 @@ def _update(work: Work, max_norm: float) -> None:
 
 def _clip(gradients: list[Tensor], max_norm: float) -> None:
     """torch's clipping, of gradients that stand alone."""
-    holders = [nn.Parameter(torch.empty_like(each)) for each in gradients]
+    holders = [nn.Parameter(torch.empty_like(gradient)) for gradient in gradients]
     for holder, gradient in zip(holders, gradients, strict=True):
         holder.grad = gradient
     nn.utils.clip_grads_with_norm_(holders, max_norm, nn.utils.get_total_norm(gradients))

@@ -24,30 +24,30 @@ def changed(recording: Recording, delay_after: int | None = None) -> int:
     }
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
     groups = [
-        {"params": [masters[id(each)] for each in group["params"]], "weight_decay": group["weight_decay"]}
+        {"params": [masters[id(parameter)] for parameter in group["params"]], "weight_decay": group["weight_decay"]}
         for group in run.default_parameters()
     ]
     recipe = run.recipe
     adamw = torch.optim.AdamW(
         groups, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, foreach=False, fused=recipe.fused_optimizer
     )
-    before = {names[key]: each.detach().clone() for key, each in masters.items()}
+    before = {names[key]: master.detach().clone() for key, master in masters.items()}
     for number, trace in enumerate(recording.traces, 1):
         gradients = accumulated(trace)
         for key, master in masters.items():
             master.grad = gradients[names[key]].float() if names[key] in gradients else None
-        clipped = [each for group in adamw.param_groups for each in group["params"]]
+        clipped = [parameter for group in adamw.param_groups for parameter in group["params"]]
         if recipe.gradient_clip:
             nn.utils.clip_grad_norm_(clipped, recipe.gradient_clip)
         for group in adamw.param_groups:
             group["lr"] = recipe.learning_rate_at(trace.step)
         adamw.step()
-        after = {names[key]: each.detach().clone() for key, each in masters.items()}
+        after = {names[key]: master.detach().clone() for key, master in masters.items()}
         late = number > (math.inf if delay_after is None else delay_after)
         expected = before if late else after
-        for name, each in expected.items():
+        for name, value in expected.items():
             ours = trace.after.parameters[name]
-            count += int((ours != each.to(ours.dtype)).sum())
+            count += int((ours != value.to(ours.dtype)).sum())
         before = after
     return count
 
@@ -55,8 +55,8 @@ def changed(recording: Recording, delay_after: int | None = None) -> int:
 def accumulated(trace: Trace) -> dict[str, Tensor]:
     """The sums of the gradients that a step's backward passes gave, one after the other."""
     sums: dict[str, Tensor] = {}
-    for each in trace.of("backward"):
-        for name, gradient in each.gradients.items():
+    for pass_ in trace.of("backward"):
+        for name, gradient in pass_.gradients.items():
             sums[name] = sums[name] + gradient if name in sums else gradient
     return sums
 
@@ -64,11 +64,11 @@ def accumulated(trace: Trace) -> dict[str, Tensor]:
 def waiting_gradients(model: nn.Module) -> list[int]:
     """How many gradients the model's parameters hold each time that one more arrives, from now on; begins with 0."""
     counts = [0]
-    parameters = [each for each in model.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def note(_: Tensor) -> None:
-        counts.append(sum(each.grad is not None for each in parameters))
+        counts.append(sum(parameter.grad is not None for parameter in parameters))
 
-    for each in parameters:
-        each.register_hook(note)
+    for parameter in parameters:
+        parameter.register_hook(note)
     return counts

@@ -44,7 +44,7 @@ def probes(recording: Recording, own: SwapAdvisor) -> Mapping[str, float]:
         worse += sum(later > earlier for earlier, later in pairwise(best_s))
         gain = min(gain, best_s[-1] / best_s[0])
         slower_s = max(seen.time_s, *evolved(planner, own.seed, 0, 2).best_s)
-        over_all = max([over_all, *(slower_s / each.time_s for each in _policies(chain, budget, link))])
+        over_all = max([over_all, *(slower_s / policy.time_s for policy in _policies(chain, budget, link))])
         over_lru = max(over_lru, seen.time_s / by_recent_use(chain, budget, link).time_s)
         everything = planner.schedule(np.ones(len(planner.values), dtype=bool))
         left = [op.value for op in everything.ops if op.kind == "offload"]

@@ -46,21 +46,26 @@ def probes(recording: Recording, own: ZeroInfinityParam) -> Mapping[str, float]:
     down, up, seen = tier.bytes_in, tier.bytes_out, [(0, 0)]
     with watched(blocks, seen):
         run.train(1)
-    inside = sum(each.numel() for block in blocks for each in block.parameters())
-    outside = sum(each.nbytes for each in run.trained_parameters().values() if not isinstance(each, Away))
+    inside = sum(parameter.numel() for block in blocks for parameter in block.parameters())
+    outside = sum(
+        trained_parameter.nbytes
+        for trained_parameter in run.trained_parameters().values()
+        if not isinstance(trained_parameter, Away)
+    )
     on_file = recording.twin("zero_infinity_param:tier=file,half=true", steps=STEPS)
     on_file.train(STEPS)
     tile, tiled_outputs = tiling(recording)
     return {
         "changed": changed(recording),
         "changed_on_file": changed(on_file),
-        "at_rest": unique_bytes(each for block in blocks for each in block.parameters())
+        "at_rest": unique_bytes(parameter for block in blocks for parameter in block.parameters())
         + gradient_bytes(run.model)
         + state_bytes(run.optimizer),
         "loaded": max(loaded for loaded, _ in seen),
         "window": max(coming for _, coming in seen),
         "down": (tier.bytes_in - down - outside) / inside,
-        "up": (tier.bytes_out - up) / sum(each.numel() for each in run.trained_parameters().values()),
+        "up": (tier.bytes_out - up)
+        / sum(trained_parameter.numel() for trained_parameter in run.trained_parameters().values()),
         "tile": tile,
         "tiled_outputs": tiled_outputs,
     }
@@ -72,14 +77,18 @@ def watched(blocks: list[nn.Module], seen: list[tuple[int, int]]) -> Iterator[No
     and how many are there or on their way."""
 
     def note(*_: object) -> None:
-        homes = [[each.home for each in block.parameters() if isinstance(each, Away)] for block in blocks]
-        loaded = [bool(each) and all(home.here is not None for home in each) for each in homes]
-        taken = [any(home.here is not None or home.stored.coming for home in each) for each in homes]
+        homes = [
+            [parameter.home for parameter in block.parameters() if isinstance(parameter, Away)] for block in blocks
+        ]
+        loaded = [bool(home) and all(piece.here is not None for piece in home) for home in homes]
+        taken = [any(piece.here is not None or piece.stored.coming for piece in home) for home in homes]
         seen.append((sum(loaded), sum(taken)))
 
     layers = [layer for block in blocks for layer in block.modules() if not any(layer.children())]
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
-    hooks += [each.register_hook(note) for block in blocks for each in block.parameters() if each.requires_grad]
+    hooks += [
+        parameter.register_hook(note) for block in blocks for parameter in block.parameters() if parameter.requires_grad
+    ]
     try:
         yield
     finally:
@@ -91,7 +100,7 @@ def tiling(recording: Recording) -> tuple[float, int]:
     """``tile`` and ``tiled_outputs`` of the first layer that is tiled, in a run's first step."""
     plain = recording.twin("zero_infinity_param", steps=STEPS).run
     tiled = recording.twin(f"zero_infinity_param:tiles={TILES}", steps=STEPS).run
-    layers = {name: each for name, each in tiled.model.named_modules() if isinstance(each, Tiled)}
+    layers = {name: module for name, module in tiled.model.named_modules() if isinstance(module, Tiled)}
     if not layers:
         return 1.0, 0
     name, layer = next(iter(layers.items()))
@@ -100,9 +109,9 @@ def tiling(recording: Recording) -> tuple[float, int]:
 
     def note_share(*_: object) -> None:
         weights = [tile.get_parameter("weight") for tile in layer.tiles]
-        held = [each for each in weights if not isinstance(each, Away) or each.here is not None]
-        largest = max(each.nbytes for each in weights)  # what its operator fetches
-        shares.append(max(largest, unique_bytes(held)) / sum(each.nbytes for each in weights))
+        held = [weight for weight in weights if not isinstance(weight, Away) or weight.here is not None]
+        largest = max(weight.nbytes for weight in weights)  # what its operator fetches
+        shares.append(max(largest, unique_bytes(held)) / sum(weight.nbytes for weight in weights))
 
     for module in (plain.model.get_submodule(name), layer):
         module.register_forward_hook(lambda _, args, output: outputs.append(output.detach().clone()))

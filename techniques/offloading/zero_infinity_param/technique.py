@@ -80,9 +80,9 @@ class Window:
     def load(self, number: int, following: range) -> None:
         self.units[number].load()
         self.loaded()
-        for each in following:
-            if 0 <= each < len(self.units):
-                self.units[each].fetch()
+        for unit in following:
+            if 0 <= unit < len(self.units):
+                self.units[unit].fetch()
 
 
 @dataclass
@@ -133,9 +133,11 @@ class ZeroInfinityParam(Technique):
         self.store = (
             HostTier(capacity) if self.tier == "host" else FileTier(self.folder or tempfile.gettempdir(), capacity)
         )
-        self.store.check_room(STATE_BYTES * sum(each.numel() for group in groups for each in group["params"]))
+        self.store.check_room(STATE_BYTES * sum(parameter.numel() for group in groups for parameter in group["params"]))
         blocks = [block.module for block in run.anatomy.every_block]
-        alone = [tile for block in blocks for each in block.modules() if isinstance(each, Tiled) for tile in each.tiles]
+        alone = [
+            tile for block in blocks for module in block.modules() if isinstance(module, Tiled) for tile in module.tiles
+        ]
         _, tiles = sent_away(run.model, alone, self.store)
         units, places = sent_away(run.model, blocks, self.store)
         self.schedule = Window(units, self.window, self.loaded)

@@ -39,7 +39,7 @@ def probes(recording: Recording, own: ZeroOffload) -> Mapping[str, float]:
     half.train(1)
     late = recording.twin("zero_offload:delay_after=1", steps=STEPS)
     late.train(STEPS)
-    trained = sum(each.numel() for each in run.trained_parameters().values())
+    trained = sum(trained_parameter.numel() for trained_parameter in run.trained_parameters().values())
     on_device = parameter_bytes(run.model) + gradient_bytes(run.model) + state_bytes(run.optimizer)
     return {
         "changed": changed(recording),

@@ -77,8 +77,8 @@ class ACClip(GroupedOptimizer):
             rate = torch.tensor(rate_of(group), dtype=torch.float64)
             compiled_over_lists(acclip_step)(values, gradients, momenta, powers, learning_rate=rate, **_hyper(group))
             return
-        for each in zip(values, gradients, momenta, powers, strict=True):
-            acclip_step(*each, learning_rate=rate_of(group), **_hyper(group))
+        for operands in zip(values, gradients, momenta, powers, strict=True):
+            acclip_step(*operands, learning_rate=rate_of(group), **_hyper(group))
 
     def launch(
         self,

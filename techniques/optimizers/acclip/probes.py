@@ -32,7 +32,7 @@ def probes(recording: Recording, own: ACClipTechnique) -> Mapping[str, float]:
     stated = {"betas": (own.beta1, own.beta2), "eps": own.eps, "alpha": own.alpha}
     for trace in recording.traces:
         before, backward = trace.update.before, trace.of("backward")[0].gradients
-        touched += sum(int((each != backward[name]).sum()) for name, each in before.gradients.items())
+        touched += sum(int((gradient != backward[name]).sum()) for name, gradient in before.gradients.items())
         for move in moves(trace.update, **stated):
             m, power = averages(move)
             terms = move.before("momentum"), move.gradient

@@ -60,9 +60,9 @@ def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
         run = run_of(Job(setting=lab.setting.but(baseline=baseline)), technique=stack)
         run.train(run.recipe.steps // 2)
         norms[name] = noise(run, batches)
-    rows = [(name, batches, each.quantile(0.5).item(), kurtosis(each), hill(each)) for name, each in norms.items()]
+    rows = [(name, batches, norm.quantile(0.5).item(), kurtosis(norm), hill(norm)) for name, norm in norms.items()]
     shares = torch.tensor(SHARES, dtype=torch.float64)
-    levels = [(each.quantile(1 - shares) / each.quantile(0.5)).tolist() for each in norms.values()]
+    levels = [(norm.quantile(1 - shares) / norm.quantile(0.5)).tolist() for norm in norms.values()]
     return [
         StudyTable("noise", ("model", "batches", "median_norm", "kurtosis", "hill_index"), rows, NOISE),
         StudyTable("survival", ("share_above", *norms), list(zip(SHARES, *levels, strict=True)), SURVIVAL),
@@ -72,13 +72,13 @@ def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
 def noise(run: Run, batches: int) -> Tensor:
     """||g_i - mean g|| of the run's model, float64 [batches]; the mean is over the same batches, passed twice."""
     run.model.eval()
-    parameters = [each for each in run.model.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
 
     def gradient(number: int) -> Tensor:
         batch, _ = run.data.batch(0, number * run.recipe.batch_size, run.recipe.batch_size)
         loss = run.forward({name: tensor.to(run.device) for name, tensor in batch.items()})
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        return torch.cat([each.flatten() for each in gradients])
+        return torch.cat([gradient.flatten() for gradient in gradients])
 
     mean = gradient(0)
     for number in range(1, batches):

@@ -51,5 +51,5 @@ def undecayed_off(move: Move, steps: float) -> float:
     (beta1, beta2), rate = move.hyper["betas"], move.hyper["lr"]
     old, new = beta1 * move.before("first_moment"), (1 - beta1) * move.gradient
     second = beta2 * move.before("second_moment") + (1 - beta2) * move.gradient.square()
-    each = rate / (1 - beta1**steps) / ((second / (1 - beta2**steps)).sqrt() + move.hyper["eps"])
-    return off(move.after, move.weights - each * (old + new), move.weights, each * old, each * new)
+    step = rate / (1 - beta1**steps) / ((second / (1 - beta2**steps)).sqrt() + move.hyper["eps"])
+    return off(move.after, move.weights - step * (old + new), move.weights, step * old, step * new)

@@ -18,7 +18,10 @@ class TorchAdamW(AdamWTechnique):
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Any:
         own = super().optimizer(parameters, recipe)
         keys = ("lr", "betas", "eps", "weight_decay", "fused")
-        groups = [{"params": each["params"], **{key: each[key] for key in keys}} for each in own.param_groups]
+        groups = [
+            {"params": param_group["params"], **{key: param_group[key] for key in keys}}
+            for param_group in own.param_groups
+        ]
         return torch.optim.AdamW(groups)
 
 

@@ -60,7 +60,7 @@ def shrinking(run: Run, own: AdamWTechnique, trace: Trace) -> float:
 def without_gradients(trace: Trace) -> Moment:
     """The moment before an update, had no gradient ever come."""
     before = trace.update.before
-    zeros = {name: torch.zeros_like(each) for name, each in before.gradients.items()}
+    zeros = {name: torch.zeros_like(gradient) for name, gradient in before.gradients.items()}
     return replace(before, gradients=zeros, state={})
 
 

@@ -89,12 +89,12 @@ def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[StudyTa
         losses = {decay: loss for *cell, decay, _, loss in rows if cell == [side, rate]}
         decay = min(losses, key=losses.__getitem__)
         least = losses[decay]
-        harmless = max(each for each, loss in losses.items() if loss <= (1 + HARMLESS) * least)
+        harmless = max(decay for decay, loss in losses.items() if loss <= (1 + HARMLESS) * least)
         best.append((side, rate, least, decay, harmless))
     ridges: list[tuple[Cell, ...]] = []
     for side in dict.fromkeys(row[0] for row in best):
-        rates, *decays = zip(*([math.log(each) for each in (row[1], *row[3:])] for row in best if row[0] == side))
-        ridges.append((side, *(correlation(rates, each) if len(set(each)) > 1 else None for each in decays)))
+        rates, *decays = zip(*([math.log(rate) for rate in (row[1], *row[3:])] for row in best if row[0] == side))
+        ridges.append((side, *(correlation(rates, decay) if len(set(decay)) > 1 else None for decay in decays)))
     return [
         StudyTable("losses", ("side", "rate", "decay", "seeds", "final_loss"), list(rows), GRID),
         StudyTable("best", ("side", "rate", "final_loss", "best_decay", "harmless_decay"), list(best), BEST),

@@ -77,8 +77,8 @@ class Lion(GroupedOptimizer):
             rate = torch.tensor(rate_of(group), dtype=torch.float64)
             compiled_over_lists(lion_step)(values, gradients, momenta, learning_rate=rate, **_rates(group))
             return
-        for each in zip(values, gradients, momenta, strict=True):
-            lion_step(*each, learning_rate=rate_of(group), **_rates(group))
+        for operands in zip(values, gradients, momenta, strict=True):
+            lion_step(*operands, learning_rate=rate_of(group), **_rates(group))
 
     def launch(
         self,

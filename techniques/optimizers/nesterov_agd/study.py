@@ -73,11 +73,11 @@ def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> S
     """Gradients to TARGET of the first gap by condition number; None where MOST_STEPS are not enough."""
     rows = []
     for kappa in conditions:
-        each = conditioned(probe, kappa)
-        best, rate = each.value(each.minimiser()), 1 / each.smoothness
-        goal = best + TARGET * (each.value(each.start) - best)
-        plain = first(each, descended(each, rate), goal)
-        fast = first(each, accelerated(each.gradient, each.start, rate, strongly_convex_momentum(kappa)), goal)
+        problem = conditioned(probe, kappa)
+        best, rate = problem.value(problem.minimiser()), 1 / problem.smoothness
+        goal = best + TARGET * (problem.value(problem.start) - best)
+        plain = first(problem, descended(problem, rate), goal)
+        fast = first(problem, accelerated(problem.gradient, problem.start, rate, strongly_convex_momentum(kappa)), goal)
         ratio = plain / fast if plain and fast else None
         rows.append((kappa, plain, fast, ratio, ratio / math.sqrt(kappa) if ratio else None))
     columns = ("condition_number", "gradient_descent", "accelerated", "ratio", "ratio_over_root_of_condition")

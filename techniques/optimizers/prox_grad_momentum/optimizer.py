@@ -94,8 +94,10 @@ class APGnc(torch.optim.Optimizer):
         total = torch.zeros(())
         for group in self.param_groups:
             if group["strength"]:
-                for each in group["params"]:
-                    total = total + group["strength"] * penalty(each, group["kind"], group["units"]).to(total.device)
+                for parameter in group["params"]:
+                    total = total + group["strength"] * penalty(parameter, group["kind"], group["units"]).to(
+                        total.device
+                    )
         return total
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]

@@ -36,10 +36,10 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
     rises = []
     for trace in recording.traces:
         x, update = trace.before.parameters, trace.update
-        points = [each.parameters for each in trace.of("forward")]
+        points = [pass_.parameters for pass_ in trace.of("forward")]
         y = trace.of("backward")[0].parameters
         worst["point_roundings"] = max(worst["point_roundings"], _off_the_line(trace, points[-1]))
-        values = [objective(recording, trace, each) for each in (x, points[-1])]
+        values = [objective(recording, trace, point) for point in (x, points[-1])]
         taken = objective(recording, trace, y)
         counts["worse_points"] += int(taken - min(values) > SURE * torch.finfo(torch.float32).eps * abs(taken))
         gentle = {name: {**own, "lr": SMALL * own["lr"]} for name, own in update.before.hyper.items()}
@@ -58,9 +58,9 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
                 counts["zeros"] += int(((new == 0) & (y[name] != 0)).sum())
             counts["wrong_memory"] += int(not torch.equal(update.after.state[name]["previous"], x[name]))
     weights = {id(part.module.weight) for block in recording.run.anatomy.every_block for part in block.mlp_linears}
-    mlps = {name for name, each in recording.run.model.named_parameters() if id(each) in weights}
+    mlps = {name for name, parameter in recording.run.model.named_parameters() if id(parameter) in weights}
     penalised = {name for name, own in recording.trace.before.hyper.items() if own["strength"]}
-    kinds = [each.kind for trace in recording.traces for each in trace.passes]
+    kinds = [pass_.kind for trace in recording.traces for pass_ in trace.passes]
     return {
         **worst,
         **counts,

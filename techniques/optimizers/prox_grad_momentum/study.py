@@ -59,10 +59,10 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
     rows = []
     for k in shown:
         one, other = plain[k - 1], fast[k - 1]
-        chosen = sum(each.extrapolated for each in fast[:k]) / k
+        chosen = sum(step.extrapolated for step in fast[:k]) / k
         gaps = one.value_x - least, other.value_x - least
         rows.append((k, *gaps, nonzero(one.x), nonzero(other.x), left(one.x), left(other.x), chosen))
-    values = [value for each in fast for value in (each.value_x, each.value_y)]
+    values = [value for step in fast for value in (step.value_x, step.value_y)]
     rise = max(0.0, *(after - before for before, after in pairwise(values)))
     columns = (
         "gradients", "proximal_gradient", "apgnc", "nonzero_proximal_gradient", "nonzero_apgnc",
@@ -78,8 +78,8 @@ def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, step
     for _ in range(steps):
         weight = weight - rate * (probe.gradient(weight) + strength * weight.sign())
     rows = [
-        (name, each.numel(), int((each == 0).sum()), int((each.abs() < 1e-3).sum()))
-        for name, each in (("apgnc", sparse), ("subgradient descent", weight))
+        (name, tensor.numel(), int((tensor == 0).sum()), int((tensor.abs() < 1e-3).sum()))
+        for name, tensor in (("apgnc", sparse), ("subgradient descent", weight))
     ]
     return StudyTable("zeros", ("method", "weights", "zero", "below_0.001"), rows, f"after {steps} gradients")
 

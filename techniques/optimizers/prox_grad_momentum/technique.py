@@ -118,9 +118,9 @@ class ProxGradMomentum(Technique):
         zeros = weights = dead = all_units = 0
         for group in run.optimizer.param_groups:
             if group.get("strength"):
-                for each in group["params"]:
-                    zeros, weights = zeros + int((each == 0).sum()), weights + each.numel()
-                    alive = each.ne(0).any(1 - group["units"])
+                for parameter in group["params"]:
+                    zeros, weights = zeros + int((parameter == 0).sum()), weights + parameter.numel()
+                    alive = parameter.ne(0).any(1 - group["units"])
                     dead, all_units = dead + int((~alive).sum()), all_units + alive.numel()
         measured = {}
         if self.choices:

@@ -41,22 +41,22 @@ def probes(recording: Recording, own: AroraDepth) -> Mapping[str, float]:
         return {}
     run, plain, first, trace = recording.run, plain_model(recording), recording.traces[0], recording.trace
     layers = {part.path: weight_matrix(part.module).shape for part in anatomy(plain).linears}
-    started = {name: each.detach().double().clone() for name, each in plain.named_parameters()}
+    started = {name: parameter.detach().double().clone() for name, parameter in plain.named_parameters()}
     initial, sizes = factors_in(first.before.parameters, layers), [(min(s), sum(s)) for s in layers.values()]
     formula = sum(inner * both + (own.depth - 2) * inner**2 for inner, both in sizes)
     model = copy.deepcopy(run.model).double()
     evaluated = own.evaluated(model, run)
-    outputs, merged = (outputs_of(recording, trace, each, torch.float64) for each in (model, evaluated))
+    outputs, merged = (outputs_of(recording, trace, model, torch.float64) for model in (model, evaluated))
     return {
-        "unfactored": len(layers.keys() - {path for path, each in initial.items() if len(each) == own.depth}),
-        "start_roundings": max(_off(_product(each), started[f"{path}.weight"]) for path, each in initial.items()),
+        "unfactored": len(layers.keys() - {path for path, value in initial.items() if len(value) == own.depth}),
+        "start_roundings": max(_off(_product(value), started[f"{path}.weight"]) for path, value in initial.items()),
         "unbalanced": max(
-            _off(after.T @ after, before @ before.T) for each in initial.values() for after, before in pairwise(each)
+            _off(after.T @ after, before @ before.T) for value in initial.values() for after, before in pairwise(value)
         ),
-        "gradient_roundings": max(_roundings(recording, each)[0] for each in (first, trace)),
+        "gradient_roundings": max(_roundings(recording, trace)[0] for trace in (first, trace)),
         "rule_roundings": _roundings(recording, first)[1],
         "at_rest": sum(not trace.update.moved(name).any() for name in trace.update.before.parameters if _is_of(name)),
-        "trained_parameters": sum(each.numel() for own in initial.values() for each in own) / formula,
+        "trained_parameters": sum(tensor.numel() for own in initial.values() for tensor in own) / formula,
         "merged": ((merged - outputs).abs().max() / outputs.abs().max()).item(),
         "merged_parameters": _count(evaluated) / _count(plain),
     }
@@ -81,7 +81,7 @@ def _off(ours: Tensor, expected: Tensor) -> float:
 
 
 def _count(model: torch.nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _roundings(recording: Recording, trace: Trace) -> tuple[float, float]:

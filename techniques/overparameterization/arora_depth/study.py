@@ -85,7 +85,9 @@ def descended(factors: Sequence[Tensor], gradient: Tensor, rate: float) -> list[
     eye = [torch.eye(factors[0].shape[0]).to(gradient), torch.eye(factors[-1].shape[1]).to(gradient)]
     lefts = [product([eye[0], *factors[:j]]) for j in range(len(factors))]
     rights = [product([*factors[j + 1 :], eye[1]]) for j in range(len(factors))]
-    return [each - rate * left.T @ gradient @ right.T for each, left, right in zip(factors, lefts, rights, strict=True)]
+    return [
+        factor - rate * left.T @ gradient @ right.T for factor, left, right in zip(factors, lefts, rights, strict=True)
+    ]
 
 
 # acceleration -------------------------------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ def diabetes(power: int) -> Regression:
 
     data = load_diabetes()
     features, targets = torch.from_numpy(data.data), torch.from_numpy(data.target)
-    features, targets = ((each - each.mean(0)) / each.std(0) for each in (features, targets))
+    features, targets = ((tensor - tensor.mean(0)) / tensor.std(0) for tensor in (features, targets))
     problem = Regression(features, targets, power)
 
     def both(flat: numpy.ndarray) -> tuple[float, numpy.ndarray]:
@@ -172,9 +174,9 @@ def best_rate(problem: Regression, depth: int, rates: Sequence[float] = RATES, m
 def acceleration(runs: dict[tuple[int, int], Descent]) -> StudyTable:
     """Steps of each depth at its best rate, and those of depth 1 over them."""
     rows = []
-    for (power, depth), each in runs.items():
+    for (power, depth), run in runs.items():
         single = runs[power, 1].steps
-        rows.append((power, depth, each.rate, each.steps, single / each.steps if single and each.steps else None))
+        rows.append((power, depth, run.rate, run.steps, single / run.steps if single and run.steps else None))
     columns = ("p", "depth", "best_rate", "steps", "speedup")
     note = f"steps of gradient descent until the excess loss is {GOAL:g} of the first; of {len(RATES)} rates the best"
     return StudyTable("acceleration", columns, rows, note)
@@ -183,9 +185,9 @@ def acceleration(runs: dict[tuple[int, int], Descent]) -> StudyTable:
 def curves(runs: dict[int, Descent], problem: Regression) -> StudyTable:
     """The excess loss over the first, by step, at each depth's best rate; None once the goal is reached."""
     excesses: dict[int, list[float]] = {}
-    for depth, each in runs.items():
-        if each.rate is not None and each.steps is not None:
-            points = islice(descents(problem, depth, [each.rate]), each.steps + 1)
+    for depth, run in runs.items():
+        if run.rate is not None and run.steps is not None:
+            points = islice(descents(problem, depth, [run.rate]), run.steps + 1)
             excesses[depth] = [(problem.value(weights) - problem.least).item() for weights in points]
     longest = max(map(len, excesses.values()), default=0)
     rows = [
@@ -201,7 +203,7 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
 
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
-    table = next(each for each in tables if each.name == "curves")
+    table = next(table for table in tables if table.name == "curves")
     for column, name in enumerate(table.columns[1:], 1):
         points = [(row[0], row[column]) for row in table.rows if row[column] is not None]
         axes.semilogy(*zip(*points, strict=True), label=name.replace("_", " "))

@@ -35,7 +35,7 @@ def balanced_factors(weight: Tensor, depth: int) -> list[Tensor]:
     u, values, v = torch.linalg.svd(weight.detach().double(), full_matrices=False)
     root = values ** (1 / depth)
     middle = [root.diag() for _ in range(depth - 2)]
-    return [each.to(weight.dtype) for each in (u * root, *middle, root[:, None] * v)]
+    return [tensor.to(weight.dtype) for tensor in (u * root, *middle, root[:, None] * v)]
 
 
 def product(factors: Sequence[Tensor]) -> Tensor:
@@ -68,8 +68,8 @@ class ProductLinear(AroundLinear):
 
 def merge(model: nn.Module) -> nn.Module:
     """Puts the layers themselves in the place of all products; returns ``model``."""
-    for path, each in products(model).items():
-        anatomy(model).replace(path, each.merged())
+    for path, value in products(model).items():
+        anatomy(model).replace(path, value.merged())
     return model
 
 
@@ -110,4 +110,4 @@ class AroraDepth(Technique):
         factored = products(run.model).items()
         if not factored:
             raise ValueError("arora_depth factors matrices that train, and none of the blocks' does: leave it out")
-        return {f"{path}.factors.{j}": each for path, layer in factored for j, each in enumerate(layer.factors)}
+        return {f"{path}.factors.{j}": factor for path, layer in factored for j, factor in enumerate(layer.factors)}

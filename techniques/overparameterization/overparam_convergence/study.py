@@ -103,10 +103,10 @@ def of_width(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
     """By width: seeds that reached GOAL, after how many steps, how far from the start, and how straight log L is."""
     rows = []
     for width, seeds in runs.items():
-        there = [each for each in seeds if each.losses[-1] <= GOAL]
-        steps = fmean(len(each.losses) - 1 for each in there) if there else None
-        distance, flips = (fmean(getattr(each, name) for each in seeds) for name in Training._fields[1:])
-        rows.append((width, len(there), steps, distance, flips, fmean(straight(each.losses) for each in seeds)))
+        there = [seed for seed in seeds if seed.losses[-1] <= GOAL]
+        steps = fmean(len(seed.losses) - 1 for seed in there) if there else None
+        distance, flips = (fmean(getattr(seed, name) for seed in seeds) for name in Training._fields[1:])
+        rows.append((width, len(there), steps, distance, flips, fmean(straight(seed.losses) for seed in seeds)))
     columns = ("width", "seeds_at_goal", "steps", "relative_distance", "flipped_activations", "r_squared_of_log_loss")
     return StudyTable("width", columns, rows, f"until the loss is {GOAL:g}; random labels, no two inputs the same")
 
@@ -123,7 +123,7 @@ def slopes(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
     widths = torch.tensor([float(width) for width in runs], dtype=torch.float64).log()
     rows = []
     for name in Training._fields[1:]:
-        means = torch.tensor([fmean(getattr(each, name) for each in seeds) for seeds in runs.values()]).log().double()
+        means = torch.tensor([fmean(getattr(seed, name) for seed in seeds) for seeds in runs.values()]).log().double()
         centred = widths - widths.mean()
         rows.append((name, -0.5, float((centred * means).sum() / centred.square().sum())))
     return StudyTable("slopes", ("quantity", "predicted", "measured"), rows, "powers of the width")

@@ -40,7 +40,7 @@ class OverparamConvergence(Technique):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         if run.step == 0:  # a resumed run is set up anew, too
-            self.start = {name: each.detach().clone() for name, each in matrices(run.model).items()}
+            self.start = {name: matrix.detach().clone() for name, matrix in matrices(run.model).items()}
         return groups
 
     def sites(self, run: Run) -> Mapping[str, Site]:

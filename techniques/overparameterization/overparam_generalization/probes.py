@@ -33,8 +33,8 @@ def probes(recording: Recording, own: OverparamGeneralization) -> Mapping[str, f
         return shows(recording, own.width)
     start = recording.traces[0].before.parameters
     names = [name for name in of_mlps(plain_model(recording)) if start[name].ndim == 2]
-    each = [_of_step(trace, start, names, own.radius) for trace in recording.traces]
-    outside, nearest, moved, elsewhere, met = zip(*each, strict=True)
+    by_step = [_of_step(trace, start, names, own.radius) for trace in recording.traces]
+    outside, nearest, moved, elsewhere, met = zip(*by_step, strict=True)
     return {
         **shows(recording, own.width),
         "outside": max(outside),

@@ -86,7 +86,7 @@ def train(on: Problem, width: int, seed: int, steps: int = STEPS) -> Trained:
     random = generator(seed, 1)
     start = [torch.randn(width, size, generator=random) * (2 / width) ** 0.5 for size in (DIMENSIONS, width)]
     signs = torch.randint(2, (width,), generator=random).float() * 2 - 1
-    weights = [each.clone() for each in start]
+    weights = [tensor.clone() for tensor in start]
     inputs, targets = on.part("train")
 
     def errors() -> dict[str, float]:
@@ -100,7 +100,7 @@ def train(on: Problem, width: int, seed: int, steps: int = STEPS) -> Trained:
         if step % LOOK_EVERY == 0:
             apart = [((now - then).norm() / then.norm()).item() for now, then in zip(weights, start, strict=True)]
             seen.append((step, errors(), apart))
-    best, at_best, apart = min(seen, key=lambda each: each[1]["validation"])
+    best, at_best, apart = min(seen, key=lambda call: call[1]["validation"])
     return Trained(best, at_best["train"], at_best["test"], seen[-1][1]["test"], *apart)
 
 
@@ -133,7 +133,7 @@ def risks(runs: Mapping[int, Sequence[Trained]]) -> StudyTable:
     """Means over the seeds, by width."""
     rows = []
     for width, seeds in runs.items():
-        means = [fmean(getattr(each, name) for each in seeds) for name in Trained._fields]
+        means = [fmean(getattr(seed, name) for seed in seeds) for name in Trained._fields]
         rows.append((width, width * (width + DIMENSIONS), *means))
     columns = ("width", "weights", *Trained._fields)
     note = f"{EXAMPLES} examples; errors over the targets' variance; distances over the start's norm"
@@ -167,7 +167,7 @@ def subnetworks(seeds: Sequence[int]) -> StudyTable:
     rows = []
     for width in FEATURES:
         errors = [_subnetwork_errors(problem(seed), width, seed) for seed in seeds]
-        rows.append((width, KEPT, *(fmean(each[i] for each in errors) for i in range(3))))
+        rows.append((width, KEPT, *(fmean(error[i] for error in errors) for i in range(3))))
     columns = ("width", "kept", "searched_train", "searched_test", "best_by_chance_test")
     return StudyTable(
         "subnetworks", columns, rows, f"neurons of a random layer; the best of {CHANCES} draws on the training"
@@ -177,7 +177,7 @@ def subnetworks(seeds: Sequence[int]) -> StudyTable:
 def _subnetwork_errors(on: Problem, width: int, seed: int) -> tuple[float, float, float]:
     random = generator(seed, 2)
     directions = torch.randn(width, DIMENSIONS, generator=random, dtype=torch.float64)
-    (x, y), (test_x, test_y) = ([each.double() for each in on.part(name)] for name in ("train", "test"))
+    (x, y), (test_x, test_y) = ([tensor.double() for tensor in on.part(name)] for name in ("train", "test"))
     features, test_features = (x @ directions.T).relu(), (test_x @ directions.T).relu()
 
     def errors(chosen: Sequence[int]) -> tuple[float, float]:

@@ -29,13 +29,13 @@ def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     """The matrices of all MLPs that train, by name."""
     paths = {part.path for block in anatomy(model).every_block for part in block.mlp_linears}
     return {
-        name: each
-        for name, each in model.named_parameters()
-        if each.ndim == 2 and each.requires_grad and any(name.startswith(f"{path}.") for path in paths)
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 2 and parameter.requires_grad and any(name.startswith(f"{path}.") for path in paths)
     }
 
 
 @torch.no_grad()
 def distances(now: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """||W - W_0||_F / ||W_0||_F of each matrix."""
-    return {name: (now[name] - each).norm() / each.norm() for name, each in start.items()}
+    return {name: (now[name] - value).norm() / value.norm() for name, value in start.items()}

@@ -18,8 +18,8 @@ def shows(recording: Recording, times: int) -> dict[str, float]:
     incoming weights of another; ``off_spread``: how far the spread of a layer's new weights is from the old ones', at
     most, of these; ``at_rest``: parameters of MLPs with a gradient that the middle step left alone."""
     plain, first, half = plain_model(recording), recording.traces[0], recording.run.recipe.steps // 2
-    trace = next((each for each in recording.traces if each.step == half), recording.trace)
-    ours, theirs = first.before.parameters, {name: each.detach() for name, each in plain.named_parameters()}
+    trace = next((trace for trace in recording.traces if trace.step == half), recording.trace)
+    ours, theirs = first.before.parameters, {name: parameter.detach() for name, parameter in plain.named_parameters()}
     incoming, outgoing = _layers(plain)
     changed = repeated = neurons = 0
     spreads = [1.0]
@@ -43,7 +43,7 @@ def shows(recording: Recording, times: int) -> dict[str, float]:
         "neurons": neurons / before,
         "changed": changed,
         "repeated": repeated,
-        "off_spread": max(abs(each - 1) for each in spreads),
+        "off_spread": max(abs(spread - 1) for spread in spreads),
         "at_rest": sum(not trace.update.moved(name).any() for name in names),
     }
 

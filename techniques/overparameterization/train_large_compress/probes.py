@@ -42,11 +42,11 @@ def probes(recording: Recording, own: TrainLargeCompress) -> Mapping[str, float]
     for trace in traces:
         went, after = trace.update.after.parameters, trace.after.parameters
         due = [max(1, round((1 - own.prune + own.prune * r / own.rounds) * steps)) for r in range(own.rounds)]
-        passed = sum(trace.step + 1 >= each for each in due) if own.sparsity else 0
+        passed = sum(trace.step + 1 >= end for end in due) if own.sparsity else 0
         share = 1 - (1 - own.sparsity) ** (passed / own.rounds)
         off_zeros += abs(_zeros(after, names) - round(share * total))
         dropped = [went[name][(after[name] == 0) & (went[name] != 0)].abs() for name in names]
-        largest = max((float(each.max()) for each in dropped if each.numel()), default=0.0)
+        largest = max((float(tensor.max()) for tensor in dropped if tensor.numel()), default=0.0)
         if trace.step + 1 in due:
             misplaced += sum(int((after[name][after[name] != 0].abs() < largest).sum()) for name in names)
         before = trace.before.parameters

@@ -46,7 +46,7 @@ def study(lab: Lab) -> list[StudyTable]:
         there = [share_to(losses, goal) for (_, losses), goal in zip(runs, goals, strict=True)]
         steps = runs[0][0].recipe.steps
         test = fmean(run.evaluate("test")["loss"] for run, _ in runs)
-        count = sum(each.numel() for each in matrices(runs[0][0].model).values())
+        count = sum(matrix.numel() for matrix in matrices(runs[0][0].model).values())
         sizes.append((width, count, steps, fmean(ends), test, fmean(there)))
         for sparsity in SPARSITIES:
             for bits in BITS:
@@ -74,7 +74,7 @@ def relative_cost(plain: Run, width: int) -> float:
     """The blocks' weights with ``width`` times the neurons, over the plain model's."""
     layers = [part for block in plain.anatomy.every_block for part in block.mlp_linears]
     of_mlps, of_all = (
-        sum(weight_matrix(each.module).numel() for each in own) for own in (layers, plain.anatomy.linears)
+        sum(weight_matrix(linear.module).numel() for linear in own) for own in (layers, plain.anatomy.linears)
     )
     return 1 + (width - 1) * of_mlps / of_all
 
@@ -89,22 +89,22 @@ def share_to(losses: Sequence[float], goal: float) -> float:
 def compressed(run: Run, sparsity: float, bits: int) -> tuple[float, float]:
     """Bytes of the blocks' matrices and the test loss after compression; the model stays as it was."""
     weights = matrices(run.model)
-    before = {name: each.detach().clone() for name, each in weights.items()}
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
     for name, mask in largest(weights, sparsity).items():
         weights[name].mul_(mask)
-    kept = sum(int(each.count_nonzero()) for each in weights.values())
+    kept = sum(int(weight.count_nonzero()) for weight in weights.values())
     for part in anatomy(run.model).linears if bits < 32 else ():
         matrix = weight_matrix(part.module)
         matrix.copy_(quantised(matrix, bits))
     loss = run.evaluate("test")["loss"]
-    for name, each in before.items():
-        weights[name].copy_(each)
+    for name, value in before.items():
+        weights[name].copy_(value)
     return kept * bits / 8, loss
 
 
 def front(points: Rows) -> list[tuple[object, ...]]:
     """The points with whether none of at most as many bytes has a lower loss."""
-    return [(*each, not any(other[3] <= each[3] and other[4] < each[4] for other in points)) for each in points]
+    return [(*point, not any(other[3] <= point[3] and other[4] < point[4] for other in points)) for point in points]
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:

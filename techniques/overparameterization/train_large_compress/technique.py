@@ -28,11 +28,11 @@ from techniques.overparameterization.shared.width import widened
 
 def largest(weights: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
     """Masks by name, bool, that are False at ``sparsity`` of all entries together, rounded to whole: the smallest."""
-    sizes = torch.cat([each.abs().flatten() for each in weights.values()])
+    sizes = torch.cat([weight.abs().flatten() for weight in weights.values()])
     mask = torch.ones_like(sizes, dtype=torch.bool)
     mask[sizes.argsort(stable=True)[: round(sparsity * len(sizes))]] = False
-    parts = mask.split([each.numel() for each in weights.values()])
-    return {name: part.view_as(each) for (name, each), part in zip(weights.items(), parts, strict=True)}
+    parts = mask.split([weight.numel() for weight in weights.values()])
+    return {name: part.view_as(weight) for (name, weight), part in zip(weights.items(), parts, strict=True)}
 
 
 def quantised(weight: Tensor, bits: int) -> Tensor:
@@ -50,7 +50,7 @@ def sparsity_after(rounds_done: int, rounds: int, sparsity: float) -> float:
 def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     """The weights of all linear layers in the blocks, by name."""
     linears = {id(part.module.weight) for part in anatomy(model).linears}
-    return {name: each for name, each in model.named_parameters() if id(each) in linears}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in linears}
 
 
 @dataclass
@@ -90,7 +90,7 @@ class TrainLargeCompress(Technique):
         return replace(recipe, steps=max(1, round(self.stop * recipe.steps)))
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        self.reference_size = sum(each.numel() for each in matrices(model).values())
+        self.reference_size = sum(matrix.numel() for matrix in matrices(model).values())
         return widened(model, run, self.width)
 
     @torch.no_grad()
@@ -137,7 +137,7 @@ class TrainLargeCompress(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``bytes``: of the compressed matrices of the blocks, over those of the reference in float32."""
-        kept = sum(int(each.count_nonzero()) for each in matrices(run.model).values())
+        kept = sum(int(matrix.count_nonzero()) for matrix in matrices(run.model).values())
         return {"bytes": kept * self.bits / (32 * self.reference_size)}
 
     def state(self) -> dict[str, Any]:

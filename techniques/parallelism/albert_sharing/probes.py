@@ -17,9 +17,11 @@ def probes(recording: Recording, own: AlbertSharing) -> Mapping[str, float]:
     parameters that the optimizer holds more than once; and, where all is shared and no table factorised,
     ``sum_roundings``: of the shared gradients from the sum over the layers of a model with as many copies."""
     run, parts = recording.run, recording.run.anatomy
-    unique = {id(each): each.numel() for block in parts.every_block for each in block.module.parameters()}
-    first = sum(each.numel() for stack in parts.stacks for each in stack.blocks[0].module.parameters())
-    held = [id(each) for group in run.optimizer.param_groups for each in group["params"]]
+    unique = {
+        id(parameter): parameter.numel() for block in parts.every_block for parameter in block.module.parameters()
+    }
+    first = sum(parameter.numel() for stack in parts.stacks for parameter in stack.blocks[0].module.parameters())
+    held = [id(parameter) for group in run.optimizer.param_groups for parameter in group["params"]]
     shown = {"blocks": sum(unique.values()) / first, "twice": len(held) - len(set(held))}
     if own.share == "all" and not own.embedding:
         shown["sum_roundings"] = _sum_roundings(recording)
@@ -37,7 +39,7 @@ def _sum_roundings(recording: Recording) -> float:
         first = shared.get(name, name)
         summed[first] = summed[first] + gradient if first in summed else gradient
     ours = trace.of("backward")[0].gradients
-    return apart(ours, {name: each for name, each in summed.items() if name in ours})
+    return apart(ours, {name: value for name, value in summed.items() if name in ours})
 
 
 def _of_first_block(plain: nn.Module) -> dict[str, str]:

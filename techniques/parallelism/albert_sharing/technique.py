@@ -109,14 +109,14 @@ class AlbertSharing(Technique):
             for stack in run.anatomy.stacks
             for name in shared_names(stack.blocks[0], self.share)
         }
-        tables = {name: each for name, each in run.model.named_modules() if isinstance(each, FactorisedEmbedding)}
-        return {**blocks, **{name: each for name, each in shared.items() if each.requires_grad}, **tables}
+        tables = {name: module for name, module in run.model.named_modules() if isinstance(module, FactorisedEmbedding)}
+        return {**blocks, **{name: value for name, value in shared.items() if value.requires_grad}, **tables}
 
 
 def shared_names(block: Block, what: Share) -> Iterator[str]:
     """The names, within the block, of the parameters that are shared."""
     linears = {"all": None, "attention": block.attention_linears, "ffn": block.mlp_linears}[what]
-    wanted = None if linears is None else {id(each) for part in linears for each in part.module.parameters()}
+    wanted = None if linears is None else {id(parameter) for part in linears for parameter in part.module.parameters()}
     for name, parameter in block.module.named_parameters():
         if wanted is None or id(parameter) in wanted:
             yield name
@@ -130,7 +130,7 @@ def factorise(parts: Anatomy, size: int) -> None:
     tables = [(part.path, part.module) for part in parts.embeddings if isinstance(part.module, nn.Embedding)]
     if not tables:
         raise ValueError("the model looks nothing up in a table, so there is none to factorise: set embedding to 0")
-    path, table = max(tables, key=lambda each: each[1].weight.numel())
+    path, table = max(tables, key=lambda entry: entry[1].weight.numel())
     rows, width = table.weight.shape
     if size * (rows + width) >= rows * width:
         raise ValueError(

@@ -23,12 +23,12 @@ def probes(recording: Recording, own: Chimera) -> Mapping[str, float]:
     if recording.run.world_size == 1:
         return {"ranks": 1}
     trace = recording.trace
-    every = of_all(recording, ([each.kind for each in trace.passes], _share_of_the_first_stage(recording, own)))
+    every = of_all(recording, ([pass_.kind for pass_ in trace.passes], _share_of_the_first_stage(recording, own)))
     return {
         **holdings(recording),
         "under_way_first": under_way(every[0][0]),
         "halves": all(share == 0.5 for _, share in every),
-        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+        "gradient_roundings": max(gradient_roundings(recording, trace) for trace in recording.traces),
     }
 
 
@@ -36,4 +36,4 @@ def _share_of_the_first_stage(recording: Recording, own: Chimera) -> float:
     """The share of this rank's backward passes that are of the stage that has the embedding; of two stages."""
     table = {name for name in recording.trace.before.parameters if name in own.stages.used[0] - own.stages.used[-1]}
     made = recording.trace.of("backward")
-    return sum(bool(each.gradients.keys() & table) for each in made) / len(made)
+    return sum(bool(pass_.gradients.keys() & table) for pass_ in made) / len(made)

@@ -38,13 +38,17 @@ def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, floa
         own.reduction.remove()
     random = RandomState.now(run.device)
     batch = recording.trace.batch
-    nbytes = sum(each.numel() * each.element_size() for each in run.model.parameters() if each.requires_grad)
+    nbytes = sum(
+        parameter.numel() * parameter.element_size() for parameter in run.model.parameters() if parameter.requires_grad
+    )
     gradients, early = {}, {}
     with replayed(random):
         run.optimizer.zero_grad(set_to_none=True)
         run.backward(run.forward(dict(batch)))  # nobody reduces it
-    own_gradients = [each.grad.detach().double() for each in run.model.parameters() if each.grad is not None]
-    mean = {str(place): summed(recording, each) / run.world_size for place, each in enumerate(own_gradients)}
+    own_gradients = [
+        parameter.grad.detach().double() for parameter in run.model.parameters() if parameter.grad is not None
+    ]
+    mean = {str(place): summed(recording, gradient) / run.world_size for place, gradient in enumerate(own_gradients)}
     for overlapped in (True, False):
         trial = replace(own, overlapped=overlapped, bucket_mb=nbytes / BUCKETS / 2**20)
         with replayed(random):
@@ -56,7 +60,7 @@ def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, floa
         "ranks": run.world_size,
         **shown,
         "differing": differing,
-        "mean_roundings": apart({str(place): each for place, each in enumerate(gradients[True])}, mean),
+        "mean_roundings": apart({str(place): gradient for place, gradient in enumerate(gradients[True])}, mean),
         "begun_early": early[True],
         "serial_begun_early": early[False],
     }
@@ -70,7 +74,7 @@ def _pass(run: Run, trial: CommunicationOverlap, batch: Mapping[str, Tensor]) ->
     trial.after_backward(run)
     if trial.reduction is not None:
         trial.reduction.remove()
-    gradients = [each.grad.detach().clone() for each in run.model.parameters() if each.grad is not None]
+    gradients = [parameter.grad.detach().clone() for parameter in run.model.parameters() if parameter.grad is not None]
     run.optimizer.zero_grad(set_to_none=True)
     last = max(place for place, event in enumerate(trial.order) if event == "gradient")
     begun = [place < last for place, event in enumerate(trial.order) if event == "begin"]

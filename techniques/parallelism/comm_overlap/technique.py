@@ -82,12 +82,12 @@ class CommunicationOverlap(Technique):
         self.order.append("gradient")
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
-        trained = [each for each in run.model.parameters() if each.requires_grad]
+        trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
         self.buckets = buckets_of(trained, self.bucket_mb * 2**20)
         if self.reduction is not None:  # of a model that has been grown meanwhile
             self.reduction.remove()
-        for each in trained:
-            each.register_post_accumulate_grad_hook(self.arrived)
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self.arrived)
         if self.overlapped:
             self.reduction = InBackward(self.buckets, lambda bucket: bucket, lambda bucket: self.begin(bucket, run))
         return groups
@@ -96,8 +96,10 @@ class CommunicationOverlap(Technique):
         """Begins the mean over ranks of a bucket's gradients; what is returned waits, and puts it into them."""
         self.order.append("begin")
         self.reduced()
-        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]  # others have one
-        flat = torch.cat([each.reshape(-1) for each in gradients]).div_(run.world_size)
+        gradients = [
+            torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in bucket
+        ]  # others have one
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).div_(run.world_size)
         for parameter in bucket:
             parameter.grad = None
         del gradients
@@ -106,7 +108,7 @@ class CommunicationOverlap(Technique):
         def end() -> None:
             if work is not None:
                 work.wait()
-            for parameter, mean in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
+            for parameter, mean in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
                 parameter.grad = mean.view_as(parameter)
             self.order.append("end")
 

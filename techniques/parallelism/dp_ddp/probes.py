@@ -37,7 +37,7 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
     reference = run.baseline.recipe_of(run.job.setting)
     return {
         "ranks": run.world_size,
-        "batch": len({index for each in indices for index in each}) / reference.batch_size,
+        "batch": len({index for of_rank in indices for index in of_rank}) / reference.batch_size,
         "needless_search": bool(getattr(run.model, "find_unused_parameters", False) and _uses_all(run, trace)),
         "unequal": unequal(recording),
         "mean_roundings": _mean_roundings(recording, trace),
@@ -47,13 +47,13 @@ def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
 
 
 def _uses_all(run: Run, trace: Trace) -> bool:
-    trained = {name for name, each in run.model.named_parameters() if each.requires_grad}
+    trained = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     return trained == trace.of("backward")[0].gradients.keys()
 
 
 def _mean_roundings(recording: Recording, trace: Trace) -> float:
     mean, reduced = mean_gradients(recording, trace), plainly(trace.update.before.gradients)
     limit = recording.run.recipe.gradient_clip
-    norm = torch.cat([each.flatten() for each in mean.values()]).norm().item()
+    norm = torch.cat([value.flatten() for value in mean.values()]).norm().item()
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-    return apart(reduced, {name: factor * each for name, each in mean.items()})
+    return apart(reduced, {name: factor * value for name, value in mean.items()})

@@ -66,11 +66,13 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as long as a
 
 def one_gradient(parameters: Sequence[Tensor], group: ProcessGroup) -> bool:
     """Whether all ranks have the same gradients, compared by the sum of each one's bits: one small reduction."""
-    sums = [torch.zeros((), dtype=torch.int64, device=each.device) for each in parameters]
+    sums = [torch.zeros((), dtype=torch.int64, device=parameter.device) for parameter in parameters]
     for own, parameter in zip(sums, parameters, strict=True):
         if (gradient := parameter.grad) is not None:
             own += gradient.contiguous().view(BITS[gradient.element_size()]).sum(dtype=torch.int64)
-    least_and_most = torch.stack([*(~each for each in sums), *sums])  # of the complements the most is the least's
+    least_and_most = torch.stack(
+        [*(~complement for complement in sums), *sums]
+    )  # of the complements the most is the least's
     dist.all_reduce(least_and_most, op=dist.ReduceOp.MAX, group=group)
     least, most = least_and_most.chunk(2)
     return isinstance(most, FakeTensor) or torch.equal(~least, most)  # a fake one has no value to ask for

@@ -62,7 +62,7 @@ def _correction_roundings(recording: Recording, own: PipeMare) -> float:
     tau, worst = _tau(recording.run, own, recording.run.rank), 0.0
     gamma, delta = own.decay ** (1.0 / tau), dict[str, Tensor]()
     for trace in recording.traces:
-        newest = {name: each.double() for name, each in trace.before.parameters.items()}
+        newest = {name: parameter.double() for name, parameter in trace.before.parameters.items()}
         for made in trace.of("backward"):
             for name, used in made.parameters.items():
                 expected = newest[name] - tau * delta.get(name, torch.zeros_like(newest[name]))

@@ -93,12 +93,12 @@ class PipeMare(Pipelined):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         """By the first stage that has a parameter, whose delay is its rate's: copies of a tied one stay equal."""
-        names = {id(each): name for name, each in run.model.named_parameters()}
+        names = {id(parameter): name for name, parameter in run.model.named_parameters()}
         found = []
         for group in groups:
-            stages = [self.stages.owners(names[id(each)])[0] for each in group["params"]]
+            stages = [self.stages.owners(names[id(parameter)])[0] for parameter in group["params"]]
             for stage in sorted(set(stages)):
-                own = [each for each, at in zip(group["params"], stages, strict=True) if at == stage]
+                own = [parameter for parameter, at in zip(group["params"], stages, strict=True) if at == stage]
                 found.append({**group, "params": own, "stage": stage})
         return found
 
@@ -115,15 +115,15 @@ class PipeMare(Pipelined):
             yield
             return
         own = dict(run.model.named_parameters())
-        newest = {name: each.detach().clone() for name, each in own.items()}
+        newest = {name: value.detach().clone() for name, value in own.items()}
         for name, delta in self.deltas.items():
             own[name].data.copy_(corrected(newest[name], delta, self.tau(op.stage)))
         self.estimated()
         try:
             yield
         finally:
-            for name, each in own.items():
-                each.data.copy_(newest[name])
+            for name, value in own.items():
+                value.data.copy_(newest[name])
 
     def optimize(self, run: Run) -> None:
         tau = self.tau(run.rank)
@@ -131,8 +131,8 @@ class PipeMare(Pipelined):
             for group in run.optimizer.param_groups:
                 group["lr"] *= rescheduled(self.tau(group["stage"]), run.step, self.annealed * run.recipe.steps)
             self.slowed()
-        trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
-        before = {name: each.detach().clone() for name, each in trained.items()} if self.correct else {}
+        trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
+        before = {name: parameter.detach().clone() for name, parameter in trained.items()} if self.correct else {}
         super().optimize(run)
         for name, old in before.items():
             delta = self.deltas.get(name, torch.zeros_like(old))

@@ -89,9 +89,9 @@ def all_gather_flat(flat: Tensor, shard: Tensor, group: ProcessGroup) -> None:
 
 def padded(tensors: list[Tensor], multiple: int) -> Tensor:
     """The tensors end to end, flat, with zeros up to a multiple of ``multiple`` elements: what ranks can divide."""
-    total = sum(each.numel() for each in tensors)
+    total = sum(tensor.numel() for tensor in tensors)
     filling = tensors[0].new_zeros(-total % multiple)
-    return torch.cat([*(each.reshape(-1) for each in tensors), filling])
+    return torch.cat([*(tensor.reshape(-1) for tensor in tensors), filling])
 
 
 def _pieces(flat: Tensor, ranks: int) -> list[tuple[int, int]]:

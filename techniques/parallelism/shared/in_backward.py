@@ -35,15 +35,17 @@ class InBackward(Generic[B]):
         self, buckets: Sequence[B], held_by: Callable[[B], Sequence[nn.Parameter]], begin: Callable[[B], End]
     ) -> None:
         self._buckets, self._begin = list(buckets), begin
-        self._needs = [{id(each) for each in held_by(bucket)} for bucket in self._buckets]
+        self._needs = [{id(parameter) for parameter in held_by(bucket)} for bucket in self._buckets]
         self._of: dict[int, list[int]] = {}
         parameters: dict[int, nn.Parameter] = {}
         for index, bucket in enumerate(self._buckets):
-            for each in held_by(bucket):
-                parameters[id(each)] = each
-                self._of.setdefault(id(each), []).append(index)
+            for parameter in held_by(bucket):
+                parameters[id(parameter)] = parameter
+                self._of.setdefault(id(parameter), []).append(index)
         self._of = {key: sorted(set(indices)) for key, indices in self._of.items()}
-        self._handles = [each.register_post_accumulate_grad_hook(self._arrived) for each in parameters.values()]
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in parameters.values()
+        ]
         self._flying: deque[End] = deque()
         self._passing = False
 
@@ -55,7 +57,7 @@ class InBackward(Generic[B]):
     def _arrived(self, parameter: nn.Parameter) -> None:
         if not self._passing:
             self._passing, self._next = True, 0
-            self._missing = [len(each) for each in self._needs]
+            self._missing = [len(need) for need in self._needs]
             Variable._execution_engine.queue_callback(self._end)
         for index in self._of[id(parameter)]:
             self._missing[index] -= 1

@@ -37,7 +37,7 @@ def synchronous(recording: Recording, micro_batches: int) -> dict[str, float]:
     return {
         **holdings(recording),
         **order(recording, recording.trace, micro_batches),
-        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+        "gradient_roundings": max(gradient_roundings(recording, trace) for trace in recording.traces),
     }
 
 
@@ -68,8 +68,8 @@ def of_all(recording: Recording, own: Any) -> list[Any]:
 def joined_values(recording: Recording, own: Values) -> dict[str, Tensor]:
     """The parameters of all ranks, float64; of one that several have, the first's."""
     found: dict[str, Tensor] = {}
-    for each in of_all(recording, {name: value.detach().double() for name, value in own.items()}):
-        found = each | found
+    for of_rank in of_all(recording, {name: value.detach().double() for name, value in own.items()}):
+        found = of_rank | found
     return found
 
 
@@ -78,20 +78,20 @@ def holdings(recording: Recording) -> dict[str, float]:
     in which two ranks that hold a parameter differ, as the run is now; ``not_evaluated``: values of the ranks' that the
     evaluated model has not."""
     run = recording.run
-    every = of_all(recording, {name: each.detach().clone() for name, each in run.model.named_parameters()})
+    every = of_all(recording, {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()})
     plain = dict(plain_model(recording).named_parameters())
     holders = {name: [own[name] for own in every if name in own] for name in plain}
-    total = sum(each.numel() for each in plain.values())
+    total = sum(value.numel() for value in plain.values())
     seen = dict(run.technique.evaluated(run.model, run).named_parameters())
     first = {name: own[0] for name, own in holders.items() if own}
     return {
         "not_evaluated": sum(
-            int((each != seen[name]).sum()) if name in seen else each.numel() for name, each in first.items()
+            int((value != seen[name]).sum()) if name in seen else value.numel() for name, value in first.items()
         ),
         "ranks": run.world_size,
-        "held_by_none": sum(each.numel() for name, each in plain.items() if not holders[name]),
-        "held_by_several": sum(each.numel() for name, each in plain.items() if len(holders[name]) > 1) / total,
-        "unequal": sum(int((own != each[0]).sum()) for each in holders.values() for own in each[1:]),
+        "held_by_none": sum(value.numel() for name, value in plain.items() if not holders[name]),
+        "held_by_several": sum(value.numel() for name, value in plain.items() if len(holders[name]) > 1) / total,
+        "unequal": sum(int((own != holder[0]).sum()) for holder in holders.values() for own in holder[1:]),
     }
 
 
@@ -112,7 +112,7 @@ def gradient_roundings(recording: Recording, trace: Trace, at: Values | None = N
     plain = filled(plain_model(recording), weights)
     expected = gradients_of(recording, replace(trace, batch=whole_batch(recording, trace)), plain)
     made = added_up(recording, trace)
-    expected = {name: each for name, each in expected.items() if name in made}
+    expected = {name: gradient for name, gradient in expected.items() if name in made}
     stages = [sorted(expected)] if at is None else of_all(recording, sorted(trace.update.before.gradients))
     clipped: dict[str, Tensor] = {}
     for names in stages:
@@ -125,8 +125,8 @@ def gradient_roundings(recording: Recording, trace: Trace, at: Values | None = N
 def added_up(recording: Recording, trace: Trace) -> dict[str, Tensor]:
     """The sum over a step's backward passes and over ranks, float64."""
     own: dict[str, Tensor] = {}
-    for each in trace.of("backward"):
-        for name, gradient in each.gradients.items():
+    for pass_ in trace.of("backward"):
+        for name, gradient in pass_.gradients.items():
             own[name] = own[name] + gradient.double() if name in own else gradient.double()
     total: dict[str, Tensor] = {}
     for every in of_all(recording, own):
@@ -140,7 +140,7 @@ def added_up(recording: Recording, trace: Trace) -> dict[str, Tensor]:
 
 def passes(traces: Sequence[Trace]) -> list[tuple[int, Pass]]:
     """The passes of several steps, each with its step."""
-    return [(trace.step, each) for trace in traces for each in trace.passes]
+    return [(trace.step, pass_) for trace in traces for pass_ in trace.passes]
 
 
 def recomputed(trace: Trace) -> int:
@@ -184,7 +184,7 @@ def bubble(kinds: Sequence[Sequence[str]]) -> float:
 def order(recording: Recording, trace: Trace, micro_batches: int) -> dict[str, float]:
     """``recomputed``: forward passes that every rank makes a second time; ``under_way_first``, ``under_way_last``:
     micro-batches at once on the first rank and on the last; ``bubble`` of a step that begins and ends empty."""
-    own = without_repetition([each.kind for each in trace.passes], micro_batches)
+    own = without_repetition([pass_.kind for pass_ in trace.passes], micro_batches)
     every = of_all(recording, own)
     again = of_all(recording, recomputed(trace))
     return {
@@ -200,7 +200,7 @@ def order(recording: Recording, trace: Trace, micro_batches: int) -> dict[str, f
 
 def same_weights(one: Values, other: Values) -> bool:
     """To the bit."""
-    return all(torch.equal(each, other[name]) for name, each in one.items())
+    return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def version_of(weights: Values, traces: Sequence[Trace]) -> int:
@@ -215,24 +215,24 @@ def lateness(recording: Recording, count: int = 1) -> dict[str, float]:
     ``late_..._last`` of the last. ``mismatch``: backward passes of all steps and ranks that do not have their forward
     pass's weights. ``count`` micro-batches a step."""
     traces = recording.traces
-    forward = [each for _, each in passes(traces) if each.kind == "forward"]
-    backward = [each for _, each in passes(traces) if each.kind == "backward"]
+    forward = [pass_ for _, pass_ in passes(traces) if pass_.kind == "forward"]
+    backward = [pass_ for _, pass_ in passes(traces) if pass_.kind == "backward"]
     last = (len(traces) - 1) * count
     newest = len(traces) - 1
-    late = [newest - version_of(each[last].parameters, traces) for each in (forward, backward)]
+    late = [newest - version_of(side[last].parameters, traces) for side in (forward, backward)]
     pairs = zip(forward, backward, strict=False)  # micro-batches that are still under way have no second pass
     every = of_all(recording, (late, sum(not same_weights(f.parameters, b.parameters) for f, b in pairs)))
     return {
         "late_forward_first": every[0][0][0], "late_backward_first": every[0][0][1],
         "late_forward_last": every[-1][0][0], "late_backward_last": every[-1][0][1],
-        "mismatch": sum(each for _, each in every),
+        "mismatch": sum(mismatch for _, mismatch in every),
     }  # fmt: skip
 
 
 def steady_order(recording: Recording) -> dict[str, float]:
     """``under_way_first``, ``under_way_last``: as of :func:`order`, over all recorded steps; ``alternates``: whether
     after its first forward passes every rank makes one pass of each kind in turn, without a flush between steps."""
-    kinds = [each.kind for _, each in passes(recording.traces)]
+    kinds = [pass_.kind for _, pass_ in passes(recording.traces)]
     every = of_all(recording, kinds)
     turns = []
     for own in every:
@@ -247,5 +247,5 @@ def steady_order(recording: Recording) -> dict[str, float]:
 
 def copies(recording: Recording, beside: Sequence[Tensor]) -> list[float]:
     """How many copies of its stage's weights each rank has, by their values: those in the model, and those beside."""
-    whole = sum(each.numel() for each in recording.run.model.parameters())
-    return of_all(recording, 1 + sum(each.numel() for each in beside) / whole)
+    whole = sum(parameter.numel() for parameter in recording.run.model.parameters())
+    return of_all(recording, 1 + sum(tensor.numel() for tensor in beside) / whole)

@@ -67,7 +67,7 @@ class Kept:
     def __init__(self, parameters: Mapping[str, Tensor], items: Sequence[Any] = ()) -> None:
         self.parameters, self.saved = parameters, list(items)
         self.items: list[Any] = []
-        self._names = {each.untyped_storage()._cdata: name for name, each in parameters.items()}
+        self._names = {parameter.untyped_storage()._cdata: name for name, parameter in parameters.items()}
 
     def keep(self, tensor: Tensor) -> int:
         name = self._names.get(tensor.untyped_storage()._cdata)
@@ -174,7 +174,7 @@ class Pipelined(Technique):
             return None
         if len(ranks) == mesh.size():
             return mesh.get_group()
-        own = dist.new_group([dist.get_global_rank(mesh.get_group(), each) for each in ranks])
+        own = dist.new_group([dist.get_global_rank(mesh.get_group(), rank) for rank in ranks])
         return own if isinstance(own, ProcessGroup) else None  # a rank outside of it gets no group
 
     @cached_property
@@ -203,7 +203,7 @@ class Pipelined(Technique):
         ops = program[run.rank]
         run.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros(SCALAR.size, dtype=SCALAR.dtype, device=run.device)
-        for rank in (each for each in self._with_the_loss if each != run.rank):
+        for rank in (rank for rank in self._with_the_loss if rank != run.rank):
             self.mail.expect(Letter("loss", rank, run.step), rank, SCALAR)
         for at, op in enumerate(ops):
             for following in ops[at : at + AHEAD]:
@@ -217,7 +217,7 @@ class Pipelined(Technique):
         self._expect_what_is_sent(run, program)
         run.loss = self._shared(run, loss)
         self.mail.flush()
-        self.batches = {number: each for number, each in self.batches.items() if number > run.step}
+        self.batches = {number: batch for number, batch in self.batches.items() if number > run.step}
 
     def _forward(self, run: Run, op: PipelineOp) -> None:
         hidden = self.mail.take(Letter("forward", op.stage - 1, op.micro)).requires_grad_() if op.stage else None
@@ -269,18 +269,20 @@ class Pipelined(Technique):
     def _again(self, run: Run, op: PipelineOp, flight: Flight) -> Tensor:
         """The forward pass with its graph, for a micro-batch of which its input was kept; statistics count it once."""
         assert flight.random is not None
-        kept = [(each, each.clone()) for each in run.model.buffers()]
+        kept = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with replayed(flight.random):
             output = self._stage(run, op, flight.hidden)
-        for each, values in kept:
-            if not torch.equal(each, values):  # the graph may hold the others, which stay as they are
-                each.copy_(values)
+        for buffer, values in kept:
+            if not torch.equal(buffer, values):  # the graph may hold the others, which stay as they are
+                buffer.copy_(values)
         return output
 
     def _update(self, run: Run, op: PipelineOp) -> None:
         later = self.plan.step(run.step + 1)[run.rank]
-        under_way = {(each.stage, each.micro) for each in later if each.kind == "backward"} | self.flights.keys()
-        wanted = {each.version for each in later if each.kind != "update"}
+        under_way = {
+            (instruction.stage, instruction.micro) for instruction in later if instruction.kind == "backward"
+        } | self.flights.keys()
+        wanted = {instruction.version for instruction in later if instruction.kind != "update"}
         wanted |= {self._version_of_backward(run, stage, micro) for stage, micro in under_way}
         self.weights.begin_update(wanted)
         self._add_up(run)
@@ -301,8 +303,8 @@ class Pipelined(Technique):
         if number not in self.batches:
             count = run.recipe.batch_size
             batch, _ = run.data.batch(mixed_seed(run.seed, 2), number * count, count)
-            self.batches[number] = {name: each.to(run.device) for name, each in batch.items()}
-        return {name: each.chunk(self.plan.micro_batches)[place] for name, each in self.batches[number].items()}
+            self.batches[number] = {name: tensor.to(run.device) for name, tensor in batch.items()}
+        return {name: batch.chunk(self.plan.micro_batches)[place] for name, batch in self.batches[number].items()}
 
     # messages ---------------------------------------------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class Pipelined(Technique):
     def _expect_what_is_sent(self, run: Run, program: Program) -> None:
         """What others have sent in this step, for operations of a later one."""
         taken = {self._needed(op) for op in program[run.rank]}
-        for op in (each for ops in program for each in ops if each.kind != "update"):
+        for op in (operator for ops in program for operator in ops if operator.kind != "update"):
             to = op.stage + (1 if op.kind == "forward" else -1)
             mine = 0 <= to <= self.stages.last and self.plan.place(to, op.micro) == run.rank
             if mine and (letter := Letter(op.kind, op.stage, op.micro)) not in taken:
@@ -332,7 +334,7 @@ class Pipelined(Technique):
         """The loss of the batch on all ranks: the sum of what the ranks with a last stage have."""
         holders = self._with_the_loss
         if run.rank in holders:
-            for rank in (each for each in range(run.world_size) if each != run.rank):
+            for rank in (rank for rank in range(run.world_size) if rank != run.rank):
                 self.mail.send(Letter("loss", run.rank, run.step), rank, own)
         parts = [own if rank == run.rank else self.mail.take(Letter("loss", rank, run.step)) for rank in holders]
         return torch.stack(parts).sum()
@@ -346,11 +348,11 @@ class Pipelined(Technique):
             if group is None or run.rank not in ranks:
                 continue
             shared = [own[name] for name, holders in self._holders.items() if holders == ranks and name in own]
-            shared = [each for each in shared if each.grad is not None]
-            flat = torch.cat([each.grad.flatten() for each in shared if each.grad is not None])
+            shared = [tensor for tensor in shared if tensor.grad is not None]
+            flat = torch.cat([tensor.grad.flatten() for tensor in shared if tensor.grad is not None])
             dist.all_reduce(flat, group=group)
-            for each, gradient in zip(shared, flat.split([each.numel() for each in shared]), strict=True):
-                each.grad = gradient.view_as(each).clone()
+            for tensor, gradient in zip(shared, flat.split([tensor.numel() for tensor in shared]), strict=True):
+                tensor.grad = gradient.view_as(tensor).clone()
 
     def _clip(self, run: Run, limit: float) -> None:
         """By the norm over all stages, each parameter once, in the order in which one process has them."""
@@ -359,7 +361,7 @@ class Pipelined(Technique):
             return
         own = dict(run.model.named_parameters())
         names = sorted(
-            (name for name, each in self.stages.skeleton.named_parameters() if each.requires_grad),
+            (name for name, parameter in self.stages.skeleton.named_parameters() if parameter.requires_grad),
             key=lambda name: self.stages.skeleton.get_parameter(name).ndim < 2,
         )
         norms = torch.zeros(2, len(names), device=run.device)
@@ -371,7 +373,7 @@ class Pipelined(Technique):
             norms[0] if isinstance(norms, FakeTensor) else norms[0][norms[1] > 0]
         )  # a fake one has no value to ask for
         total = torch.linalg.vector_norm(there)
-        nn.utils.clip_grads_with_norm_([each for each in own.values() if each.grad is not None], limit, total)
+        nn.utils.clip_grads_with_norm_([value for value in own.values() if value.grad is not None], limit, total)
 
     def _clip_stage(self, run: Run, limit: float) -> None:
         """By the norm of the own stage, since one over all would wait for the slowest; stages that hold a parameter in
@@ -383,11 +385,11 @@ class Pipelined(Technique):
         if group is None:
             run.clip_gradients(limit)
             return
-        own = {name: each.grad for name, each in run.model.named_parameters() if each.grad is not None}
-        norms = [torch.linalg.vector_norm(each) for name, each in own.items() if self._holders[name][0] == run.rank]
+        own = {name: parameter.grad for name, parameter in run.model.named_parameters() if parameter.grad is not None}
+        norms = [torch.linalg.vector_norm(value) for name, value in own.items() if self._holders[name][0] == run.rank]
         squared = torch.stack(norms).square().sum() if norms else torch.zeros((), device=run.device)
         dist.all_reduce(squared, group=group)
-        trained = [each for each in run.model.parameters() if each.grad is not None]
+        trained = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
         nn.utils.clip_grads_with_norm_(trained, limit, squared.sqrt())
 
     # evaluation ------------------------------------------------------------------------------------------------------
@@ -428,14 +430,14 @@ class Pipelined(Technique):
         """Once the model has its weights again: the passes under way are made anew, and autograd gets what it kept."""
         self.weights.restore(self.resumed["versions"])
         self.mail.put_back(self.resumed["waiting"])
-        for each in self.resumed["flights"]:
-            hidden = each["hidden"]
+        for flow in self.resumed["flights"]:
+            hidden = flow["hidden"]
             if hidden is not None:
                 hidden = hidden.detach().requires_grad_()
-            flight = Flight(hidden, None, each["loss"])
-            flight.kept = Kept(dict(run.model.named_parameters()), each["kept"])
+            flight = Flight(hidden, None, flow["loss"])
+            flight.kept = Kept(dict(run.model.named_parameters()), flow["kept"])
             with unchanged_randomness(run.device), flight.kept.hooks:
-                op = PipelineOp("forward", each["stage"], each["micro"], 0)
+                op = PipelineOp("forward", flow["stage"], flow["micro"], 0)
                 flight.output = self._stage(run, op, hidden)
-            self.flights[each["stage"], each["micro"]] = flight
+            self.flights[flow["stage"], flow["micro"]] = flight
         self.resumed = {}

@@ -20,13 +20,13 @@ def partition(recording: Recording) -> dict[str, float]:
     step of more ranks than one moved, or of none; ``update_roundings``: of the steps from AdamW's with the ranks' mean
     gradient."""
     run, trace = recording.run, recording.trace
-    parameters = sum(each.numel() for each in run.model.parameters() if each.requires_grad)
-    states = [each for state in run.optimizer.state.values() for each in state.values() if torch.is_tensor(each)]
+    parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
+    states = [value for state in run.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     movers = summed(recording, _moved(trace, trace.update.before.parameters, trace.update.after.parameters).int())
     moved = _moved(trace, trace.before.parameters, trace.after.parameters)
     return {
         "unequal": unequal(recording),
-        "state_share": sum(each.numel() for each in states if each.numel() > 1) / (MOMENTS * parameters),
+        "state_share": sum(state.numel() for state in states if state.numel() > 1) / (MOMENTS * parameters),
         "by_several": int((movers > 1).sum()),
         "by_none": int((moved & (movers == 0)).sum()),
         "update_roundings": update_roundings(recording, recording.traces),

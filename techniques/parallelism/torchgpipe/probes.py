@@ -22,7 +22,7 @@ def probes(recording: Recording, own: TorchGPipe) -> Mapping[str, float]:
     micro-batch of which nothing is made twice comes back first, on every rank."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
-    mirrored = [_last_first(each) for each in of_all(recording, [each.kind for each in recording.trace.passes])]
+    mirrored = [_last_first(kinds) for kinds in of_all(recording, [pass_.kind for pass_ in recording.trace.passes])]
     return {
         **synchronous(recording, own.micro_batches),
         "last_first": all(mirrored),

@@ -85,8 +85,10 @@ class Division:
     def whole(self, model: nn.Module, gather: Gather) -> nn.Module:
         """A whole model of its own, of the ranks' parts; every rank calls it."""
         values = {
-            name: self.cuts[name].joined(gather(each.detach())) if name in self.cuts else each.detach().clone()
-            for name, each in model.named_parameters()
+            name: self.cuts[name].joined(gather(parameter.detach()))
+            if name in self.cuts
+            else parameter.detach().clone()
+            for name, parameter in model.named_parameters()
         }
         joined = copy.deepcopy(self.skeleton)
         replace_parameters(joined, values)
@@ -126,7 +128,12 @@ def _cuts(model: nn.Module, units: Units, ranks: int) -> Iterator[tuple[str, Cut
 
 
 def _check_unshared(model: nn.Module, cuts: dict[str, Cut]) -> None:
-    holders = [id(each) for module in model.modules() for each in module._parameters.values() if each is not None]
+    holders = [
+        id(parameter)
+        for module in model.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    ]
     for name in cuts:
         if holders.count(id(model.get_parameter(name))) > 1:
             raise ValueError(f"{name} is shared by several layers, which ranks cannot divide: use a model without")

@@ -46,23 +46,23 @@ def probes(recording: Recording, own: TensorParallel) -> Mapping[str, float]:
         "ranks": recording.run.world_size,
         **holdings(recording, plain),
         **one_more_pass(recording),
-        "gradient_roundings": max(gradient_roundings(recording, each) for each in recording.traces),
+        "gradient_roundings": max(gradient_roundings(recording, trace) for trace in recording.traces),
     }
 
 
 def joined(recording: Recording, plain: nn.Module, own: Values) -> dict[str, Tensor]:
     """The whole parameters, float64, of what the ranks have of them."""
-    every = of_all(recording, {name: each.detach().double() for name, each in own.items()})
+    every = of_all(recording, {name: value.detach().double() for name, value in own.items()})
     lists = _lists(anatomy(plain))
-    shapes = {name: each.shape for name, each in plain.named_parameters()}
-    return {name: _joined([each[name] for each in every], shapes[name], lists.get(name, 1)) for name in every[0]}
+    shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
+    return {name: _joined([values[name] for values in every], shapes[name], lists.get(name, 1)) for name in every[0]}
 
 
 def _joined(parts: list[Tensor], shape: torch.Size, lists: int) -> Tensor:
     cut = [at for at, size in enumerate(shape) if parts[0].shape[at] != size]
     if not cut:
         return parts[0]
-    rows = [each.unflatten(cut[0], (lists, -1)) for each in parts]
+    rows = [part.unflatten(cut[0], (lists, -1)) for part in parts]
     return torch.cat(rows, cut[0] + 1).flatten(cut[0], cut[0] + 1)
 
 
@@ -83,24 +83,26 @@ def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
     layers = anatomy(plain).linears
     matrices = [f"{part.path}.weight" for part in layers]
     total = sum(whole[name].numel() for name in matrices)
-    moments = [each for name in matrices for each in run.optimizer.state[own[name]].values() if each.numel() > 1]
+    moments = [value for name in matrices for value in run.optimizer.state[own[name]].values() if value.numel() > 1]
     alike = [name for name in whole if own[name].shape == whole[name].shape]
     every = of_all(recording, {name: own[name].detach().clone() for name in alike})
     seen = dict(run.technique.evaluated(run.model, run).named_parameters())
     truth = joined(recording, plain, own)
     start = joined(recording, plain, recording.traces[0].before.parameters)
-    told = {id(each) for group in run.optimizer.param_groups if group.get("sharded") for each in group["params"]}
+    told = {
+        id(parameter) for group in run.optimizer.param_groups if group.get("sharded") for parameter in group["params"]
+    }
     inside = {f"{part.path}.{name}" for part in layers for name in ("weight", "bias")}
     return {
         "matrix_share": sum(own[name].numel() for name in matrices) / total,
-        "state_share": sum(each.numel() for each in moments) / (2 * total),
+        "state_share": sum(moment.numel() for moment in moments) / (2 * total),
         "cut_outside": sum(whole[name].numel() - own[name].numel() for name in whole if name not in inside),
-        "unequal": sum(int((each[name] != every[0][name]).sum()) for each in every for name in alike),
-        "other_start": sum(int((start[name] != each).sum()) for name, each in whole.items()),
-        "unsaid": sum(own[name].shape != each.shape and id(own[name]) not in told for name, each in whole.items()),
+        "unequal": sum(int((values[name] != every[0][name]).sum()) for values in every for name in alike),
+        "other_start": sum(int((start[name] != value).sum()) for name, value in whole.items()),
+        "unsaid": sum(own[name].shape != value.shape and id(own[name]) not in told for name, value in whole.items()),
         "not_evaluated": sum(
-            int((truth[name] != seen[name]).sum()) if seen[name].shape == each.shape else each.numel()
-            for name, each in whole.items()
+            int((truth[name] != seen[name]).sum()) if seen[name].shape == value.shape else value.numel()
+            for name, value in whole.items()
         ),
     }
 
@@ -114,10 +116,10 @@ def gradient_roundings(recording: Recording, trace: Trace) -> float:
     expected = gradients_of(recording, replace(trace, batch=whole_batch(recording, trace)), plain)
     made = joined(recording, plain, trace.of("backward")[0].gradients)
     got = joined(recording, plain, trace.update.before.gradients)
-    expected = {name: each for name, each in expected.items() if name in made}
-    norm = torch.cat([each.flatten() for each in expected.values()]).norm().item()
+    expected = {name: gradient for name, gradient in expected.items() if name in made}
+    norm = torch.cat([gradient.flatten() for gradient in expected.values()]).norm().item()
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-    return max(apart(made, expected), apart(got, {name: factor * each for name, each in expected.items()}))
+    return max(apart(made, expected), apart(got, {name: factor * gradient for name, gradient in expected.items()}))
 
 
 class Collectives(TorchDispatchMode):
@@ -163,15 +165,15 @@ def one_more_pass(recording: Recording) -> dict[str, float]:
         hook.remove()
     run.optimizer.zero_grad(set_to_none=True)
     layers = len(parts.every_block)
-    reductions = {name: each.count.pop("allreduce_", 0) / layers for name, each in counts.items()}
+    reductions = {name: count.count.pop("allreduce_", 0) / layers for name, count in counts.items()}
     states = list(zip(*of_all(recording, list(zip(inside, outside, strict=True))), strict=True))
     return {
-        **{f"{name}_reductions": each for name, each in reductions.items()},
-        "other": sum(sum(each.count.values()) for each in counts.values()),
+        **{f"{name}_reductions": reduction for name, reduction in reductions.items()},
+        "other": sum(sum(count.count.values()) for count in counts.values()),
         "volume": sent.bytes_by_collective["allreduce_"] / (2 * sum(sizes)) if sizes else 0.0,
         "loss_roundings": _loss_roundings(recording, whole, loss),
-        "same_inside": sum(len({own for own, _ in each}) < run.world_size for each in states),
-        "other_outside": sum(len({own for _, own in each}) > 1 for each in states),
+        "same_inside": sum(len({own for own, _ in state}) < run.world_size for state in states),
+        "other_outside": sum(len({own for _, own in state}) > 1 for state in states),
     }
 
 

@@ -185,7 +185,7 @@ class TensorParallel(Technique):
         """Raises ValueError where a replicated parameter is used between f and g, of whose gradient a rank has a part
         alone (a norm of queries and keys, a table of relative positions)."""
         assert self.run is not None and self.division is not None
-        names = {id(each): name for name, each in model.named_parameters()}
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
         inside: set[str] = set()
 
         def note(layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -204,7 +204,11 @@ class TensorParallel(Technique):
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         cut = self._cut(run.model)
         parts = (
-            {**group, "params": [each for each in group["params"] if (id(each) in cut) is sharded], "sharded": sharded}
+            {
+                **group,
+                "params": [parameter for parameter in group["params"] if (id(parameter) in cut) is sharded],
+                "sharded": sharded,
+            }
             for group in groups
             for sharded in (True, False)
         )
@@ -212,7 +216,7 @@ class TensorParallel(Technique):
 
     def _cut(self, model: nn.Module) -> set[int]:
         cuts = self.division.cuts if self.division is not None else {}
-        return {id(each) for name, each in model.named_parameters() if name in cuts}
+        return {id(parameter) for name, parameter in model.named_parameters() if name in cuts}
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         reductions = {f"reduces in region {region.number}": region.reduced for region in self.regions}
@@ -233,15 +237,15 @@ class TensorParallel(Technique):
 
     def _whole_batch(self, run: Run) -> Batch:
         batch, run.indices = run.data.batch(mixed_seed(run.seed, 2), run.position, run.recipe.batch_size)
-        return {name: each.to(run.device) for name, each in batch.items()}
+        return {name: tensor.to(run.device) for name, tensor in batch.items()}
 
     def _clip(self, run: Run, limit: float) -> None:
         """By the norm over all ranks, in which what is replicated counts once."""
         cut = self._cut(run.model)
-        trained = [each for each in run.model.parameters() if each.grad is not None]
-        squared = _square([each for each in trained if id(each) in cut])
+        trained = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
+        squared = _square([parameter for parameter in trained if id(parameter) in cut])
         dist.all_reduce(squared, group=run.group)
-        norm = (squared + _square([each for each in trained if id(each) not in cut])).sqrt()
+        norm = (squared + _square([parameter for parameter in trained if id(parameter) not in cut])).sqrt()
         nn.utils.clip_grads_with_norm_(trained, limit, norm)
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
@@ -272,4 +276,4 @@ def leaves_up_to_f(x: Tensor) -> list[Tensor]:
 
 
 def _square(parameters: Sequence[nn.Parameter]) -> Tensor:
-    return nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None]).square()
+    return nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]).square()

@@ -30,22 +30,30 @@ def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
         return {"ranks": 1}
     shown = partition(recording)
     run.optimizer.zero_grad(set_to_none=True)
-    trained = [each for each in run.model.parameters() if each.requires_grad]
+    trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
     own_gradients: dict[int, Tensor] = {}
-    hooks = [each.register_hook(lambda it, at=at: own_gradients.update({at: it})) for at, each in enumerate(trained)]
+    hooks = [
+        parameter.register_hook(lambda it, at=at: own_gradients.update({at: it}))
+        for at, parameter in enumerate(trained)
+    ]
     run.backward(run.forward(recording.trace.batch))
     for hook in hooks:
         hook.remove()
     mean = [summed(recording, own_gradients[at].double()) / run.world_size for at in sorted(own_gradients)]
-    held = [each.grad for group in run.optimizer.param_groups for each in group["params"] if each.grad is not None]
+    held = [
+        parameter.grad
+        for group in run.optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
     kept = {
-        "whole_gradients": sum(each.grad is not None for each in trained),
+        "whole_gradients": sum(parameter.grad is not None for parameter in trained),
         "norm": (summed(recording, _square(held)) / _square(mean)).sqrt().item(),
-        "gradient_share": sum(each.numel() for each in held) / sum(each.numel() for each in trained),
+        "gradient_share": sum(tensor.numel() for tensor in held) / sum(parameter.numel() for parameter in trained),
     }
     run.optimizer.zero_grad(set_to_none=True)
     return {"ranks": run.world_size, **shown, **kept}
 
 
 def _square(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([each.detach().double().square().sum() for each in tensors]).sum()
+    return torch.stack([tensor.detach().double().square().sum() for tensor in tensors]).sum()

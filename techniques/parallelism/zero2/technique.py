@@ -35,7 +35,7 @@ class Zero2(FlatShards):
         if self.reduction is not None:  # of a model that has been grown meanwhile
             self.reduction.remove()
         shards = super().parameters(groups, run)
-        place = {id(each): number for number, each in enumerate(run.model.parameters())}
+        place = {id(parameter): number for number, parameter in enumerate(run.model.parameters())}
 
         def first(bucket: Bucket) -> int:
             return min((place[id(parameter)] for parameter, *_ in bucket.pieces), default=0)

@@ -34,18 +34,21 @@ def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}
-    trained = {name: each for name, each in run.model.named_parameters() if each.requires_grad}
+    trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     before, random = whole(trained), RandomState.now(run.device)
     batch, _ = run.next_batch()
     run.optimizer.zero_grad(set_to_none=True)
     gathered = _most_gathered(run, batch)
-    gradients = whole({name: each.grad for name, each in trained.items() if each.grad is not None})
-    count = sum(each.numel() for each in trained.values())
-    moments = [each for state in run.optimizer.state.values() for each in state.values() if each.numel() > 1]
+    gradients = whole({name: parameter.grad for name, parameter in trained.items() if parameter.grad is not None})
+    count = sum(parameter.numel() for parameter in trained.values())
+    moments = [value for state in run.optimizer.state.values() for value in state.values() if value.numel() > 1]
     shares = {
-        "share": sum(local(each).numel() for each in trained.values()) / count,
-        "gradient_share": sum(local(each.grad).numel() for each in trained.values() if each.grad is not None) / count,
-        "state_share": sum(local(each).numel() for each in moments) / (2 * count),
+        "share": sum(local(parameter).numel() for parameter in trained.values()) / count,
+        "gradient_share": sum(
+            local(parameter.grad).numel() for parameter in trained.values() if parameter.grad is not None
+        )
+        / count,
+        "state_share": sum(local(moment).numel() for moment in moments) / (2 * count),
     }
     with replayed(random):
         expected = _mean_gradients(recording, before, batch)
@@ -56,8 +59,8 @@ def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
 
 def whole(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Of all ranks' parts, float64."""
-    full = {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()}
-    return {name: each.detach().double().clone() for name, each in full.items()}
+    full = {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
+    return {name: value.detach().double().clone() for name, value in full.items()}
 
 
 def _most_gathered(run: Run, batch: Batch) -> int:
@@ -67,9 +70,9 @@ def _most_gathered(run: Run, batch: Batch) -> int:
 
     def count(*_: object) -> None:
         nonlocal most
-        most = max(most, sum(not isinstance(next(each.parameters()), DTensor) for each in blocks))
+        most = max(most, sum(not isinstance(next(block.parameters()), DTensor) for block in blocks))
 
-    hooks = [each.register_forward_pre_hook(count) for each in blocks]
+    hooks = [block.register_forward_pre_hook(count) for block in blocks]
     loss = run.forward(batch)
     for hook in hooks:
         hook.remove()
@@ -79,11 +82,15 @@ def _most_gathered(run: Run, batch: Batch) -> int:
 
 def _mean_gradients(recording: Recording, parameters: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
     """Of plain models, each rank's on its own examples."""
-    plain = filled(plain_model(recording), {name: each.float() for name, each in parameters.items()})
+    plain = filled(plain_model(recording), {name: parameter.float() for name, parameter in parameters.items()})
     baseline = recording.run.baseline
     with torch.enable_grad():
         baseline.losses(baseline.forward(plain, batch), batch).mean().backward()
-    own = {name: each.grad for name, each in plain.named_parameters() if name in parameters and each.grad is not None}
+    own = {
+        name: parameter.grad
+        for name, parameter in plain.named_parameters()
+        if name in parameters and parameter.grad is not None
+    }
     return {name: summed(recording, own[name].double()) / recording.run.world_size for name in sorted(own)}
 
 
@@ -92,17 +99,17 @@ def _update_roundings(
 ) -> float:
     """Of the optimizer's step from AdamW's in float64, in float32 roundings of a weight and the learning rate."""
     rate = run.recipe.learning_rate
-    weights = {name: nn.Parameter(each.clone()) for name, each in before.items()}
-    names = {id(each): name for name, each in trained.items()}
+    weights = {name: nn.Parameter(value.clone()) for name, value in before.items()}
+    names = {id(parameter): name for name, parameter in trained.items()}
     groups = []
     for group in run.optimizer.param_groups:
         group["lr"] = rate
-        own = [weights[names[id(each)]] for each in group["params"]]
+        own = [weights[names[id(parameter)]] for parameter in group["params"]]
         groups.append({"params": own, "weight_decay": group["weight_decay"]})
     adamw = torch.optim.AdamW(groups, lr=rate, betas=(run.recipe.beta1, run.recipe.beta2), eps=run.recipe.eps)
-    for name, each in trained.items():
+    for name, parameter in trained.items():
         weights[name].grad = gradients[name]
-        state = whole(run.optimizer.state[each])
+        state = whole(run.optimizer.state[parameter])
         adamw.state[weights[name]] = {**state, "step": state["step"].float()}
     if run.recipe.gradient_clip:
         nn.utils.clip_grad_norm_(weights.values(), run.recipe.gradient_clip)

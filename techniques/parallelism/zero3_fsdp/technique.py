@@ -111,15 +111,15 @@ class Zero3(Technique):
     def sites(self, run: Run) -> Mapping[str, Site]:
         """Raises StackError where another technique evaluates a copy of the model."""
         techniques = run.technique.techniques
-        if copying := [name for name, each in techniques.items() if overrides(each, "evaluated")]:
+        if copying := [name for name, technique in techniques.items() if overrides(technique, "evaluated")]:
             raise StackError(
                 f"zero3_fsdp and {' and '.join(copying)} cannot be stacked: FSDP's modules cannot be copied, and what "
                 "evaluates other weights copies the model; take zero2"
             )
         units: dict[str, Site] = {
-            name or "the model": each
-            for name, each in run.model.named_modules()
-            if isinstance(each, FSDPModule) and isinstance(each, nn.Module)
+            name or "the model": module
+            for name, module in run.model.named_modules()
+            if isinstance(module, FSDPModule) and isinstance(module, nn.Module)
         }
         acts = {"reduces the gradients": self.reduced, "gathers the parameters": self.gathered}
         return {**units, **run.trained_parameters(), **acts}

@@ -253,10 +253,10 @@ class Tables:
 
     def follow(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> None:
         """Makes ``new`` and ``tiles`` those of these matrices."""
-        shapes = [(len(each), len(other)) for each, other in zip(rows, columns, strict=True)]
+        shapes = [(len(row), len(other)) for row, other in zip(rows, columns, strict=True)]
         if shapes == self.shapes and self.tiles.device == rows[0].device:
             return
-        self.shapes, self.new = shapes, [torch.zeros_like(each) for each in (*rows, *columns)]
+        self.shapes, self.new = shapes, [torch.zeros_like(row) for row in (*rows, *columns)]
         counts = (-(-height // ROWS.value) * -(-width // BLOCK) for height, width in shapes)
         self.tiles = torch.tensor(multi_tensor.pack_blocks(counts, 1)).to(rows[0].device)
 
@@ -343,7 +343,7 @@ def _manifest(
     constants = {"DTYPES": (optimizer_parts.DTYPES[dtype],) * 2, "BLOCK": STRETCH, "PIECE": optimizer_parts.PIECE}
     constants |= {} if scaled else dict.fromkeys(optimizer_parts.SCALARS)
     constants |= {} if stochastic else {"seed": None}
-    constants = {name: each for name, each in constants.items() if name in kernel.arg_names}
+    constants = {name: constant for name, constant in constants.items() if name in kernel.arg_names}
     types = optimizer_parts.ARGUMENTS | dict.fromkeys(("tiles", "code_table", "scale_table", "largest"), "*i64")
     types |= {"first_map": "*i32", "seed": "*i32", "step_size": "*fp32", "inverse_root_correction": "*fp32"}
     signature = {name: types.get(name, "fp32") for name in kernel.arg_names if name not in constants}

@@ -55,7 +55,7 @@ class AdamW4bit(LowBitAdamW):
         from techniques.precision.adam4bit_rank1 import kernel
 
         beta1, beta2 = group["betas"]
-        states = [moments(self.state[each], value) for each, value in zip(parameters, values, strict=True)]
+        states = [moments(self.state[parameter], value) for parameter, value in zip(parameters, values, strict=True)]
         kernel.adam4bit_step(
             values, gradients, list(map(list, zip(*states))), self.tables(parameters, kernel.Tables),
             step=self.step_of(parameters), lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],

@@ -36,7 +36,7 @@ def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator,
     inputs["first_codes"] = [packed(codes) for codes, _ in first]
     inputs["first_scales"] = [scales for _, scales in first]
     inputs["second_codes"] = [packed(codes) for codes, _, _ in second]
-    inputs["second_rows"], inputs["second_columns"] = ([each[at] for each in second] for at in (1, 2))
+    inputs["second_rows"], inputs["second_columns"] = ([moment[at] for moment in second] for at in (1, 2))
     return inputs
 
 
@@ -71,7 +71,9 @@ def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]
 
 def matrices(inputs: Inputs) -> list[torch.nn.Parameter]:
     names = "parameters", "gradients"
-    return with_gradients({name: [each.view(-1, width_of(len(each))) for each in inputs[name]] for name in names})
+    return with_gradients(
+        {name: [operand.view(-1, width_of(len(operand))) for operand in inputs[name]] for name in names}
+    )
 
 
 def by_torch(inputs: Inputs) -> Callable[[], object]:

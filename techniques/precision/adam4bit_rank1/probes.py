@@ -50,7 +50,7 @@ def probes(recording: Recording, own: Adam4bit) -> Mapping[str, float]:
             off(state["second_rows"], matrix.amax(1), matrix.amax(1)),
             off(state["second_columns"], matrix.amax(0), matrix.amax(0)),
         )
-        held = sum(each.nbytes for name, each in state.items() if name.startswith(("first_", "second_")))
+        held = sum(value.nbytes for name, value in state.items() if name.startswith(("first_", "second_")))
         least = 2 * math.ceil(count / 2) + 4 * (math.ceil(count / GROUP) + sum(matrix.shape))
         return {
             "not_nearest": wrong,

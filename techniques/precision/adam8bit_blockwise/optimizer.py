@@ -60,7 +60,9 @@ class AdamW8bit(LowBitAdamW):
         from techniques.precision.adam8bit_blockwise import kernel
 
         block, (beta1, beta2) = group["block"], group["betas"]
-        states = [moments(self.state[each], value, block) for each, value in zip(parameters, values, strict=True)]
+        states = [
+            moments(self.state[parameter], value, block) for parameter, value in zip(parameters, values, strict=True)
+        ]
         kernel.adam8bit_step(
             values, gradients, list(map(list, zip(*states))), self.tables(parameters, kernel.launch_tables),
             step=self.step_of(parameters), lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
@@ -101,7 +103,7 @@ def adam8bit_step(
 ) -> None:
     """Section 2 of the paper on one tensor, in place: contiguous float32 and its moments as uint8 codes of its shape
     with a float32 scale for each ``block``. ``hyper`` is that of ``adam_step``."""
-    p, g, first, second = (each.view(-1) for each in (parameter, gradient, first_codes, second_codes))
+    p, g, first, second = (tensor.view(-1) for tensor in (parameter, gradient, first_codes, second_codes))
     begins = range(0, len(p), STRETCH)
     if lacks_values(p):  # what is only counted: the stretches between cost no more memory, and no FLOP of a product
         begins = range(0, len(p), max(STRETCH, (len(p) - 1) // STRETCH * STRETCH))

@@ -32,7 +32,7 @@ def make(
     encoded = {"first": [encode_blocks(m, block, FIRST) for m in inputs.pop("m")]}
     encoded["second"] = [encode_blocks(v.square(), block, SECOND) for v in inputs.pop("v")]
     for name, pairs in encoded.items():
-        inputs[f"{name}_codes"], inputs[f"{name}_scales"] = (list(each) for each in zip(*pairs))
+        inputs[f"{name}_codes"], inputs[f"{name}_scales"] = (list(pair) for pair in zip(*pairs))
     return inputs
 
 

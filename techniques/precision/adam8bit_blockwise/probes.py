@@ -33,7 +33,7 @@ def probes(recording: Recording, own: Adam8bit) -> Mapping[str, float]:
             blocks(values[state[f"{name}_codes"].long()], own.block) * state[f"{name}_scales"].double()[:, None]
             for name, values in MAPS.items()
         )
-        return tuple(each.flatten()[: weights.numel()].view(weights.shape) for each in (m, v))
+        return tuple(tensor.flatten()[: weights.numel()].view(weights.shape) for tensor in (m, v))
 
     def judged(state: State, m: Tensor, terms: Tensor, v: Tensor) -> Mapping[str, float]:
         wrong, scales_off, held = 0, 0.0, 0

@@ -20,14 +20,14 @@ def probes(recording: Recording, own: BFloat16) -> Mapping[str, float]:
     run, trace = recording.run, recording.trace
     gradients, after = trace.of("backward")[0].gradients, trace.after
     held = [*after.parameters.values(), *gradients.values()]
-    held += [each for state in after.state.values() for each in state.values() if isinstance(each, Tensor)]
+    held += [value for state in after.state.values() for value in state.values() if isinstance(value, Tensor)]
     plain = recording.gradients_at(trace.before.parameters)
     recipe, asked = run.recipe.as_dict(), run.baseline.recipe_of(run.job.setting).as_dict()
     moved = torch.cat([after.parameters[name].flatten() for name in gradients])
     moved = moved[moved != torch.cat([trace.before.parameters[name].flatten() for name in gradients])]
     return {
         "wide_products": _wide_products(recording),
-        "narrow_state": sum(each.dtype != torch.float32 for each in held),
+        "narrow_state": sum(parameter.dtype != torch.float32 for parameter in held),
         "rounded_share": (moved.bfloat16().float() == moved).double().mean().item(),
         "scale": _norm(gradients) / _norm(plain),
         "changed_settings": sum(recipe[name] != value for name, value in asked.items() if name != "precision"),
@@ -35,7 +35,7 @@ def probes(recording: Recording, own: BFloat16) -> Mapping[str, float]:
 
 
 def _norm(gradients: Mapping[str, Tensor]) -> float:
-    return torch.cat([each.flatten().double() for each in gradients.values()]).norm().item()
+    return torch.cat([gradient.flatten().double() for gradient in gradients.values()]).norm().item()
 
 
 def _wide_products(recording: Recording) -> int:

@@ -33,10 +33,10 @@ def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
     the update starts from; ``o2_bytes``: of a parameter in the passes and the optimizer."""
     o2 = recording.twin(_spelled(recording, "o2"), steps=STEPS)
     plain = recording.twin(steps=STEPS)
-    for each in (o2, plain):
-        each.run.recipe = replace(each.run.recipe, gradient_clip=0.0)  # clipping hides a scale that is left
-        while not (each.traces and each.trace.updates) and len(each.traces) < STEPS:  # the first scale may be too large
-            each.record_step()
+    for side in (o2, plain):
+        side.run.recipe = replace(side.run.recipe, gradient_clip=0.0)  # clipping hides a scale that is left
+        while not (side.traces and side.trace.updates) and len(side.traces) < STEPS:  # the first scale may be too large
+            side.record_step()
     overflow, growth = recording.twin(steps=STEPS), recording.twin(steps=STEPS)
     _begin_at(overflow, SAFE, 0)
     with _infinite_gradient(overflow):
@@ -51,8 +51,10 @@ def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
     return {
         "scale": _scale(plain, plain.trace) * 2.0 ** (len(plain.traces) - 1),
         "wide_products": len(wide),
-        "narrow_weights": sum(each.dtype != torch.float32 for each in recording.trace.after.parameters.values()),
-        "update_roundings": max(_update_roundings(each) for each in (recording, o2, plain)),
+        "narrow_weights": sum(
+            parameter.dtype != torch.float32 for parameter in recording.trace.after.parameters.values()
+        ),
+        "update_roundings": max(_update_roundings(side) for side in (recording, o2, plain)),
         "moved_by_overflow": _differing(skipped.before.parameters, skipped.after.parameters) + len(skipped.updates),
         "backed_off": _scale(overflow, overflow.trace) / SAFE,
         "grown_early": scales[1] / scales[0],
@@ -82,19 +84,19 @@ def _scale(recording: Recording, trace: Trace) -> float:
 
 
 def _norm(gradients: Values) -> float:
-    return math.sqrt(sum(each.double().square().sum().item() for each in gradients.values()))
+    return math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients.values()))
 
 
 def _update_roundings(recording: Recording) -> float:
     """In units of float32's epsilon and a number's size."""
     trace, clip = recording.trace, recording.run.recipe.gradient_clip
     scale = 2.0 ** round(math.log2(_scale(recording, trace)))  # a power of two, which loses no bit
-    exact = {name: each.double() / scale for name, each in trace.of("backward")[0].gradients.items()}
+    exact = {name: gradient.double() / scale for name, gradient in trace.of("backward")[0].gradients.items()}
     factor = min(1.0, clip / (_norm(exact) + 1e-6)) if clip else 1.0
     got = trace.update.before.gradients
     if got.keys() != exact.keys():
         return math.inf
-    return max(_off(got[name], factor * each) for name, each in exact.items())
+    return max(_off(got[name], factor * value) for name, value in exact.items())
 
 
 def _off(got: Tensor, expected: Tensor) -> float:
@@ -104,16 +106,16 @@ def _off(got: Tensor, expected: Tensor) -> float:
 
 
 def _differing(before: Values, after: Values) -> int:
-    return sum(int((after[name] != each).sum()) for name, each in before.items())
+    return sum(int((after[name] != value).sum()) for name, value in before.items())
 
 
 def _bytes_of_a_parameter(trace: Trace) -> float:
     gradients, after = trace.of("backward")[0].gradients, trace.after
-    held = [each for name in gradients for each in after.state[name].values() if each.numel() > 1]
+    held = [value for name in gradients for value in after.state[name].values() if value.numel() > 1]
     held += [trace.of("forward")[0].parameters[name] for name in gradients]
     held += [*gradients.values(), *(after.parameters[name] for name in gradients)]
-    counts = sum(each.numel() for each in gradients.values())
-    return sum(each.nbytes for each in held) / counts
+    counts = sum(gradient.numel() for gradient in gradients.values())
+    return sum(tensor.nbytes for tensor in held) / counts
 
 
 @contextmanager

@@ -176,12 +176,12 @@ def check_stack(own: MixedPrecision, stack: Technique) -> None:
     """Raises ValueError where a technique of the stack would add to the loss after it is scaled, read gradients before
     they are unscaled, or compute with float16 weights and gradients that it takes for float32 ones."""
     behind = False
-    for name, each in (stack.techniques if isinstance(stack, Stack) else {}).items():
-        if each is own:
+    for name, technique in (stack.techniques if isinstance(stack, Stack) else {}).items():
+        if technique is own:
             behind = True
-        elif behind and overrides(each, "loss"):
+        elif behind and overrides(technique, "loss"):
             raise ValueError(f"{name} changes the loss, which amp_fp16 scales when that is done: write {name}+amp_fp16")
-        elif not behind and overrides(each, "after_backward"):
+        elif not behind and overrides(technique, "after_backward"):
             raise ValueError(f"{name} uses gradients, which amp_fp16 unscales first: write amp_fp16+{name}")
-        elif own.variant == "o2" and overrides(each, "update"):
+        elif own.variant == "o2" and overrides(technique, "update"):
             raise ValueError(f"{name} makes updates of its own, from gradients that o2 has in float16: use autocast")

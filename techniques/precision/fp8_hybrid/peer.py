@@ -48,11 +48,11 @@ def bench(read: torch.dtype, written: torch.dtype, delayed: bool) -> Bench:
             scale = torch.tensor(known, device=inputs["gradients"][0].device)
 
             def run() -> None:
-                each = [(matrix(x), cast(matrix(x), written, scale)) for x in inputs["gradients"]]
-                inputs["rows"] = [rows for _, (rows, *_) in each]
-                inputs["columns"] = [columns[:, : len(x)] for x, (_, columns, *_) in each]
-                inputs["inverses"] = [inverse for _, (_, _, inverse, _) in each]
-                inputs["seen"] = [seen.nan_to_num(torch.inf, torch.inf) for *_, (*_, seen) in each]
+                drawn = [(matrix(x), cast(matrix(x), written, scale)) for x in inputs["gradients"]]
+                inputs["rows"] = [rows for _, (rows, *_) in drawn]
+                inputs["columns"] = [columns[:, : len(x)] for x, (_, columns, *_) in drawn]
+                inputs["inverses"] = [inverse for _, (_, _, inverse, _) in drawn]
+                inputs["seen"] = [seen.nan_to_num(torch.inf, torch.inf) for *_, (*_, seen) in drawn]
 
             return run
 

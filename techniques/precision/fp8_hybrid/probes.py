@@ -72,62 +72,62 @@ def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
     ``largest_gradient``: magnitudes where scales are far too large; ``saved_bytes_a_number``; ``left_floating``: layers
     whose output is the unrounded product; ``unlike_the_step``: gradients that are not the recorded ones, by a bit."""
     steps = [_of_a_step(recording, trace, own) for trace in recording.traces]
-    return {name: max(each[name] for each in steps) for name in steps[-1]}
+    return {name: max(step[name] for step in steps) for name in steps[-1]}
 
 
 def _of_a_step(recording: Recording, trace: Trace, own: Float8Hybrid) -> dict[str, float]:
     run = recording.run
-    layers = [each for each in anatomy(run.model).linears if _fits(each.module)]
+    layers = [linear for linear in anatomy(run.model).linears if _fits(linear.module)]
     before, after = trace.before.buffers, trace.after.buffers
     with _buffers(run.model, before), _watched(layers) as seen:
         gradients = recording.gradients_at(trace.before.parameters, trace)
-    too_large = {name: each * TOO_LARGE if name.endswith(".scales") else each for name, each in before.items()}
+    too_large = {name: value * TOO_LARGE if name.endswith(".scales") else value for name, value in before.items()}
     with _buffers(run.model, too_large), _watched(layers) as clipped:
         recording.gradients_at(trace.before.parameters, trace)
     names = {parameter: name for name, parameter in run.model.named_parameters()}
     off: dict[str, float] = {}
     beyond = floating = scales_off = history_off = 0
     with recording.at(trace.before.parameters), torch.no_grad():
-        for each in seen:
-            w = weight_matrix(each.layer).detach()
-            bias: Any = each.layer.bias
-            histories = before.get(f"{each.path}.history", torch.zeros(3, 0))
-            operands = (each.x, w, each.dy)
+        for call in seen:
+            w = weight_matrix(call.layer).detach()
+            bias: Any = call.layer.bias
+            histories = before.get(f"{call.path}.history", torch.zeros(3, 0))
+            operands = (call.x, w, call.dy)
             scales = [_scale(h, t, f, own.margin) for h, t, f in zip(histories, operands, FORMATS, strict=True)]
-            (p, q, g), (s, t, u) = [_rounded(*each) for each in zip(operands, scales, FORMATS)], scales
-            dw = gradients[names[each.layer.weight]].double()  # type: ignore[index]
+            (p, q, g), (s, t, u) = [_rounded(*operands) for operands in zip(operands, scales, FORMATS)], scales
+            dw = gradients[names[call.layer.weight]].double()  # type: ignore[index]
             added = torch.zeros(len(w)) if bias is None else bias.double()
-            layer_off, layer_beyond = _products_off(each, dw, (p, q, g), (s, t, u), added)
+            layer_off, layer_beyond = _products_off(call, dw, (p, q, g), (s, t, u), added)
             off |= {name: max(off.get(name, 0.0), distance) for name, distance in layer_off.items()}
             beyond += layer_beyond
             if bias is not None:
-                db, sizes = gradients[names[bias]].double(), each.dy.double().abs().sum(0).norm()
-                here = ((db - each.dy.double().sum(0)).norm() / sizes).item()  # the sum itself may be 0
+                db, sizes = gradients[names[bias]].double(), call.dy.double().abs().sum(0).norm()
+                here = ((db - call.dy.double().sum(0)).norm() / sizes).item()  # the sum itself may be 0
                 off["grad_bias_off"] = max(off.get("grad_bias_off", 0.0), here)
-            floating += _distance(each.y.double(), each.x.double() @ w.double().T + added) < 1e-5
-            recorded = before.get(f"{each.path}.scales", torch.zeros(3))
+            floating += _distance(call.y.double(), call.x.double() @ w.double().T + added) < 1e-5
+            recorded = before.get(f"{call.path}.scales", torch.zeros(3))
             expected = torch.stack(scales) * (histories.amax(1) > 0) if histories.numel() else torch.zeros(3)
             scales_off += int((recorded.double() != expected).sum())
             magnitudes = torch.stack([x.float().abs().amax() for x in operands])[:, None]
             remembered = torch.cat([magnitudes, histories], 1)[:, : histories.shape[1]]
-            history_off += int((after.get(f"{each.path}.history", histories) != remembered).sum())
-    saved = [size for each in seen for size in each.saved]
+            history_off += int((after.get(f"{call.path}.history", histories) != remembered).sum())
+    saved = [size for call in seen for size in call.saved]
     ours_before = trace.of("backward")[0].gradients
     return {
         **off,
         "beyond_bound": beyond,
         "scales_off": scales_off,
-        "scaled_amax": max(_scaled_amax(before, each.path) for each in seen),
+        "scaled_amax": max(_scaled_amax(before, call.path) for call in seen),
         "history_off": history_off,
-        "products_a_layer": sum(len(each.products) for each in seen) / len(layers),
+        "products_a_layer": sum(len(call.products) for call in seen) / len(layers),
         "wrong_formats": _wrong_formats(seen),
-        "input_rounding": max(_relative(each.products[0][0], each.x, E4M3) for each in seen if each.products),
-        "gradient_rounding": max(_relative(each.products[1][0], each.dy, E5M2) for each in seen if each.products),
+        "input_rounding": max(_relative(call.products[0][0], call.x, E4M3) for call in seen if call.products),
+        "gradient_rounding": max(_relative(call.products[1][0], call.dy, E5M2) for call in seen if call.products),
         "largest_input": _largest(clipped, 0),
         "largest_gradient": _largest(clipped, 1),
         "saved_bytes_a_number": sum(size for size, _ in saved) / max(1, sum(numbers for _, numbers in saved)),
         "left_floating": floating + len(layers) - len(seen),
-        "unlike_the_step": sum(not torch.equal(ours_before[name], each) for name, each in gradients.items()),
+        "unlike_the_step": sum(not torch.equal(ours_before[name], gradient) for name, gradient in gradients.items()),
     }
 
 
@@ -192,7 +192,7 @@ def _scaled_amax(buffers: Values, path: str) -> float:
     histories = buffers.get(f"{path}.history", torch.zeros(3, 0)).double()
     if not histories.numel():
         return 1.0
-    largest = torch.tensor([each.largest for each in FORMATS], dtype=torch.float64)
+    largest = torch.tensor([form.largest for form in FORMATS], dtype=torch.float64)
     return (histories.amax(1) * buffers[f"{path}.scales"].double() / largest).max().item()
 
 
@@ -208,7 +208,7 @@ def _relative(codes: Tensor, x: Tensor, wanted: Format) -> float:
 
 def _largest(layers: Sequence[Seen], product: int) -> float:
     """Magnitude among the left operands of all layers' first, or second, products."""
-    return max(each.products[product][0].float().abs().max().item() for each in layers if each.products)
+    return max(layer.products[product][0].float().abs().max().item() for layer in layers if layer.products)
 
 
 class EightBits:
@@ -243,14 +243,14 @@ def _saved(output: Tensor) -> list[Tensor]:
 def _buffers(model: nn.Module, values: Values) -> Iterator[None]:
     """The model has these buffers meanwhile."""
     own = dict(model.named_buffers())
-    kept = {name: each.clone() for name, each in own.items()}
-    for name, each in own.items():
-        each.copy_(values[name])
+    kept = {name: value.clone() for name, value in own.items()}
+    for name, value in own.items():
+        value.copy_(values[name])
     try:
         yield
     finally:
-        for name, each in own.items():
-            each.copy_(kept[name])
+        for name, value in own.items():
+            value.copy_(kept[name])
 
 
 @contextmanager
@@ -262,26 +262,26 @@ def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
 
     def begins(part: Part, args: tuple[Tensor]) -> tuple[Tensor]:
         own = args[0].clone()  # its gradient is this layer's alone
-        each = Seen(part.path, part.module, {"x": own.detach()})
-        seen.append(each)
-        inside.append(each)
-        products.layer = each
-        own.register_hook(lambda gradient: each.tensors.update(dx=gradient))
+        layer = Seen(part.path, part.module, {"x": own.detach()})
+        seen.append(layer)
+        inside.append(layer)
+        products.layer = layer
+        own.register_hook(lambda gradient: layer.tensors.update(dx=gradient))
         return (own,)
 
     def ends(part: Part, output: Tensor) -> None:
-        each = inside.pop()
-        each.tensors["y"] = output.detach().clone()
-        each.saved = [(kept.nbytes, kept.numel()) for kept in _saved(output) if kept.numel() > 1]
+        layer = inside.pop()
+        layer.tensors["y"] = output.detach().clone()
+        layer.saved = [(kept.nbytes, kept.numel()) for kept in _saved(output) if kept.numel() > 1]
 
         def turns_back(gradient: Tensor) -> None:  # the products that follow are this layer's
-            each.tensors["dy"] = gradient
-            products.layer = each
+            layer.tensors["dy"] = gradient
+            products.layer = layer
 
         output.register_hook(turns_back)
 
-    hooks = [each.module.register_forward_pre_hook(lambda _, args, part=each: begins(part, args)) for each in layers]
-    hooks += [each.module.register_forward_hook(lambda _, __, y, part=each: ends(part, y)) for each in layers]
+    hooks = [layer.module.register_forward_pre_hook(lambda _, args, part=layer: begins(part, args)) for layer in layers]
+    hooks += [layer.module.register_forward_hook(lambda _, __, y, part=layer: ends(part, y)) for layer in layers]
     try:
         with products:
             yield seen

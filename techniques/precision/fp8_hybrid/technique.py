@@ -164,7 +164,7 @@ class Float8Linear(AroundLinear):
     def _apply(self, fn: Any, recurse: bool = True) -> Float8Linear:
         """Scales stay float32 where the model becomes another type."""
         super()._apply(fn, recurse)
-        self._buffers.update({name: each.float() for name, each in self._buffers.items() if each is not None})
+        self._buffers.update({name: buffer.float() for name, buffer in self._buffers.items() if buffer is not None})
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -183,18 +183,18 @@ def renew(layers: Sequence[Float8Linear], group: ProcessGroup | None = None) -> 
 
     Of several ranks all get the largest. What is not finite is not remembered: it would be in the way of 1024 steps.
     """
-    seen = torch.stack([each.seen for each in layers])
+    seen = torch.stack([layer.seen for layer in layers])
     seen = torch.where(seen.isfinite(), seen, 0.0)
     if group is not None:
         torch.distributed.all_reduce(seen, torch.distributed.ReduceOp.MAX, group=group)
-    histories = torch.stack([each.history for each in layers]).roll(1, -1)
+    histories = torch.stack([layer.history for layer in layers]).roll(1, -1)
     histories[..., 0] = seen
     amax = histories.amax(-1)
-    largest = amax.new_tensor([torch.finfo(each).max for each in FORMATS])
+    largest = amax.new_tensor([torch.finfo(tensor).max for tensor in FORMATS])
     scales = torch.where(amax > 0, scale_of(amax, largest, layers[0].margin), 0.0)
-    torch._foreach_copy_([each.history for each in layers], list(histories))
-    torch._foreach_copy_([each.scales for each in layers], list(scales))
-    torch._foreach_zero_([each.seen for each in layers])
+    torch._foreach_copy_([layer.history for layer in layers], list(histories))
+    torch._foreach_copy_([layer.scales for layer in layers], list(scales))
+    torch._foreach_zero_([layer.seen for layer in layers])
 
 
 def fits(linear: nn.Module) -> bool:
@@ -256,4 +256,4 @@ class Float8Hybrid(Technique):
 
 
 def _layers(model: nn.Module) -> dict[str, Float8Linear]:
-    return {path: each for path, each in model.named_modules() if isinstance(each, Float8Linear)}
+    return {path: module for path, module in model.named_modules() if isinstance(module, Float8Linear)}

@@ -46,8 +46,8 @@ def matrices(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
 
 def step(product: Product, dtype: torch.dtype) -> Prepare:
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        each = matrices(inputs)
-        return lambda: inputs.update(outputs=[product(*four, dtype) for four in each])
+        drawn = matrices(inputs)
+        return lambda: inputs.update(outputs=[product(*four, dtype) for four in drawn])
 
     return prepare
 

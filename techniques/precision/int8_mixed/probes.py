@@ -63,13 +63,13 @@ def probes(recording: Recording, own: Int8Mixed) -> Mapping[str, float]:
     off: dict[str, float] = {}
     beyond = floating = 0
     with recording.at(trace.before.parameters), torch.no_grad():
-        for each in seen:
-            x, y, dx, dy = each.x, each.y, each.dx, each.dy
-            w = weight_matrix(each.layer).to(each.tensors["y"].dtype).double()
-            bias: Any = each.layer.bias
+        for call in seen:
+            x, y, dx, dy = call.x, call.y, call.dx, call.dy
+            w = weight_matrix(call.layer).to(call.tensors["y"].dtype).double()
+            bias: Any = call.layer.bias
             added = torch.zeros(w.shape[0]) if bias is None else bias.double()
-            dw = gradients[names[each.layer.weight]].double()  # type: ignore[index]
-            dw = dw.T if is_transposed(each.layer) else dw
+            dw = gradients[names[call.layer.weight]].double()  # type: ignore[index]
+            dw = dw.T if is_transposed(call.layer) else dw
             db = torch.zeros(w.shape[0]) if bias is None else gradients[names[bias]].double() - dy.sum(0)
             here = {
                 "output_off": _off(y, _product(x, w, own.output, whole) + added),
@@ -88,7 +88,7 @@ def probes(recording: Recording, own: Int8Mixed) -> Mapping[str, float]:
         "int8_products_a_layer": products.count / len(layers),
         "inexact_sums": products.inexact,
         "left_floating": floating + len(layers) - len(seen),
-        "unlike_the_step": sum(not torch.equal(ours[name], each) for name, each in gradients.items()),
+        "unlike_the_step": sum(not torch.equal(ours[name], gradient) for name, gradient in gradients.items()),
     }
 
 
@@ -129,12 +129,12 @@ def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
         return (own,)
 
     def ends(layer: nn.Module, _: Any, output: Tensor) -> None:
-        tensors = next(each.tensors for each in seen if each.layer is layer)
+        tensors = next(call.tensors for call in seen if call.layer is layer)
         tensors["y"] = output.detach().clone()
         output.register_hook(lambda gradient: tensors.update(dy=gradient))
 
-    hooks = [each.module.register_forward_pre_hook(begins) for each in layers]
-    hooks += [each.module.register_forward_hook(ends) for each in layers]
+    hooks = [layer.module.register_forward_pre_hook(begins) for layer in layers]
+    hooks += [layer.module.register_forward_hook(ends) for layer in layers]
     try:
         yield seen
     finally:

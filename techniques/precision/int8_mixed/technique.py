@@ -103,7 +103,7 @@ class Int8Linear(AroundLinear):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, device = weight_matrix(self.linear), self.linear.bias, x.device.type
         if torch.is_autocast_enabled(device):
-            x, weight = (each.to(torch.get_autocast_dtype(device)) for each in (x, weight))
+            x, weight = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, weight))
         y: Tensor = MixedProduct.apply(x.reshape(-1, x.shape[-1]), weight, self.products)
         y = y.view(*x.shape[:-1], y.shape[-1])
         return y if bias is None else y + bias.to(y.dtype)  # type: ignore[operator]
@@ -133,4 +133,4 @@ class Int8Mixed(Technique):
         return model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return {path: each for path, each in run.model.named_modules() if isinstance(each, Int8Linear)}
+        return {path: module for path, module in run.model.named_modules() if isinstance(module, Int8Linear)}

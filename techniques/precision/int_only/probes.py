@@ -66,7 +66,7 @@ class Products(TorchDispatchMode):
         if name in ("integer_product", "_int_mm"):
             self.count += 1
             self.inexact += int((result.double() != args[0].double() @ args[1].double()).sum())
-            self.floating += sum(each.dtype != torch.int8 for each in args[:2]) + (result.dtype != torch.int32)
+            self.floating += sum(argument.dtype != torch.int8 for argument in args[:2]) + (result.dtype != torch.int32)
             if self.awaited is not None:
                 values = self.awaited.reshape(args[0].shape).double()
                 largest = values.abs().max().item() or 127.0
@@ -93,17 +93,17 @@ def probes(recording: Recording, own: IntOnly) -> Mapping[str, float]:
         gradients = recording.gradients_at(before.parameters)
     updates, silent = Roundings(), 0
     share = run.recipe.learning_rate_at(trace.step) / run.recipe.learning_rate
-    for path, each in _integer_weights(run):
-        if each.gradient is None:
+    for path, entry in _integer_weights(run):
+        if entry.gradient is None:
             silent += 1
             continue
-        gradient = each.gradient.double()
+        gradient = entry.gradient.double()
         largest = gradient.abs().max().item()
         units = share * 2 ** (own.step_bits + own.accumulator_bits - 8) / 2 ** (math.floor(math.log2(largest or 1)) + 1)
         old, new = (moment.parameters[f"{path}.mantissa"].double() for moment in (before, after))
         if before.buffers[f"{path}.exponent"] == after.buffers[f"{path}.exponent"]:  # not halved
             updates.add(-gradient * units, new - old)
-        each.gradient = None
+        entry.gradient = None
     ours = trace.of("backward")[0].gradients
     return {
         "floating_tensors": _floating(run, layers),
@@ -117,32 +117,34 @@ def probes(recording: Recording, own: IntOnly) -> Mapping[str, float]:
         "update_beyond": updates.beyond,
         "update_bias": updates.bias,
         "silent": silent,
-        "unlike_the_step": sum(not torch.equal(ours[name], each) for name, each in gradients.items()),
+        "unlike_the_step": sum(not torch.equal(ours[name], gradient) for name, gradient in gradients.items()),
     }
 
 
 def _integer_weights(run: Run) -> list[tuple[str, Any]]:
-    return [(path, each) for path, each in run.model.named_modules() if hasattr(each, "mantissa")]
+    return [(path, module) for path, module in run.model.named_modules() if hasattr(module, "mantissa")]
 
 
 def _floating(run: Run, layers: list[nn.Module]) -> int:
-    kept = [tensor for each in layers for tensor in (*each.parameters(), *each.buffers())]
-    state = [value for each in kept if each in run.optimizer.state for value in run.optimizer.state[each].values()]
-    return sum(isinstance(each, Tensor) and each.is_floating_point() for each in (*kept, *state))
+    kept = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
+    state = [
+        value for tensor in kept if tensor in run.optimizer.state for value in run.optimizer.state[tensor].values()
+    ]
+    return sum(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in (*kept, *state))
 
 
 @contextmanager
 def _exponents(run: Run, buffers: Mapping[str, Tensor]) -> Iterator[None]:
     """The recorded exponents are the model's meanwhile."""
-    own = {name: each for name, each in run.model.named_buffers() if name.endswith("exponent")}
-    kept = {name: each.clone() for name, each in own.items()}
+    own = {name: buffer for name, buffer in run.model.named_buffers() if name.endswith("exponent")}
+    kept = {name: buffer.clone() for name, buffer in own.items()}
     try:
-        for name, each in own.items():
-            each.copy_(buffers[name])
+        for name, buffer in own.items():
+            buffer.copy_(buffers[name])
         yield
     finally:
-        for name, each in own.items():
-            each.copy_(kept[name])
+        for name, buffer in own.items():
+            buffer.copy_(kept[name])
 
 
 @contextmanager
@@ -169,8 +171,8 @@ def _watched(layers: list[nn.Module]) -> Iterator[Products]:
     def arrives(dx: Tensor, plain: Tensor) -> None:
         products.grad_input_off = max(products.grad_input_off, _off(dx, plain))
 
-    hooks = [each.register_forward_pre_hook(begins) for each in layers]
-    hooks += [each.register_forward_hook(ends) for each in layers]
+    hooks = [layer.register_forward_pre_hook(begins) for layer in layers]
+    hooks += [layer.register_forward_hook(ends) for layer in layers]
     try:
         with products:
             yield products

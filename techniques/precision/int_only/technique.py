@@ -223,9 +223,9 @@ class IntOnly(Technique):
     def after_step(self, run: Run) -> None:
         share = run.recipe.learning_rate_at(run.step - 1) / run.recipe.learning_rate
         bits = self.step_bits + self.accumulator_bits - 8
-        for each in run.model.modules():
-            if isinstance(each, IntegerWeight):
-                each.update(share, bits, self.rounding)
+        for module in run.model.modules():
+            if isinstance(module, IntegerWeight):
+                module.update(share, bits, self.rounding)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        return {path: each for path, each in run.model.named_modules() if isinstance(each, IntegerLinear)}
+        return {path: module for path, module in run.model.named_modules() if isinstance(module, IntegerLinear)}

@@ -63,7 +63,7 @@ class DynamicMap:
 
     def _values(self) -> Tensor:
         magnitudes = [self._value(k) for k in range(self.cells, self.cells * 2**self.decades + 1)]
-        negative = [-each for each in reversed(magnitudes[:-1])] if self.signed else []
+        negative = [-magnitude for magnitude in reversed(magnitudes[:-1])] if self.signed else []
         return torch.tensor([*negative, 0.0, *magnitudes], dtype=torch.float64).float()
 
     def _lines(self) -> tuple[tuple[float, float, float], ...]:

@@ -83,6 +83,6 @@ def inverse(scales):
 def passed(hyper: Mapping[str, Number], device: torch.device) -> dict[str, Number]:
     """Hyper-parameters as kernels take them: an integer would compile another kernel, as would float64."""
     return {
-        name: each.to(device, torch.float32) if isinstance(each, Tensor) else float(each)
-        for name, each in hyper.items()
+        name: settings.to(device, torch.float32) if isinstance(settings, Tensor) else float(settings)
+        for name, settings in hyper.items()
     }

@@ -60,7 +60,7 @@ def low_bit_steps(
     Low-bit are those of ``smallest`` elements or more (``matrices``: of two dimensions or more), embeddings aside where
     ``tables_apart``.
     """
-    names = {id(each): name for name, each in recording.run.model.named_parameters()}
+    names = {id(parameter): name for name, parameter in recording.run.model.named_parameters()}
     tables = {names[id(part.module.weight)] for part in recording.run.anatomy.embeddings} if tables_apart else set()
     worst = {"step_roundings": 0.0, "misplaced": 0.0}
     low = every = 0

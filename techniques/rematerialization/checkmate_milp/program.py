@@ -153,7 +153,10 @@ class Program:
         constant, form = load
         sunk = sum(nbytes for number, nbytes in form.items() if choice[number] and nbytes < 0)
         spare, cover = budget_bytes - constant - sunk, dict[int, int]()
-        for number in sorted((each for each in form if choice[each] and form[each] > 0), key=lambda each: -form[each]):
+        for number in sorted(
+            (variable for variable in form if choice[variable] and form[variable] > 0),
+            key=lambda variable: -form[variable],
+        ):
             if spare < 0:
                 break
             cover[number] = -1

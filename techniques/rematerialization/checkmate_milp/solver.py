@@ -79,10 +79,10 @@ def checkpoints(depth: int) -> Iterator[Schedule]:
 
 def fastest(schedules: Sequence[Schedule], chain: Chain, budget_bytes: int, bound_s: float) -> Solution:
     """The fastest of the schedules that fit the budget. Raises Infeasible with the least that is known."""
-    costs = [(predicted(each, chain), each) for each in schedules]
-    fitting = [(cost, each) for cost, each in costs if cost.peak_bytes <= budget_bytes]
+    costs = [(predicted(schedule, chain), schedule) for schedule in schedules]
+    fitting = [(cost, candidate) for cost, candidate in costs if cost.peak_bytes <= budget_bytes]
     if not fitting:
-        known = [cost for cost, _ in costs] + [predicted(each, chain) for each in checkpoints(chain.depth)]
+        known = [cost for cost, _ in costs] + [predicted(checkpoint, chain) for checkpoint in checkpoints(chain.depth)]
         raise Infeasible("Checkmate's schedule", budget_bytes, min(cost.peak_bytes for cost in known))
     cost, schedule = min(fitting, key=lambda pair: (pair[0].time_s, pair[0].peak_bytes))
     return Solution(schedule, cost.time_s, min(bound_s, cost.time_s))

@@ -47,8 +47,8 @@ def probes(recording: Recording, own: DivideAndConquer) -> Mapping[str, float]:
     made, alive = _loop_of_known_length()
     return scheduled_probes(recording, own) | {
         "forwards_beside_formula": sum(
-            abs(len(order) - each.depth - bisection_extra(each.depth, most_graphs(each)))
-            for order, each in zip(orders, schedules, strict=True)
+            abs(len(order) - schedule.depth - bisection_extra(schedule.depth, most_graphs(schedule)))
+            for order, schedule in zip(orders, schedules, strict=True)
         ),
         "time_over_best": max(time for time, _ in beside),
         "plan_over_budget": max(peak for _, peak in beside),
@@ -86,10 +86,10 @@ def bisections(depth: int) -> list[Schedule]:
         there = [Op("run", first + i) for i in range(half)]
         return [*there, *over(first + half, steps - half, base), *over(first, half, base)]
 
-    each = [over(0, depth, base) for base in range(1, depth + 1)]
-    for ops in each:
+    overheads = [over(0, depth, base) for base in range(1, depth + 1)]
+    for ops in overheads:
         ops.insert(ops.index(Op("back", depth - 1)), TURN)
-    return [tidied(depth, ops) for ops in each]
+    return [tidied(depth, ops) for ops in overheads]
 
 
 def _loop_of_unknown_length() -> int:
@@ -103,11 +103,11 @@ def _loop_of_unknown_length() -> int:
 
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(4, 4, generator=generator) * scale for scale in (5.0, 1.0)]
-    leaves = [each.clone().requires_grad_() for each in inputs]
+    leaves = [operand.clone().requires_grad_() for operand in inputs]
     plain = torch.autograd.grad(f(*leaves), leaves)
     _, ours = program.gradients(f, inputs)
     pairs = zip(ours, plain, strict=True)
-    return sum(each.numel() if own is None else int((own != each).sum()) for own, each in pairs)
+    return sum(schedule.numel() if own is None else int((own != schedule).sum()) for own, schedule in pairs)
 
 
 def _loop_of_known_length() -> tuple[int, int]:

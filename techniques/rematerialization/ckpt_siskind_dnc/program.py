@@ -74,12 +74,12 @@ class Program:
         self.output = notes.number(self.result)
         self.steps, self.constants = notes.steps, notes.constants
         self.made, self.alive, self.most_alive = len(self.steps), 0, 0
-        self.last_use = {number: step for step, each in enumerate(self.steps) for number in _read(each)}
+        self.last_use = {number: step for step, read in enumerate(self.steps) for number in _read(read)}
         self.last_use[self.output] = len(self.steps)
 
     def begun(self, *inputs: Tensor) -> Capsule:
         """The capsule before the first step."""
-        return self.capsule(0, {n: each.detach() for n, each in enumerate(inputs)})
+        return self.capsule(0, {n: operand.detach() for n, operand in enumerate(inputs)})
 
     def interrupt(self, capsule: Capsule, steps: int) -> Capsule:
         """The capsule so many steps on."""
@@ -92,7 +92,7 @@ class Program:
 
     def capsule(self, step: int, values: Values) -> Capsule:
         """What later steps read."""
-        return Capsule(step, {n: each for n, each in values.items() if self.last_use.get(n, -1) >= step})
+        return Capsule(step, {n: value for n, value in values.items() if self.last_use.get(n, -1) >= step})
 
     def run(self, values: Values, first: int, steps: int) -> Values:
         """Adds the results of these steps to the values, and forgets what is not needed any more."""
@@ -101,7 +101,7 @@ class Program:
             args, kwargs = self.arguments(step, values)
             with nullcontext() if step.random is None else replayed(step.random):
                 results = tree_leaves(step.operator(*args, **kwargs))
-            values |= {n: each for n, each in zip(step.results, results, strict=True) if n is not None}
+            values |= {n: result for n, result in zip(step.results, results, strict=True) if n is not None}
             for number in {*_read(step), *step.results}:
                 if self.last_use.get(number, -1) <= index:  # type: ignore[arg-type]
                     values.pop(number, None)  # type: ignore[arg-type]
@@ -119,16 +119,16 @@ class Program:
 
     def taped(self, capsule: Capsule, steps: int, cotangents: Values) -> Values:
         """Ordinary reverse mode over a few steps: the cotangents of the capsule's values, from those of later ones."""
-        leaves = {n: each.detach() for n, each in capsule.values.items()}
-        wanted = [each.requires_grad_() for each in leaves.values() if each.is_floating_point()]
+        leaves = {n: value.detach() for n, value in capsule.values.items()}
+        wanted = [leaf.requires_grad_() for leaf in leaves.values() if leaf.is_floating_point()]
         with torch.enable_grad():
             values = self.run(dict(leaves), capsule.step, steps)
         reached = [n for n in cotangents if n in values and values[n].requires_grad]
         gradients = torch.autograd.grad(
             [values[n] for n in reached], wanted, [cotangents[n] for n in reached], allow_unused=True
         )
-        numbers = [n for n, each in leaves.items() if each.is_floating_point()]
-        return {n: each for n, each in zip(numbers, gradients, strict=True) if each is not None}
+        numbers = [n for n, leaf in leaves.items() if leaf.is_floating_point()]
+        return {n: gradient for n, gradient in zip(numbers, gradients, strict=True) if gradient is not None}
 
 
 def reverse(
@@ -171,9 +171,9 @@ class _Notes(TorchDispatchMode):
         super().__init__()
         self.numbers = WeakTensorKeyDictionary()
         self.count = 0
-        self.inputs = [each.detach() for each in inputs]
-        for each in self.inputs:
-            self.new(each)
+        self.inputs = [operand.detach() for operand in inputs]
+        for operand in self.inputs:
+            self.new(operand)
         self.constants: Values = {}
         self.steps: list[Step] = []
 
@@ -197,8 +197,8 @@ class _Notes(TorchDispatchMode):
             lambda leaf: Ref(self.number(leaf)) if isinstance(leaf, Tensor) else leaf, (tuple(args), kwargs or {})
         )
         out = func(*args, **(kwargs or {}))
-        results = tuple(self.new(each) if isinstance(each, Tensor) else None for each in tree_leaves(out))
-        if any(each is not None for each in results):  # else the program looks at a value, and decides by it
+        results = tuple(self.new(leaf) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(out))
+        if any(result is not None for result in results):  # else the program looks at a value, and decides by it
             self.steps.append(Step(func, arguments, results, random))
         return out
 

@@ -82,11 +82,11 @@ def _beside_rule() -> Iterator[bool]:
     def judge(gone: Tensor) -> None:
         if gone in released:
             return
-        costs = {each: _rule(each, gone, runtime.clock_s) for each in [gone, *runtime.alive] if not each.locks}
+        costs = {tensor: _rule(tensor, gone, runtime.clock_s) for tensor in [gone, *runtime.alive] if not tensor.locks}
         evictions.append(costs[gone] > min(costs.values()) * (1 + 1e-12))
 
     def look(operator: Operator) -> None:
-        uses.append(any(each.used_s < begun_s for each in operator.inputs))
+        uses.append(any(operand.used_s < begun_s for operand in operator.inputs))
 
     runtime = Runtime(8 * LARGEST, "dtr", look, judge)
     tensors = [runtime.constant(1)]
@@ -119,5 +119,5 @@ def _rule(tensor: Tensor, gone: Tensor, clock_s: float) -> float:
 
     beside = walk(tensor, True, set()) | walk(tensor, False, set())
     stale_s = clock_s - tensor.used_s
-    seconds = [each.operator.seconds for each in (tensor, *beside) if each.operator]
+    seconds = [neighbour.operator.seconds for neighbour in (tensor, *beside) if neighbour.operator]
     return sum(seconds) / (tensor.nbytes * stale_s) if stale_s > 0 else math.inf

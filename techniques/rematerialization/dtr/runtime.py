@@ -92,28 +92,28 @@ def evicted(start: Tensor, following: Callable[[Tensor], Iterable[Tensor]]) -> s
     reached: set[Tensor] = set()
     waiting = [start]
     while waiting:
-        for each in following(waiting.pop()):
-            if not each.there and each not in reached:
-                reached.add(each)
-                waiting.append(each)
+        for neighbour in following(waiting.pop()):
+            if not neighbour.there and neighbour not in reached:
+                reached.add(neighbour)
+                waiting.append(neighbour)
     return reached
 
 
 def before(tensor: Tensor) -> float:
     """Seconds of the evicted tensors that it would be made of again."""
-    return sum(each.seconds for each in evicted(tensor, lambda one: one.parents))
+    return sum(operator.seconds for operator in evicted(tensor, lambda one: one.parents))
 
 
 def after(tensor: Tensor) -> float:
     """Seconds of the evicted tensors that would be made of it again."""
-    return sum(each.seconds for each in evicted(tensor, lambda one: one.children))
+    return sum(operator.seconds for operator in evicted(tensor, lambda one: one.children))
 
 
 def around(tensor: Tensor) -> float:
     """Seconds of the evicted components beside it: an estimate of ``before + after``, kept up by union and subtraction,
     and never split."""
     neighbours = [*tensor.parents, *tensor.children]
-    roots = {each.component.root() for each in neighbours if each.component is not None}
+    roots = {neighbour.component.root() for neighbour in neighbours if neighbour.component is not None}
     return sum(root.seconds for root in roots)
 
 
@@ -162,8 +162,8 @@ class Runtime:
         """Runs an operator for the first time."""
         outputs = list(outputs)
         self._run(operator, outputs)
-        for each in outputs:
-            each.used_s = self.clock_s
+        for output in outputs:
+            output.used_s = self.clock_s
 
     def release(self, tensor: Tensor) -> None:
         """The program needs this tensor no more, so that it goes at once."""
@@ -172,25 +172,25 @@ class Runtime:
 
     def live_bytes(self) -> int:
         """Bytes alive now."""
-        held = set(self.alive).union(*(each.holds for each in self.alive))
-        return self.beside_bytes + sum(each.nbytes for each in held)
+        held = set(self.alive).union(*(tensor.holds for tensor in self.alive))
+        return self.beside_bytes + sum(storage.nbytes for storage in held)
 
     def _run(self, operator: Operator, outputs: list[Tensor]) -> None:
-        for each in operator.inputs:
-            each.used_s = self.clock_s
-        for each in sorted(operator.inputs, key=lambda one: not one.there):  # what is there is locked first
-            if not each.there:
-                assert each.operator is not None
-                self._run(each.operator, [each, *each.beside])
-            each.locks += 1
+        for operand in operator.inputs:
+            operand.used_s = self.clock_s
+        for operand in sorted(operator.inputs, key=lambda one: not one.there):  # what is there is locked first
+            if not operand.there:
+                assert operand.operator is not None
+                self._run(operand.operator, [operand, *operand.beside])
+            operand.locks += 1
         self._make_room(operator.peak_bytes)
         self.clock_s += operator.seconds
         self.on_run(operator)
-        for each in outputs:
-            self._arrive(each)
-        for each in operator.inputs:
-            each.locks -= 1
-            self.alive[each] = self.alive.pop(each)
+        for operand in outputs:
+            self._arrive(operand)
+        for operand in operator.inputs:
+            operand.locks -= 1
+            self.alive[operand] = self.alive.pop(operand)
 
     def _arrive(self, tensor: Tensor) -> None:
         if tensor.there:
@@ -203,8 +203,8 @@ class Runtime:
 
     def _make_room(self, nbytes: int) -> None:
         while (live_bytes := self.live_bytes()) + nbytes > self.budget_bytes:
-            held = {each for holder in self.alive for each in holder.holds}
-            candidates = [each for each in reversed(self.alive) if not each.locks and each not in held]
+            held = {hold for holder in self.alive for hold in holder.holds}
+            candidates = [tensor for tensor in reversed(self.alive) if not tensor.locks and tensor not in held]
             if not candidates:
                 raise OutOfMemory(f"{live_bytes + nbytes} bytes do not fit in {self.budget_bytes}")
             self._evict(min(candidates, key=self._cost))
@@ -219,8 +219,8 @@ class Runtime:
         del self.alive[tensor]
         self.on_evict(tensor)
         own = tensor.component = Component(tensor.seconds)
-        for each in [*tensor.parents, *tensor.children]:
-            root = each.component.root() if each.component is not None else own
+        for parent in [*tensor.parents, *tensor.children]:
+            root = parent.component.root() if parent.component is not None else own
             if root is not own:
                 own.seconds += root.seconds
                 root.parent = own

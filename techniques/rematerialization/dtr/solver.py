@@ -56,7 +56,7 @@ class _Player:
         for i, stage in enumerate(chain.stages):
             given = self.activations[i]
             output = Tensor(stage.output_bytes, Operator(("run", i), stage.run_s, stage.run_peak_bytes, (given,)))
-            held = [each for each, holds in ((given, stage.holds_input), (output, stage.holds_output)) if holds]
+            held = [tensor for tensor, holds in ((given, stage.holds_input), (output, stage.holds_output)) if holds]
             save = Operator(("save", i), stage.save_s, stage.save_peak_bytes, (given,))
             self.activations.append(output)
             self.graphs.append(Tensor(sum(stage.saved_bytes), save, (output,), tuple(held)))

@@ -70,7 +70,7 @@ def canonical_rivals(depth: int) -> list[Schedule]:
 
 
 def _over_persistent(solve: Callable[[Chain, int], Schedule], chain: Chain) -> float:
-    budgets = [each.peak_bytes for each in fastest_of(chain, canonical_rivals(chain.depth))]
+    budgets = [prediction.peak_bytes for prediction in fastest_of(chain, canonical_rivals(chain.depth))]
     try:
         own = [predicted(solve(chain, budget), chain).time_s for budget in budgets]
     except Infeasible:
@@ -129,8 +129,8 @@ def cost(graph: Graph, strategy: Strategy) -> tuple[int, int]:
         inside = lower - before
         after = {v for u, v in graph.edges if u in lower} - lower
         theirs = {u for u, v in graph.edges if v in {v for u, v in graph.edges if u in lower}} - lower
-        each = [*kept, *inside, *inside, *after, *theirs]
-        peak = max(peak, sum(graph.nbytes[v] for v in each))
+        u = [*kept, *inside, *inside, *after, *theirs]
+        peak = max(peak, sum(graph.nbytes[v] for v in u))
         longer += sum(graph.ticks[v] for v in inside - boundary(lower))
         kept |= boundary(lower)
         before = lower

@@ -106,7 +106,7 @@ def least_peak(
 def _frontier(candidates: list[Point], budget_bytes: int) -> list[Point]:
     """Those that keep less than all that take no longer; of more than SLOTS, one for each slot of bytes."""
     frontier: list[Point] = []
-    for point in sorted(candidates, key=lambda each: each[:2]):
+    for point in sorted(candidates, key=lambda candidate: candidate[:2]):
         if not frontier or point.nbytes < frontier[-1].nbytes:
             frontier.append(point)
     if len(frontier) <= SLOTS:
@@ -168,7 +168,7 @@ def ancestor_sets(graph: Graph) -> list[LowerSet]:
     ancestors: list[LowerSet] = []
     for node in range(len(graph.ticks)):
         before = graph.predecessors(frozenset({node}))
-        ancestors.append(frozenset({node}).union(*(ancestors[each] for each in before)))
+        ancestors.append(frozenset({node}).union(*(ancestors[predecessor] for predecessor in before)))
     every = {frozenset[int](), graph.nodes, *ancestors}
     return sorted(every, key=lambda lower: (len(lower), sorted(lower)))
 

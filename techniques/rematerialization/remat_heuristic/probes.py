@@ -28,9 +28,9 @@ def probes(recording: Recording, own: RematHeuristic) -> Mapping[str, float]:
     return {
         **scheduled_probes(recording, own),
         **over_fastest(recording, own),
-        "beside_score": sum(each[0] for each in plans),
-        "needless": sum(each[1] for each in plans),
-        "unfit": sum(each[2] for each in plans),
+        "beside_score": sum(plan[0] for plan in plans),
+        "needless": sum(plan[1] for plan in plans),
+        "unfit": sum(plan[2] for plan in plans),
     }
 
 

@@ -42,7 +42,7 @@ def dropping(chain: Chain, budget_bytes: int) -> Schedule:
         candidates = list(droppable(chain.depth, dropped))
         if not candidates:
             raise Infeasible("what scores can drop", budget_bytes, int(lowest))
-        dropped.add(max(candidates, key=lambda each: score(chain, each, lives_s[each])))
+        dropped.add(max(candidates, key=lambda candidate: score(chain, candidate, lives_s[candidate])))
 
 
 def score(chain: Chain, kept: Kept, lifetime_s: float) -> float:

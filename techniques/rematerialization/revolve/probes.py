@@ -24,11 +24,12 @@ def probes(recording: Recording, own: Revolve) -> Mapping[str, float]:
     on_equal = {room: own.solve(equal_chain(BLOCKS), LEAST_BYTES + room, None) for room in range(BLOCKS - 1)}
     return scheduled_probes(recording, own) | {
         "forwards_beside_formula": sum(
-            abs(len(order) - each.depth - binomial_extra(each.depth, kept_at_turn(each))) for order, each in pairs
+            abs(len(order) - schedule.depth - binomial_extra(schedule.depth, kept_at_turn(schedule)))
+            for order, schedule in pairs
         ),
         "beside_formula_on_equal": sum(
-            abs(each.extra_forwards - binomial_extra(BLOCKS, kept_at_turn(each))) for each in on_equal.values()
+            abs(value.extra_forwards - binomial_extra(BLOCKS, kept_at_turn(value))) for value in on_equal.values()
         ),
-        "snapshots_beside_room": sum(abs(kept_at_turn(each) - 1 - room) for room, each in on_equal.items()),
-        "graphs": max(most_graphs(each) for each in [*schedules, *on_equal.values()]),
+        "snapshots_beside_room": sum(abs(kept_at_turn(schedule) - 1 - room) for room, schedule in on_equal.items()),
+        "graphs": max(most_graphs(schedule) for schedule in [*schedules, *on_equal.values()]),
     }

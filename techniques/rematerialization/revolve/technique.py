@@ -18,8 +18,8 @@ def revolved(chain: Chain, budget_bytes: int) -> Schedule:
     Raises Infeasible.
     """
     numbers = range(1, max(2, chain.depth))
-    each = (divided(chain.depth, snapshots, binomial) for snapshots in numbers)
-    return fastest_fitting("binomial checkpointing", each, chain, budget_bytes)
+    schedules = (divided(chain.depth, snapshots, binomial) for snapshots in numbers)
+    return fastest_fitting("binomial checkpointing", schedules, chain, budget_bytes)
 
 
 @dataclass

@@ -73,4 +73,4 @@ def fastest_fitting(what: str, schedules: Iterable[Schedule], chain: Chain, budg
     fitting = [(seen.time_s, schedule) for seen, schedule in pairs if seen.peak_bytes <= budget_bytes]
     if not fitting:
         raise Infeasible(what, budget_bytes, min(seen.peak_bytes for seen, _ in pairs))
-    return min(fitting, key=lambda each: each[0])[1]
+    return min(fitting, key=lambda candidate: candidate[0])[1]

@@ -23,13 +23,13 @@ def probes(recording: Recording, own: TorchAutoAC) -> Mapping[str, float]:
     FLOPs beyond those at budget 1, over those at the least; ``untraded``: of the least budget, the technique's and 1,
     larger ones that save less, or cost more FLOPs; ``uncut``: saved bytes at budget 1 over eager autograd's."""
     run, trace = recording.run, recording.trace
-    ours = {name: each for one in trace.of("backward") for name, each in one.gradients.items()}
+    ours = {name: gradient for one in trace.of("backward") for name, gradient in one.gradients.items()}
     with dropping(run.model):
         dropped = pass_of(recording)[0]
         with own.around_step(run):
             recomputed = pass_of(recording)[0]
-    each = [_cost(recording, technique) for technique in (TorchAutoAC(LEAST), own, TorchAutoAC(1.0))]
-    saved, flops = zip(*each, strict=True)
+    costs = [_cost(recording, technique) for technique in (TorchAutoAC(LEAST), own, TorchAutoAC(1.0))]
+    saved, flops = zip(*costs, strict=True)
     return {
         "changed": changed(ours, recording.gradients_at(trace.before.parameters)),
         "changed_with_dropout": changed(recomputed, dropped),
@@ -57,5 +57,7 @@ def _counted(recording: Recording) -> tuple[int, int]:
         with run.autocast():
             outputs = run.baseline.forward(run.model, recording.trace.batch)
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()
-        torch.autograd.grad(loss, [each for each in run.model.parameters() if each.requires_grad], allow_unused=True)
+        torch.autograd.grad(
+            loss, [parameter for parameter in run.model.parameters() if parameter.requires_grad], allow_unused=True
+        )
     return saved.saved_bytes, flops.total

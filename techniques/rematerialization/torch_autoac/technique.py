@@ -39,15 +39,15 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     Raises ValueError where it does so nonetheless, which it does at a budget of 0.
     """
     for node in filter(_is_random, joint.graph.nodes):
-        for each in (node, *node.users):
-            each.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, "ac_graph_id": 0}
+        for changed in (node, *node.users):
+            changed.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, "ac_graph_id": 0}
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
     if any(map(_is_random, backward.graph.nodes)):
         raise ValueError("with this budget dropout would be drawn anew in the backward pass: choose one well above 0")
-    for each in (forward, backward):
-        for node in each.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+    for changed in (forward, backward):
+        for node in changed.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default
-        each.recompile()
+        changed.recompile()
     return forward, backward
 
 
@@ -82,9 +82,9 @@ class Partitioned:
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[place] for place in places]
         own = dict(self.bound.named_parameters()), dict(self.bound.named_buffers())
-        kinds = [(each.shape, each.dtype, each.requires_grad) for each in (*own[0].values(), *tensors)]
+        kinds = [(tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in (*own[0].values(), *tensors)]
         rest = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
-        rates = [each.p for each in self.bound.modules() if isinstance(each, nn.Dropout)]
+        rates = [module.p for module in self.bound.modules() if isinstance(module, nn.Dropout)]
         modes = self.bound.block.training, torch.is_autocast_enabled(tensors[0].device.type)
         key = repr((form, kinds, rest, rates, modes))
         if key not in self.graphs:
@@ -140,7 +140,7 @@ class TorchAutoAC(Technique):
             )
         named = _named_blocks(run)
         self.blocks = {name: Partitioned(block, self.settings, Act()) for name, block in named.items()}
-        return {name: each.act for name, each in self.blocks.items()}
+        return {name: block.act for name, block in self.blocks.items()}
 
 
 def _named_blocks(run: Run) -> dict[str, nn.Module]:

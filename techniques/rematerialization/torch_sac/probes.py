@@ -74,8 +74,8 @@ class _Products(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if self.inside and func.name().startswith(PRODUCTS):
-            each = out if isinstance(out, tuple) else (out,)
-            self.nbytes += sum(tensor.nbytes for tensor in each if isinstance(tensor, torch.Tensor))
+            outputs = out if isinstance(out, tuple) else (out,)
+            self.nbytes += sum(tensor.nbytes for tensor in outputs if isinstance(tensor, torch.Tensor))
         return out
 
 

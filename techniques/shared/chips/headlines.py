@@ -59,7 +59,7 @@ class Headline(NamedTuple):
 
 def headline_claims(folder: Path) -> dict[str, Claim]:
     """Those of the card in ``folder``."""
-    return {each.id: each for each in read_card(folder / "card.toml").claim if each.metric == METRIC}
+    return {claim.id: claim for claim in read_card(folder / "card.toml").claim if claim.metric == METRIC}
 
 
 def headlines(folder: Path, found: Mapping[str, Beside]) -> StudyTable:
@@ -68,7 +68,7 @@ def headlines(folder: Path, found: Mapping[str, Beside]) -> StudyTable:
     if claims.keys() != found.keys():
         raise ValueError(f"{folder.name} has the headlines {', '.join(claims)}, and found are {', '.join(found)}")
     return StudyTable(
-        "headlines", Headline._fields, [tuple(_row(claims[id], each)) for id, each in found.items()], NOTE
+        "headlines", Headline._fields, [tuple(_row(claims[id], value)) for id, value in found.items()], NOTE
     )
 
 

@@ -92,17 +92,17 @@ def compute_s(phase: Phase, chip: Chip) -> float:
 
 def time_s(phases: Iterable[Phase], chip: Chip) -> float:
     """Phase after phase."""
-    return sum(max(compute_s(each, chip), each.bytes / chip.bytes_per_s) for each in phases)
+    return sum(max(compute_s(phase, chip), phase.bytes / chip.bytes_per_s) for phase in phases)
 
 
 def bound_s(phases: Sequence[Phase], chip: Chip) -> float:
     """The closed form: no schedule of the same work takes less time."""
-    compute = sum(compute_s(each._replace(busy=1.0), chip) for each in phases)
-    return max(compute, sum(each.bytes for each in phases) / chip.bytes_per_s)
+    compute = sum(compute_s(phase._replace(busy=1.0), chip) for phase in phases)
+    return max(compute, sum(phase.bytes for phase in phases) / chip.bytes_per_s)
 
 
 def energy_j(phases: Iterable[Phase], table: EnergyTable) -> float:
-    pj = sum(each.macs * table.mac_pj(each.bits) + 8 * each.bytes * table.dram_pj_per_bit for each in phases)
+    pj = sum(phase.macs * table.mac_pj(phase.bits) + 8 * phase.bytes * table.dram_pj_per_bit for phase in phases)
     return pj * 1e-12
 
 
@@ -125,12 +125,12 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 
 def chips() -> dict[str, Chip]:
-    return {each["name"]: Chip(**each) for each in _table()["chip"]}
+    return {values["name"]: Chip(**values) for values in _table()["chip"]}
 
 
 def energy_tables() -> list[EnergyTable]:
-    return [EnergyTable(**each) for each in _table()["energy"]]
+    return [EnergyTable(**values) for values in _table()["energy"]]
 
 
 def context() -> list[Context]:
-    return [Context(**each) for each in _table()["context"]]
+    return [Context(**values) for values in _table()["context"]]

@@ -41,10 +41,10 @@ def numbers(rows: Iterable[Number]) -> StudyTable:
 def quoted(folder: Path) -> list[Number]:
     """What the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
     return [
-        Number("literature", f"{each.statement} ({each.place})", "as it says",
-               each.expected if each.metric == HEADLINE else 1 / each.expected, "", each.conditions)
-        for each in read_card(folder / "card.toml").claim
-        if each.expected and (each.kind == "literature" or each.metric == HEADLINE)
+        Number("literature", f"{claim.statement} ({claim.place})", "as it says",
+               claim.expected if claim.metric == HEADLINE else 1 / claim.expected, "", claim.conditions)
+        for claim in read_card(folder / "card.toml").claim
+        if claim.expected and (claim.kind == "literature" or claim.metric == HEADLINE)
     ]  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def drift(tokens: int, width: int = 64, heads: int = 12) -> list[Number]:
     precisions."""
     found = []
     for half in (False, True):
-        unfused, fused = (gpu_attention_s(tokens, width, heads, fused=each, half=half) for each in (False, True))
+        unfused, fused = (gpu_attention_s(tokens, width, heads, fused=fuse, half=half) for fuse in (False, True))
         precision = "float16" if half else "float32"
         what = f"baseline drift: fused attention, {tokens} tokens, {heads} heads of {width}, {precision}"
         against = f"unfused attention on {GPU}, modelled"

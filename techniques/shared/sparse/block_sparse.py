@@ -196,7 +196,7 @@ class BlockSparseLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         device, weight = x.device.type, cast(Tensor, self.weight)
         if torch.is_autocast_enabled(device):
-            x, weight = (each.to(torch.get_autocast_dtype(device)) for each in (x, weight))
+            x, weight = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, weight))
         bias = None if self.bias is None else self.bias.to(x.dtype)
         rows, mask = x.reshape(-1, x.shape[-1]), self.get_buffer(MASK)
         y: Tensor = Products.apply(rows, weight, bias, mask, self.block, self.transposed, self.dense_gradient)

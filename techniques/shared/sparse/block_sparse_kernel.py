@@ -43,8 +43,8 @@ def kept(mask: Tensor, block: int) -> list[Kept]:
     """What ``mask`` [n, m] keeps of its rows of blocks, and of its columns."""
     blocks = mask[::block, ::block].to(torch.uint8)
     return [
-        Kept(each.sum(1, dtype=torch.int32), each.argsort(dim=1, descending=True, stable=True).int())
-        for each in (blocks.contiguous(), blocks.T.contiguous())
+        Kept(tensor.sum(1, dtype=torch.int32), tensor.argsort(dim=1, descending=True, stable=True).int())
+        for tensor in (blocks.contiguous(), blocks.T.contiguous())
     ]
 
 
@@ -109,7 +109,7 @@ def check(block: int, *tensors: Tensor) -> None:
     """Raises ValueError where the kernels do not take blocks of this side, or these dtypes."""
     if block not in BLOCKS:
         raise ValueError(f"on a GPU blocks are {', '.join(map(str, BLOCKS))} wide, not {block}: say one of these")
-    if not {each.dtype for each in tensors} <= POINTERS.keys():
+    if not {tensor.dtype for tensor in tensors} <= POINTERS.keys():
         raise ValueError("block-sparse products on a GPU are of float32, bfloat16 or float16: say execution=masked")
 
 

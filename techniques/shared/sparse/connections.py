@@ -34,7 +34,7 @@ def slots(moment: Moment, name: str) -> dict[str, Tensor]:
     """The parameter, and the optimizer's tensors of its shape."""
     weight = moment.parameters[name]
     state = moment.state.get(name, {})
-    return {"": weight, **{key: each for key, each in state.items() if getattr(each, "shape", None) == weight.shape}}
+    return {"": weight, **{key: value for key, value in state.items() if getattr(value, "shape", None) == weight.shape}}
 
 
 def erk_connections(shapes: Sequence[tuple[int, ...]], kept: float) -> list[float]:
@@ -83,7 +83,7 @@ def misplaced(old: Tensor, new: Tensor, weight: Tensor, gradient: Tensor | None,
 
 def off_zero(after: Moment, path: str, grown: Tensor) -> int:
     """Numbers, of the weights and optimizer state of ``grown`` connections, that are not 0."""
-    return sum(int(each[grown].count_nonzero()) for each in slots(after, f"{path}.weight").values())
+    return sum(int(slot[grown].count_nonzero()) for slot in slots(after, f"{path}.weight").values())
 
 
 def staying(before: Moment, after: Moment, paths: Sequence[str]) -> dict[str, Tensor]:
@@ -107,10 +107,10 @@ def moved(before: Moment, after: Moment, stays: Mapping[str, Tensor]) -> int:
 def dead(trace: Trace, path: str) -> int:
     """Numbers outside the topology that are not 0: weights in a forward pass or after the step, gradients, state."""
     name, outside = f"{path}.weight", ~mask(trace.before, path)
-    values = [each[~mask(trace.after, path)] for each in slots(trace.after, name).values()]
-    values += [each.parameters[name][outside] for each in trace.of("forward")]
-    values += [each.before.gradients[name][outside] for each in trace.updates if name in each.before.gradients]
-    return sum(int(each.count_nonzero()) for each in values)
+    values = [slot[~mask(trace.after, path)] for slot in slots(trace.after, name).values()]
+    values += [pass_.parameters[name][outside] for pass_ in trace.of("forward")]
+    values += [update.before.gradients[name][outside] for update in trace.updates if name in update.before.gradients]
+    return sum(int(value.count_nonzero()) for value in values)
 
 
 def dead_moved(recording: Recording, own: Masked, paths: Sequence[str]) -> int:

@@ -59,7 +59,11 @@ class Masked(Technique):
         if run.gradients_sharded:
             raise ValueError("sparse training masks whole gradients; it cannot follow a technique that shards them")
         matrices = {id(weight) for weight, _ in masked(run.anatomy)}
-        weights = {name: each for name, each in run.trained_parameters().items() if id(each) in matrices}
+        weights = {
+            name: trained_parameter
+            for name, trained_parameter in run.trained_parameters().items()
+            if id(trained_parameter) in matrices
+        }
         if not weights:
             raise ValueError(FROZEN)
         return {"masks gradients": self.applied, **weights}
@@ -148,7 +152,7 @@ def rewire(run: Run, weight: nn.Parameter, mask: Tensor, kept: Tensor, new: Tens
 def slots(run: Run, weight: nn.Parameter) -> list[Tensor]:
     """The optimizer's state tensors that hold one number per entry of ``weight``."""
     state = run.optimizer.state.get(weight, {})
-    return [each for each in state.values() if isinstance(each, Tensor) and each.shape == weight.shape]
+    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == weight.shape]
 
 
 def density(run: Run) -> float:

@@ -52,6 +52,6 @@ def packed(scores: Tensor, n: int, m: int) -> Packed:
 
 def unpacked(form: Packed, n: int, m: int, rest: float) -> Tensor:
     """The scores [..., keys] again, ``rest`` where none was kept."""
-    values, places = (each.unflatten(-1, (-1, n)) for each in form)
+    values, places = (tensor.unflatten(-1, (-1, n)) for tensor in form)
     whole = torch.full((*values.shape[:-1], m), rest, dtype=values.dtype, device=values.device)
     return whole.scatter(-1, places.long(), values).flatten(-2)

@@ -50,7 +50,7 @@ def invariants(recording: Recording, own: Masked, initial: Mapping[str, Tensor])
 def initial_parameters(run: Run) -> dict[str, Tensor]:
     """Those of the run's model before any technique changed it, by name."""
     with unchanged_randomness(run.device):
-        return {name: each.detach() for name, each in run.plain_model().named_parameters()}
+        return {name: parameter.detach() for name, parameter in run.plain_model().named_parameters()}
 
 
 def masks_of(recording: Recording) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ def masks_of(recording: Recording) -> dict[str, Tensor]:
 def wrongly_kept(masks: Mapping[str, Tensor], importance: Mapping[str, Tensor], slack: Mapping[str, Tensor]) -> int:
     """Connections with a lower importance than as many highest ones of all layers have, and others with a higher one,
     by more than ``slack``, what rounding may do to it. Keys are layers, shapes are equal."""
-    count = sum(int(each.sum()) for each in masks.values())
+    count = sum(int(value.sum()) for value in masks.values())
     every = torch.cat([importance[path].flatten() for path in masks])
     threshold = every.sort(descending=True).values[count - 1]
     return sum(
@@ -73,7 +73,7 @@ def wrongly_kept(masks: Mapping[str, Tensor], importance: Mapping[str, Tensor], 
 
 def off_count(masks: Mapping[str, Tensor], connections: int) -> int:
     """By how many all layers' connections are more or fewer."""
-    return abs(sum(int(each.sum()) for each in masks.values()) - connections)
+    return abs(sum(int(value.sum()) for value in masks.values()) - connections)
 
 
 def double_model(run: Run) -> nn.Module:
@@ -84,7 +84,7 @@ def double_model(run: Run) -> nn.Module:
 
 def doubled(batch: Batch) -> Batch:
     """The batch with its real numbers in float64."""
-    return {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
+    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
 
 
 def choosing_cost(recording: Recording, own: PrunedAtStart) -> float:

@@ -52,8 +52,8 @@ class PrunedAtStart(BlockMasked):
         layers = self.layers(model)
         weights: list[nn.Parameter] = [layer.module.weight for layer in layers]  # type: ignore[misc]
         with undisturbed(model):
-            importance = [summed(each, self.block) for each in self.importance(model.eval(), weights, run)]
-        masks = highest(importance, round((1 - self.sparsity) * sum(each.numel() for each in importance)))
+            importance = [summed(score, self.block) for score in self.importance(model.eval(), weights, run)]
+        masks = highest(importance, round((1 - self.sparsity) * sum(score.numel() for score in importance)))
         check_connected({layer.path: mask for layer, mask in zip(layers, masks, strict=True)})
         for layer, mask in zip(layers, masks, strict=True):
             attach(layer.module, expanded(shuffled_mask(mask, run.generator) if self.shuffled else mask, self.block))

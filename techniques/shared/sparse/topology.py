@@ -64,11 +64,11 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
 
 def highest(importance: Sequence[Tensor], count: int) -> list[Tensor]:
     """Boolean masks, one for each layer, of the ``count`` highest of all layers' values."""
-    flat = torch.cat([each.flatten() for each in importance])
+    flat = torch.cat([score.flatten() for score in importance])
     kept = torch.zeros_like(flat, dtype=torch.bool)
     kept[flat.topk(count, sorted=False).indices] = True
-    parts = kept.split([each.numel() for each in importance])
-    return [part.view_as(each) for part, each in zip(parts, importance, strict=True)]
+    parts = kept.split([score.numel() for score in importance])
+    return [part.view_as(score) for part, score in zip(parts, importance, strict=True)]
 
 
 def check_connected(masks: Mapping[str, Tensor]) -> None:

@@ -36,7 +36,7 @@ def probes(recording: Recording, own: Esam) -> Mapping[str, float]:
     trace = recording.trace
     weights, point = trace.before.parameters, trace.of("backward")[-1].parameters
     plain = recording.gradients_at(weights)
-    draws = [_drawn(each, own.norm) & plain.keys() for each in recording.traces]
+    draws = [_drawn(trace, own.norm) & plain.keys() for trace in recording.traces]
     direction = plain if own.norm == "all" else {name: plain[name] for name in draws[-1]}
     times, off = along(weights, point, {name: plain[name] for name in draws[-1]})
     factor, left = received(recording)
@@ -64,7 +64,9 @@ def _drawn(trace: Trace, norm: str) -> frozenset[str]:
     first, last = trace.of("backward")[0], trace.of("backward")[-1]
     if norm == "selected":
         return frozenset(first.gradients)
-    return frozenset(n for n, each in last.parameters.items() if not torch.equal(each, trace.before.parameters[n]))
+    return frozenset(
+        n for n, parameter in last.parameters.items() if not torch.equal(parameter, trace.before.parameters[n])
+    )
 
 
 def _differing(recording: Recording, gamma: float) -> int:
@@ -72,7 +74,7 @@ def _differing(recording: Recording, gamma: float) -> int:
     rise = _losses(recording, last.parameters) - _losses(recording, trace.before.parameters)
     left_out = sorted(range(len(rise)), key=rise.tolist().__getitem__)[: len(rise) - max(1, round(gamma * len(rise)))]
     kept = torch.tensor([index for index in range(len(rise)) if index not in left_out])
-    sharpest = replace(trace, batch={name: each[kept] for name, each in trace.batch.items()})
+    sharpest = replace(trace, batch={name: tensor[kept] for name, tensor in trace.batch.items()})
     return differing(last.gradients, recording.gradients_at(last.parameters, sharpest))
 
 

@@ -39,7 +39,7 @@ def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
     return {
         "off_the_term": _off(recording, own),
         "before_a_past": touched(recording, _new(recording.traces)),
-        "before_the_start": touched(twin, [each for each in twin.traces if 2 * each.step < STEPS]),
+        "before_the_start": touched(twin, [trace for trace in twin.traces if 2 * trace.step < STEPS]),
         "off_two_epochs": _off(twin, late),
         "stored_outputs": own.past.outputs.nbytes / (4 * examples * classes),
     }

@@ -41,10 +41,10 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     for _ in range(LOOKED_AT):
         twin.record_step()
     memory = MEMORY if mesa.decay is None else 1 / (1 - mesa.decay)
-    average = {name: each.double() for name, each in twin.traces[0].before.parameters.items()}
+    average = {name: parameter.double() for name, parameter in twin.traces[0].before.parameters.items()}
     for trace in twin.traces[:-1]:
         average = {
-            name: each + (trace.after.parameters[name].double() - each) / memory for name, each in average.items()
+            name: value + (trace.after.parameters[name].double() - value) / memory for name, value in average.items()
         }
     last = twin.trace
     model.eval()
@@ -54,10 +54,10 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     def term(outputs: Any) -> Tensor:
         return mesa.strength * divergence(_rows(outputs.logits, last.batch), taught, mesa.temperature).mean()
 
-    held = [sum(each.nbytes for each in model.parameters()) for model in (own.teacher, recording.run.model)]
+    held = [sum(parameter.nbytes for parameter in model.parameters()) for model in (own.teacher, recording.run.model)]
     return {
         "off_the_term": off_the_term(twin, last, term),
-        "before_the_start": touched(twin, [each for each in twin.traces if each.step < START]),
+        "before_the_start": touched(twin, [trace for trace in twin.traces if trace.step < START]),
         "copies_of_the_weights": held[0] / held[1],
     }
 

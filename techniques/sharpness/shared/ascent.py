@@ -54,7 +54,7 @@ def ascend(
     scales = scales_of(own) if adaptive else []
     if adaptive:
         torch._foreach_mul_(steps, scales)
-    norm = total_norm([distributed_as(each, step) for each, step in zip(parameters, steps, strict=True)])
+    norm = total_norm([distributed_as(parameter, step) for parameter, step in zip(parameters, steps, strict=True)])
     torch._foreach_mul_(steps, rho / (norm + 1e-12))  # the guard of the authors' code for a zero gradient
     if adaptive:
         torch._foreach_mul_(steps, scales)
@@ -85,7 +85,7 @@ def apart(parameters: Sequence[Tensor]) -> bool:
     if any(map(is_traceable_wrapper_subclass, parameters)):
         return False
     storages = [parameter.untyped_storage() for parameter in parameters]
-    whole = all(storage.nbytes() == each.nbytes for storage, each in zip(storages, parameters, strict=True))
+    whole = all(storage.nbytes() == parameter.nbytes for storage, parameter in zip(storages, parameters, strict=True))
     return whole and len({storage._cdata for storage in storages}) == len(storages)
 
 
@@ -100,7 +100,7 @@ def _pointed(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> list[Ten
 
 def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     """ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
-    return [each.abs() + ETA if each.ndim >= 2 else torch.ones_like(each) for each in parameters]
+    return [parameter.abs() + ETA if parameter.ndim >= 2 else torch.ones_like(parameter) for parameter in parameters]
 
 
 class Noise:

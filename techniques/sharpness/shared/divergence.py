@@ -17,7 +17,7 @@ from techniques.shared.ball import differing, length
 
 def divergence(now: Tensor, past: Tensor, temperature: float) -> Tensor:
     """KL(past || now) of each row of logits [rows, classes] at a temperature, times its square; float64."""
-    p, q = ((each.double() / temperature).softmax(-1) for each in (past.detach(), now))
+    p, q = ((tensor.double() / temperature).softmax(-1) for tensor in (past.detach(), now))
     return temperature**2 * (p * (p / q).log()).sum(-1)
 
 
@@ -36,8 +36,8 @@ def off_the_term(recording: Recording, trace: Trace, term: Callable[[Any], Tenso
 def touched(recording: Recording, traces: Iterable[Trace]) -> int:
     """Elements of the recorded gradients that are not the plain loss's, to the bit."""
     return sum(
-        differing(each.of("backward")[0].gradients, recording.gradients_at(each.before.parameters, each))
-        for each in traces
+        differing(trace.of("backward")[0].gradients, recording.gradients_at(trace.before.parameters, trace))
+        for trace in traces
     )
 
 

@@ -26,11 +26,11 @@ def sam_probes(recording: Recording, rho: float, adaptive: bool) -> dict[str, fl
     trace = recording.trace
     weights, first, last = trace.before.parameters, trace.of("backward")[0], trace.of("backward")[-1]
     scales = {
-        name: each.double().abs() + SHIFT if adaptive and each.ndim >= 2 else each.double() * 0 + 1
-        for name, each in weights.items()
+        name: weight.double().abs() + SHIFT if adaptive and weight.ndim >= 2 else weight.double() * 0 + 1
+        for name, weight in weights.items()
     }
-    once = {name: scales[name] * each.double() for name, each in first.gradients.items()}
-    times, off = along(weights, last.parameters, {name: scales[name] * each for name, each in once.items()})
+    once = {name: scales[name] * gradient.double() for name, gradient in first.gradients.items()}
+    times, off = along(weights, last.parameters, {name: scales[name] * value for name, value in once.items()})
     factor, left = received(recording)
     noise, statistics = with_noise(recording, _differing)
     return {
@@ -47,5 +47,5 @@ def sam_probes(recording: Recording, rho: float, adaptive: bool) -> dict[str, fl
 
 def _differing(recording: Recording) -> int:
     return sum(
-        differing(each.gradients, recording.gradients_at(each.parameters)) for each in recording.trace.of("backward")
+        differing(pass_.gradients, recording.gradients_at(pass_.parameters)) for pass_ in recording.trace.of("backward")
     )

@@ -50,11 +50,11 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor, steps
 
 def hessian_product(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
     """v [n] -> H v [n] from ``gradients`` taken with ``create_graph=True`` (Pearlmutter, 1994)."""
-    flat = torch.cat([each.flatten() for each in gradients])
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
 
     def product(vector: Tensor) -> Tensor:
         columns = torch.autograd.grad(flat, parameters, vector, retain_graph=True, materialize_grads=True)
-        return torch.cat([each.flatten() for each in columns])
+        return torch.cat([column.flatten() for column in columns])
 
     return product
 

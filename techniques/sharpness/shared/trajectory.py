@@ -14,7 +14,7 @@ def trajectory_losses(logits: Tensor, past: Tensor, temperature: float) -> Tenso
 
     No gradient flows into ``past``. Logarithms of the softmax, not of its result, which can be zero.
     """
-    now, then = (F.log_softmax(each.float() / temperature, dim=-1) for each in (logits, past.detach()))
+    now, then = (F.log_softmax(tensor.float() / temperature, dim=-1) for tensor in (logits, past.detach()))
     return temperature**2 * F.kl_div(now, then, reduction="none", log_target=True).sum(-1)
 
 

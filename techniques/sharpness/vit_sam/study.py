@@ -38,20 +38,20 @@ def study(lab: Lab) -> list[StudyTable]:
     """The table ``flatness``, a row for each radius of which a seed finished."""
     stacks = {rho: f"vit_sam:rho={rho}" for rho in RADII}
     runs = lab.runs(list(stacks.values()))
-    finished = {rho: [each for _, each in runs[canonical(stack)]] for rho, stack in stacks.items()}
-    rows = [each for rho, contenders in finished.items() if (each := row(rho, contenders))]
-    return [StudyTable("flatness", Row._fields, [tuple(each) for each in rows], NOTE)]
+    finished = {rho: [contender for _, contender in runs[canonical(stack)]] for rho, stack in stacks.items()}
+    rows = [measured for rho, contenders in finished.items() if (measured := row(rho, contenders))]
+    return [StudyTable("flatness", Row._fields, [tuple(entry) for entry in rows], NOTE)]
 
 
 def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
     """The row of the runs at one radius, one a seed; None where none finished."""
-    good = [each for each in contenders if each.status == "ok" and each.probes]
-    ends = [each.final for each in good if each.final]
+    good = [contender for contender in contenders if contender.status == "ok" and contender.probes]
+    ends = [contender.final for contender in good if contender.final]
     if not ends:
         return None
 
     def probe(name: str) -> float:
-        return median(each.probes[f"vit_sam.{name}"] for each in good)
+        return median(contender.probes[f"vit_sam.{name}"] for contender in good)
 
     return Row(
         rho,
@@ -60,8 +60,8 @@ def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
         probe("ascent_rise"),
         probe("active_share"),
         probe("active_share_first"),
-        median(each.loss for each in ends),
-        median(each.metrics["accuracy"] for each in ends),
+        median(end.loss for end in ends),
+        median(end.metrics["accuracy"] for end in ends),
     )
 
 
@@ -69,12 +69,12 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """The largest eigenvalue and the share of active units in the first blocks, over the radius."""
     from matplotlib.figure import Figure
 
-    rows = [Row(*each) for each in tables[0].rows]
+    rows = [Row(*record) for record in tables[0].rows]
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    radii = [each.rho for each in rows]
-    left.plot(radii, [each.lambda_max for each in rows], marker="o")
+    radii = [entry.rho for entry in rows]
+    left.plot(radii, [entry.lambda_max for entry in rows], marker="o")
     left.set(xlabel="rho", ylabel="largest eigenvalue of the Hessian", yscale="log")
-    right.plot(radii, [each.active_share_first for each in rows], marker="o")
+    right.plot(radii, [entry.active_share_first for entry in rows], marker="o")
     right.set(xlabel="rho", ylabel="active units in the first blocks (share)")
     return figure

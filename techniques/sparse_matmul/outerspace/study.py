@@ -70,7 +70,7 @@ def beside(here: list[Number]) -> dict[str, Beside]:
     for claim, (name, bandwidth) in MEMORIES.items():
         ratios = [gustavson_s(rows, density, bandwidth) / bound_s(rows, density) for rows, density, _ in REPORTED]
         of = f"memories' bandwidths alone, on five uniform matrices; over Gustavson's order without a cache on {name}"
-        _, mkl, outer = (each.speedup or 0.0 for each in here)
+        _, mkl, outer = (result.speedup or 0.0 for result in here)
         on_cpu = claim == "against_mkl"
         found[claim] = Beside(
             between(ratios, of), outer / mkl if on_cpu else None,

@@ -34,8 +34,8 @@ def of_products(recording: Recording, own: PrunedProducts) -> dict[str, float]:
     return {
         "gradient_roundings": apart(trace.of("backward")[0].gradients, expected),
         "flops_over": _flops_over(run.model.get_submodule(paths[-1]), masks[paths[-1]]),
-        "off_density": sum(abs(int(each.sum()) - round((1 - SPARSITY) * each.numel())) for each in masks.values()),
-        "smaller_kept": sum(int((each & (sizes[p] < sizes[p][~each].max())).sum()) for p, each in masks.items()),
+        "off_density": sum(abs(int(value.sum()) - round((1 - SPARSITY) * value.numel())) for value in masks.values()),
+        "smaller_kept": sum(int((value & (sizes[p] < sizes[p][~value].max())).sum()) for p, value in masks.items()),
         **pruned.invariants(recording, own, initial),
     }
 

@@ -123,7 +123,7 @@ class PrunedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         device, weight = x.device.type, cast(Tensor, self.weight)
         if torch.is_autocast_enabled(device):
-            x, weight = (each.to(torch.get_autocast_dtype(device)) for each in (x, weight))
+            x, weight = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, weight))
         rows = x.reshape(-1, x.shape[-1])
         y: Tensor = Products.apply(rows, weight, self.get_buffer(MASK), self.transposed, self.dataflow)
         y = y if self.bias is None else y + self.bias.to(y.dtype)

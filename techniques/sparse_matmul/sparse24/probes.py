@@ -31,17 +31,17 @@ def probes(recording: Recording, own: Sparse24) -> Mapping[str, float]:
         replace(own).model(run.plain_model(), run)  # once more: a run is deterministic
         twin = recording.twin("baseline").run
         twin.train(twin.recipe.steps)
-    end = {name: each.detach() for name, each in scouts[0].run.model.named_parameters()}
+    end = {name: parameter.detach() for name, parameter in scouts[0].run.model.named_parameters()}
     masks = {path: _rows(run, path, mask) for path, mask in pruned.masks_of(recording).items()}
     weights = {path: _rows(run, path, end[f"{path}.weight"]) for path in masks}
     forms = {path: (weights[path] * masks[path]).to(torch.bfloat16) for path in masks}
-    packs = {path: packed(each.abs(), 2, 4) for path, each in forms.items()}
+    packs = {path: packed(form.abs(), 2, 4) for path, form in forms.items()}
     return {
         "off_pattern": sum(int((mask.sum(-1) != 2).sum()) for mask in masks.values()),
         "smaller_kept": sum(_smaller_kept(weights[path], mask) for path, mask in masks.items()),
-        "off_dense": sum(int((end[name] != each).sum()) for name, each in twin.model.named_parameters()),
-        "cost_in_runs": (sum(each.run.step for each in scouts) + len(recording.traces)) / twin.recipe.steps,
-        "packed_bytes": sum(each.bytes for each in packs.values()) / sum(2 * each.numel() for each in forms.values()),
+        "off_dense": sum(int((end[name] != parameter).sum()) for name, parameter in twin.model.named_parameters()),
+        "cost_in_runs": (sum(scout.run.step for scout in scouts) + len(recording.traces)) / twin.recipe.steps,
+        "packed_bytes": sum(pack.bytes for pack in packs.values()) / sum(2 * form.numel() for form in forms.values()),
         "lost": sum(int((unpacked(packs[path], 2, 4, 0.0) != form.abs()).sum()) for path, form in forms.items()),
         **pruned.invariants(recording, own, end),
     }

@@ -73,7 +73,7 @@ class Sparse24(Masked):
         scout = run.scout(Stack({}), seed=run.seed, steps=run.recipe.steps)
         scout.train(scout.recipe.steps)
         layers = [layer for _, layer in prunable(scout.model)]
-        start = {name: each.detach().clone() for name, each in scout.model.named_parameters()}
+        start = {name: parameter.detach().clone() for name, parameter in scout.model.named_parameters()}
         model = Ticket(masks=[self.mask(layer) for layer in layers], start=start).model(model, run)
         if self.execution == "semi_structured":
             own = anatomy(model)

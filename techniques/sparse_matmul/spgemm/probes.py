@@ -31,10 +31,10 @@ def probes(recording: Recording, own: Spgemm) -> Mapping[str, float]:
     entries, row_wise = (int((a != 0).sum()), int((b != 0).sum())), results["gustavson"].counts
     return {
         **of_products(recording, own),
-        **{f"{name}_off": _off(dense(each.rows, b.shape[1]), exact) for name, each in results.items()},
+        **{f"{name}_off": _off(dense(result.rows, b.shape[1]), exact) for name, result in results.items()},
         "expanded_off": _off(expanded(*csr).to_dense(), exact),
         "library_off": _off((csr[0] @ csr[1]).to_dense(), exact),
-        "multiplications_off": sum(abs(each.counts.multiplications - meeting) for each in results.values()),
+        "multiplications_off": sum(abs(result.counts.multiplications - meeting) for result in results.values()),
         "comparisons_over": results["inner"].counts.comparisons / meeting,
         "row_wise_operations": (row_wise.read - entries[0] + row_wise.comparisons) / meeting,
         "read_once": results["outer"].counts.read / sum(entries),

@@ -88,7 +88,7 @@ def seconds_of(matrix: Tensor) -> tuple[float | None, ...]:
     )  # fmt: skip
     timed = [way for name, way in zip(WAYS, ways, strict=True) if few or name != "outer_products"]
     turns = [[seconds(way) for way in timed] for _ in range(REPEATS + 1)][1:]
-    medians = [median(each) for each in zip(*turns, strict=True)]
+    medians = [median(column) for column in zip(*turns, strict=True)]
     return tuple(medians if few else [*medians[:2], None, *medians[2:]])
 
 
@@ -126,7 +126,7 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Time over the dense product's against density, a panel for each size; circles are where they cross."""
     from matplotlib.figure import Figure
 
-    (table,) = (each for each in tables if each.name == "seconds")
+    (table,) = (table for table in tables if table.name == "seconds")
     sizes = [*dict.fromkeys(row[0] for row in table.rows)]
     figure = Figure(figsize=(3.2 * len(sizes), 3.6), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], sizes):

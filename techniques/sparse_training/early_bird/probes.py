@@ -47,18 +47,18 @@ def probes(recording: Recording, own: EarlyBird) -> Mapping[str, float]:
     run, plain, traces = recording.run, plain_model(recording), recording.traces
     heads, neurons = heads_in(plain), neurons_in(plain)
     joints = [*heads, *neurons]
-    searching = [each for each in traces if joints[0].coefficients in each.before.parameters]
-    steps = [search_step(recording, each, plain_model(recording), joints) for each in searching]
-    tickets = [strongest(each.update.after.parameters, heads, neurons, (own.share, own.share)) for each in searching]
+    searching = [trace for trace in traces if joints[0].coefficients in trace.before.parameters]
+    steps = [search_step(recording, trace, plain_model(recording), joints) for trace in searching]
+    tickets = [strongest(trace.update.after.parameters, heads, neurons, (own.share, own.share)) for trace in searching]
     last = searching[-1]
     left, searched, size = last.after.parameters, last.update.after.parameters, _count(dict(plain.named_parameters()))
     expected = cut(plain, _folded(searched, plain, joints), joints, tickets[-1])
     return {
-        "off_one": sum(int((traces[0].before.parameters[each.coefficients] != 1).sum()) for each in joints),
+        "off_one": sum(int((traces[0].before.parameters[joint.coefficients] != 1).sum()) for joint in joints),
         "gradient_roundings": max(roundings for roundings, _ in steps),
         "penalty": fmean(penalty for _, penalty in steps),
         "off_draw": abs(len(searching) - _settled(tickets, joints, own, run)),
-        "off_rate": sum(not _at_the_recipes_rate(recording, each) for each in traces),
+        "off_rate": sum(not _at_the_recipes_rate(recording, trace) for trace in traces),
         "draw_roundings": _roundings(left, expected),
         "off_state": sum(bool(state) for state in last.after.state.values()),
         "masked": masked_apart(recording, plain_model(recording), joints, tickets[-1]),
@@ -72,10 +72,10 @@ def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, r
     Tickets are those after every step, and count where an interval of the run ends.
     """
     interval = own.interval or max(1, round(run.recipe.steps / 160))
-    every = [_mask(each, joints) for each in tickets[interval - 1 :: interval]]
+    every = [_mask(ticket, joints) for ticket in tickets[interval - 1 :: interval]]
     for number in range(own.memory, len(every) + 1):
         *earlier, newest = every[number - own.memory : number]
-        if all((newest != each).double().mean().item() <= own.threshold for each in earlier):
+        if all((newest != mask).double().mean().item() <= own.threshold for mask in earlier):
             return number * interval
     return run.recipe.steps
 
@@ -83,8 +83,8 @@ def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, r
 def _mask(kept: Kept, joints: Sequence[Joint]) -> Tensor:
     """Whether each unit stays, bool [units]."""
     mask = [torch.zeros(joint.count, dtype=torch.bool) for joint in joints]
-    for each, joint in zip(mask, joints, strict=True):
-        each[list(kept[joint.path])] = True
+    for units, joint in zip(mask, joints, strict=True):
+        units[list(kept[joint.path])] = True
     return torch.cat(mask)
 
 
@@ -102,17 +102,17 @@ def _folded(values: Values, plain: nn.Module, joints: Sequence[Joint]) -> dict[s
 
 def _roundings(ours: Values, expected: Values) -> float:
     """The largest distance of a number from what it should be, in its own roundings; infinite where shapes differ."""
-    if ours.keys() != expected.keys() or any(ours[name].shape != each.shape for name, each in expected.items()):
+    if ours.keys() != expected.keys() or any(ours[name].shape != value.shape for name, value in expected.items()):
         return float("inf")
     least = torch.finfo(torch.float32).tiny
-    units = {name: EPS * each.abs().clamp(min=least) for name, each in expected.items()}
-    return max(((ours[name].double() - each).abs() / units[name]).max().item() for name, each in expected.items())
+    units = {name: EPS * value.abs().clamp(min=least) for name, value in expected.items()}
+    return max(((ours[name].double() - value).abs() / units[name]).max().item() for name, value in expected.items())
 
 
 def _count(values: Mapping[str, Tensor]) -> int:
-    return sum(each.numel() for each in values.values())
+    return sum(value.numel() for value in values.values())
 
 
 def _at_the_recipes_rate(recording: Recording, trace: Trace) -> bool:
     expected = recording.run.baseline.recipe_of(recording.run.job.setting).learning_rate_at(trace.step)
-    return all(each["lr"] == expected for each in trace.update.before.hyper.values())
+    return all(settings["lr"] == expected for settings in trace.update.before.hyper.values())

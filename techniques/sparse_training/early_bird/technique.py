@@ -34,7 +34,7 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 def emerged(masks: Sequence[Tensor], memory: int, threshold: float) -> bool:
     """Whether the last of ``memory`` masks is within ``threshold`` of each of those before it."""
-    return len(masks) == memory and all(distance(masks[-1], each) <= threshold for each in list(masks)[:-1])
+    return len(masks) == memory and all(distance(masks[-1], mask) <= threshold for mask in list(masks)[:-1])
 
 
 @dataclass

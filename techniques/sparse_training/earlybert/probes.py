@@ -43,25 +43,26 @@ def probes(recording: Recording, own: EarlyBert) -> Mapping[str, float]:
     if own.is_reference:
         return {}
     run, plain, traces = recording.run, plain_model(recording), recording.traces
-    initial = {name: each.detach().clone() for name, each in plain.named_parameters()}
+    initial = {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
     heads = heads_in(plain) if own.heads else []
     neurons = neurons_in(plain) if own.neurons else []
-    joints, last = [*heads, *neurons], next(each for each in traces if _draws(each))
+    joints, last = [*heads, *neurons], next(trace for trace in traces if _draws(trace))
     kept = strongest(last.update.after.parameters, heads, neurons, (own.heads, own.neurons))
-    searching = [each for each in traces if each.step <= last.step]
-    steps = [search_step(recording, each, plain_model(recording), joints) for each in searching]
+    searching = [trace for trace in traces if trace.step <= last.step]
+    steps = [search_step(recording, trace, plain_model(recording), joints) for trace in searching]
     left, after = cut(plain, initial, joints, kept), last.after.parameters
-    following = next((each for each in traces if each.step == last.step + 1), None)
+    following = next((trace for trace in traces if trace.step == last.step + 1), None)
     return {
-        "off_one": sum(int((traces[0].before.parameters[each.coefficients] != 1).sum()) for each in joints),
+        "off_one": sum(int((traces[0].before.parameters[joint.coefficients] != 1).sum()) for joint in joints),
         "gradient_roundings": max(roundings for roundings, _ in steps),
         "penalty": fmean(penalty for _, penalty in steps),
         "off_search": abs(last.step + 1 - _search_steps(own, run)),
-        "off_heads": max((abs(_gone(last, each) - round(own.heads * each.count)) for each in heads), default=0),
+        "off_heads": max((abs(_gone(last, head) - round(own.heads * head.count)) for head in heads), default=0),
         "off_neurons": abs(
-            sum(_gone(last, each) for each in neurons) - round(own.neurons * sum(each.count for each in neurons))
+            sum(_gone(last, neuron) for neuron in neurons)
+            - round(own.neurons * sum(neuron.count for neuron in neurons))
         ),
-        "off_draw": sum(_different(after.get(name), each) for name, each in left.items()) + len(after.keys() - left),
+        "off_draw": sum(_different(after.get(name), value) for name, value in left.items()) + len(after.keys() - left),
         "off_state": sum(bool(state) for state in last.after.state.values()),
         "untrained": 0 if following is None else _untrained(following),
         "masked": masked_apart(recording, plain_model(recording), joints, kept),
@@ -98,7 +99,7 @@ def _untrained(trace: Trace) -> int:
 
 
 def _count(values: Mapping[str, torch.Tensor]) -> int:
-    return sum(each.numel() for each in values.values())
+    return sum(value.numel() for value in values.values())
 
 
 def _off_schedule(recording: Recording, own: EarlyBert) -> float:
@@ -108,7 +109,7 @@ def _off_schedule(recording: Recording, own: EarlyBert) -> float:
     rest = replace(reference, steps=max(1, reference.steps - first))
     off = 0.0
     for trace in recording.traces:
-        step, ours = trace.step, max(each["lr"] for each in trace.update.before.hyper.values())
+        step, ours = trace.step, max(settings["lr"] for settings in trace.update.before.hyper.values())
         rate = own.search_rate * search.learning_rate_at(step) if step < first else rest.learning_rate_at(step - first)
         off = max(off, abs(ours - rate) / reference.learning_rate)
     return off

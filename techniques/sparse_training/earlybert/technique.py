@@ -38,7 +38,7 @@ class Restarted(Recipe):
 
     def learning_rate_at(self, step: int) -> float:
         first = search_steps(self.search_fraction, self.steps)
-        plain = Recipe(**{each.name: getattr(self, each.name) for each in fields(Recipe)})
+        plain = Recipe(**{attribute.name: getattr(self, attribute.name) for attribute in fields(Recipe)})
         if step < first:
             return self.search_rate * replace(plain, steps=first, schedule="constant").learning_rate_at(step)
         return replace(plain, steps=max(1, self.steps - first)).learning_rate_at(step - first)
@@ -91,7 +91,7 @@ class EarlyBert(Technique):
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         if self.gates and run.step == 0:  # the stack has made the model, and nothing has trained it
-            self.initial = {name: each.detach().clone() for name, each in run.model.state_dict().items()}
+            self.initial = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
         return groups
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
@@ -108,8 +108,8 @@ class EarlyBert(Technique):
     def start_again(self, run: Run, kept: list[list[int]]) -> None:
         """Trains the initial network without the units that are not ``kept`` from now on, with a fresh optimizer."""
         assert self.gates
-        now = {name: each.shape for name, each in run.model.state_dict().items()}
-        if now != {name: each.shape for name, each in self.initial.items()}:
+        now = {name: tensor.shape for name, tensor in run.model.state_dict().items()}
+        if now != {name: value.shape for name, value in self.initial.items()}:
             raise ValueError(
                 "earlybert goes back to the initial weights, and another technique has changed the model since: leave "
                 "one of them out"

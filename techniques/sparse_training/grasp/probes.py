@@ -28,12 +28,12 @@ def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
     if own.is_reference:
         return {}
     run = recording.run
-    masks = {path: each[:: own.block, :: own.block] for path, each in pruned.masks_of(recording).items()}
+    masks = {path: mask[:: own.block, :: own.block] for path, mask in pruned.masks_of(recording).items()}
     importance, slack = (
-        {path: pooled(each, own.block) for path, each in every.items()} for every in importances(run, own)
+        {path: pooled(value, own.block) for path, value in every.items()} for every in importances(run, own)
     )
     return {
-        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
+        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(mask.numel() for mask in masks.values()))),
         "wrongly_kept": pruned.wrongly_kept(masks, importance, slack),
         "off_balance": _off_balance(run, own),
         "choosing_cost": pruned.choosing_cost(recording, own),
@@ -63,11 +63,11 @@ def squared_gradient(run: Run, own: Grasp, model: nn.Module, weights: list[nn.Pa
         tempered = SimpleNamespace(logits=run.baseline.forward(model, batch).logits / own.temperature)
     loss = run.baseline.losses(tempered, batch).mean()
     gradients = torch.autograd.grad(loss, weights, create_graph=True)
-    return torch.stack([each.square().sum() for each in gradients]).sum()
+    return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
 
 
 def _off_balance(run: Run, own: Grasp) -> int:
     if "labels" not in run.data.train.tensors:
         return 0
     there, chosen = run.data.train.tensors["labels"].tolist(), own.batch(run)["labels"].tolist()
-    return sum(abs(chosen.count(each) - min(own.per_class, there.count(each))) for each in set(there))
+    return sum(abs(chosen.count(label) - min(own.per_class, there.count(label))) for label in set(there))

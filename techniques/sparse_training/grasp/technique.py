@@ -28,7 +28,7 @@ from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 def hessian_gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """H g of each weight, in its shape, by differentiating <g, stop(g)> (algorithm 1; Pearlmutter, 1994)."""
     gradients = torch.autograd.grad(loss, weights, create_graph=True, materialize_grads=True)
-    product = torch.stack([(each * each.detach()).sum() for each in gradients]).sum()
+    product = torch.stack([(gradient * gradient.detach()).sum() for gradient in gradients]).sum()
     return list(torch.autograd.grad(product, weights, materialize_grads=True))
 
 
@@ -66,13 +66,13 @@ class Grasp(PrunedAtStart):
                     "function of logits alone; measure it on a baseline that its card names"
                 ) from None
             products = hessian_gradient(losses.mean(), weights)
-        return [-each for each in scores(weights, products)]
+        return [-score for score in scores(weights, products)]
 
     def batch(self, run: Run) -> Batch:
         classes = run.data.train.tensors.get("labels")
         if classes is None:
             return first_batch(run)
         order = torch.randperm(len(classes), generator=generator(run.seed, 5))
-        chosen = torch.cat([order[classes[order] == each][: self.per_class] for each in classes.unique()])
+        chosen = torch.cat([order[classes[order] == label][: self.per_class] for label in classes.unique()])
         examples = run.data.transform(run.data.train[chosen], generator(mixed_seed(run.seed, 5), 1))
         return {name: tensor.to(run.device) for name, tensor in examples.items()}

@@ -37,15 +37,15 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
         start, end = _reference(recording, own)
     scouts = scouts[: own.rounds]  # the last one may have given a control its weights
     paths = paths_of(run)
-    masks = [*(_masks(each.run, paths) for each in scouts), pruned.masks_of(recording)]
-    weights = [{path: each.run.model.get_parameter(f"{path}.weight").detach() for path in paths} for each in scouts]
-    left = [sum(int(each.sum()) for each in by_path.values()) for by_path in masks]
+    masks = [*(_masks(scout.run, paths) for scout in scouts), pruned.masks_of(recording)]
+    weights = [{path: scout.run.model.get_parameter(f"{path}.weight").detach() for path in paths} for scout in scouts]
+    left = [sum(int(value.sum()) for value in by_path.values()) for by_path in masks]
     reference = run.baseline.recipe_of(run.job.setting).steps
     return {
-        "remaining": left[-1] / sum(each.numel() for each in masks[-1].values()),
-        "cost_in_runs": (sum(each.run.step for each in scouts) + len(recording.traces)) / reference,
+        "remaining": left[-1] / sum(mask.numel() for mask in masks[-1].values()),
+        "cost_in_runs": (sum(scout.run.step for scout in scouts) + len(recording.traces)) / reference,
         "off_dense": _different(dict(scouts[0].run.model.named_parameters()), end) if scouts else len(end),
-        "off_start": sum(_off_start(*each, start) for each in zip(scouts[1:], masks[1:-1], strict=True)),
+        "off_start": sum(_off_start(*scout, start) for scout in zip(scouts[1:], masks[1:-1], strict=True)),
         "wrongly_pruned": sum(map(_wrongly_pruned, masks, masks[1:], weights)),
         "off_rate": sum(abs(before - after - math.ceil(own.rate * before)) for before, after in pairwise(left)),
         "off_layers": _off_layers(masks[-2], masks[-1], weights[-1]) if scouts else 0,
@@ -59,9 +59,9 @@ def _reference(recording: Recording, own: LotteryTicket) -> tuple[dict[str, Tens
     twin = recording.twin("baseline").run
     steps = twin.recipe.steps
     twin.train(round(own.rewind * steps))
-    start = {name: each.detach().clone() for name, each in twin.model.named_parameters()}
+    start = {name: parameter.detach().clone() for name, parameter in twin.model.named_parameters()}
     twin.train(steps - twin.step)
-    return start, {name: each.detach() for name, each in twin.model.named_parameters()}
+    return start, {name: parameter.detach() for name, parameter in twin.model.named_parameters()}
 
 
 def _masks(run: Run, paths: list[str]) -> dict[str, Tensor]:
@@ -69,23 +69,23 @@ def _masks(run: Run, paths: list[str]) -> dict[str, Tensor]:
 
 
 def _different(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> int:
-    return sum(int((one[name] != each).sum()) for name, each in other.items())
+    return sum(int((one[name] != value).sum()) for name, value in other.items())
 
 
 def _off_start(scout: Scout, masks: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> int:
-    expected = {name: each * masks.get(name.removesuffix(".weight"), 1) for name, each in start.items()}
+    expected = {name: value * masks.get(name.removesuffix(".weight"), 1) for name, value in start.items()}
     return _different(scout.start, expected)
 
 
 def _wrongly_pruned(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
     """Among the connections before, the largest weights should be those after."""
     sizes = {path: weight.abs().masked_fill(~before[path], -1.0) for path, weight in weights.items()}
-    return pruned.wrongly_kept(after, sizes, {path: torch.zeros_like(each) for path, each in sizes.items()})
+    return pruned.wrongly_kept(after, sizes, {path: torch.zeros_like(size) for path, size in sizes.items()})
 
 
 def _off_layers(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
     """Of each layer as many connections should be left as it has among the largest of all."""
-    left = sum(int(each.sum()) for each in after.values())
+    left = sum(int(value.sum()) for value in after.values())
     every = torch.cat([weight.abs()[before[path]] for path, weight in weights.items()])
     threshold = every.sort(descending=True).values[left - 1]
     wanted = {path: int((weight.abs()[before[path]] >= threshold).sum()) for path, weight in weights.items()}

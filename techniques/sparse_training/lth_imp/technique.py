@@ -75,13 +75,13 @@ class LotteryTicket(Masked):
             rewound = round(self.rewind * scout.recipe.steps) if start is None else 0
             scout.train(rewound)
             if rewound:
-                start = {name: each.detach().clone() for name, each in scout.model.named_parameters()}
+                start = {name: parameter.detach().clone() for name, parameter in scout.model.named_parameters()}
             scout.train(scout.recipe.steps - rewound)
             masks = pruned([weight.detach() for weight, _ in masked(scout.anatomy)], masks, self.rate)
         check_connected({layer.path: mask for layer, mask in zip(layers, masks, strict=True)})
         if self.control == "reinitialised":
             other = run.scout(Stack({}), seed=mixed_seed(run.seed, REINITIALISED), steps=run.recipe.steps).model
-            start = {name: each.detach() for name, each in other.named_parameters()}
+            start = {name: parameter.detach() for name, parameter in other.named_parameters()}
         elif self.control == "shuffled":
             masks = [shuffled_mask(mask, run.generator) for mask in masks]
         return Ticket(masks=masks, start=start).model(model, run)

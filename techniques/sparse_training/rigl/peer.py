@@ -40,7 +40,7 @@ def make(block: int, dtype: torch.dtype) -> Callable[[Sequence[int], torch.devic
         def normal(count: int) -> Tensor:
             return torch.randn(count, device=device, generator=generator).to(dtype)
 
-        shapes = [(size, *(TIMED if size == TOKENS else (block * each for each in CHECKED))) for size in sizes]
+        shapes = [(size, *(TIMED if size == TOKENS else (block * size for size in CHECKED))) for size in sizes]
         return {
             "inputs": [normal(tokens * m) for tokens, m, _ in shapes],
             "gradients": [normal(tokens * n) for tokens, _, n in shapes],
@@ -54,7 +54,7 @@ def matrices(inputs: Inputs, block: int) -> list[tuple[Tensor, Tensor, Tensor, T
     """x [tokens, m], g [tokens, n], W [n, m] and its mask, of each."""
     fours = []
     for x, g, weight in zip(*(inputs[name] for name in ("inputs", "gradients", "weights")), strict=True):
-        small = tuple(block * each for each in CHECKED)
+        small = tuple(block * size for size in CHECKED)
         m, n = small if weight.numel() == math.prod(small) else TIMED
         fours.append((x.view(-1, m), g.view(-1, n), weight.view(n, m), mask(n, m, block, x.device)))
     return fours
@@ -62,10 +62,10 @@ def matrices(inputs: Inputs, block: int) -> list[tuple[Tensor, Tensor, Tensor, T
 
 def step(products: Products, block: int) -> Prepare:
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        each = matrices(inputs, block)
+        drawn = matrices(inputs, block)
 
         def run() -> None:
-            outputs, of_inputs, of_weights = zip(*(products(*four) for four in each), strict=True)
+            outputs, of_inputs, of_weights = zip(*(products(*four) for four in drawn), strict=True)
             inputs.update(outputs=list(outputs), of_inputs=list(of_inputs), of_weights=list(of_weights))
 
         return run
@@ -97,8 +97,8 @@ def reference(block: int) -> Callable[[Inputs], Inputs]:
                 y[:, rows] += x[:, columns] @ weight[rows, columns].T
                 of_x[:, columns] += g[:, rows] @ weight[rows, columns]
                 of_weight[rows, columns] = g[:, rows].T @ x[:, columns]
-            for name, each in zip(results, (y, of_x, of_weight), strict=True):
-                results[name].append(each)
+            for name, output in zip(results, (y, of_x, of_weight), strict=True):
+                results[name].append(output)
         return results
 
     return products

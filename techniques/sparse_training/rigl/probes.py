@@ -59,13 +59,14 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
             counts["grown_off_zero"] += sum(_grown_off_zero(trace, path) for path in paths)
             counts["moved"] += moved(trace.before, trace.after, staying(trace.before, trace.after, paths))
         counts["dead"] += sum(dead(trace, path) for path in paths)
-    density = sum(int(each.sum()) for each in first) / sum(each.numel() for each in first)
-    wanted = _connections([tuple(each.shape) for each in first], own)
+    density = sum(int(tensor.sum()) for tensor in first) / sum(tensor.numel() for tensor in first)
+    wanted = _connections([tuple(tensor.shape) for tensor in first], own)
     return {
         **counts,
         "connections_changed": count_change(traces, paths),
         "sparsity": 1 - density,
-        "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)) / own.block**2,
+        "off_erk": max(abs(int(tensor.sum()) - want) for tensor, want in zip(first, wanted, strict=True))
+        / own.block**2,
         "dead_moved": dead_moved(recording, own, paths),
         **_flops(traces, density, interval),
     }
@@ -79,7 +80,7 @@ def relative_flops(sparse: float, between: int) -> float:
 
 def _connections(shapes: list[tuple[int, ...]], own: RigL) -> list[float]:
     kept = 1 - own.sparsity
-    return erk_connections(shapes, kept) if own.distribution == "erk" else [kept * math.prod(each) for each in shapes]
+    return erk_connections(shapes, kept) if own.distribution == "erk" else [kept * math.prod(shape) for shape in shapes]
 
 
 def _misplaced(trace: Trace, path: str, share: float, block: int) -> int:

@@ -88,7 +88,7 @@ class RigL(BlockMasked):
                     continue
                 blocks = mask[:: self.block, :: self.block]
                 count = int(drop_fraction(run.step, self.end(run), self.alpha) * int(blocks.sum()))
-                size, gradient = (magnitudes(each, self.block) for each in (weight, weight.grad))
+                size, gradient = (magnitudes(tensor, self.block) for tensor in (weight, weight.grad))
                 new = expanded(moved_topology(size, gradient, blocks, count), self.block)
                 rewire(run, weight, mask, mask & new, new)
             self.topology_updates += 1

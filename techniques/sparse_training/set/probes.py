@@ -61,10 +61,10 @@ def probes(recording: Recording, own: Set) -> Mapping[str, float]:
             for path, stay in stays.items():
                 grown = mask(trace.after, path) & ~stay
                 counts["grown_off_zero"] += off_zero(trace.after, path, grown)
-                ranks.append(_ranks(*(each[:: own.block, :: own.block] for each in (grown, ~stay))))
+                ranks.append(_ranks(*(tensor[:: own.block, :: own.block] for tensor in (grown, ~stay))))
     return {
         **counts,
-        "sparsity": 1 - sum(int(each.sum()) for each in first) / sum(each.numel() for each in first),
+        "sparsity": 1 - sum(int(tensor.sum()) for tensor in first) / sum(tensor.numel() for tensor in first),
         "off_erdos_renyi": _off_erdos_renyi(first, own),
         "connections_changed": count_change(traces, paths),
         "growth_not_random": _off_uniform(ranks),
@@ -74,16 +74,16 @@ def probes(recording: Recording, own: Set) -> Mapping[str, float]:
 
 
 def _off_erdos_renyi(masks: Sequence[Tensor], own: Set) -> float:
-    shapes = [tuple(each.shape) for each in masks]
+    shapes = [tuple(tensor.shape) for tensor in masks]
     if own.epsilon:
         means = [min(n * m, own.epsilon * (n + m)) for n, m in shapes]
     else:
         means = erk_connections(shapes, 1 - own.sparsity)
     off = 0.0
-    for each, mean in zip(masks, means, strict=True):
-        each, mean = each[:: own.block, :: own.block], mean / own.block**2
-        deviation = math.sqrt(mean * (1 - mean / each.numel()))
-        off = max(off, abs(int(each.sum()) - mean) / max(deviation, 1e-3))  # a dense layer has no deviation
+    for pattern, mean in zip(masks, means, strict=True):
+        pattern, mean = pattern[:: own.block, :: own.block], mean / own.block**2
+        deviation = math.sqrt(mean * (1 - mean / pattern.numel()))
+        off = max(off, abs(int(pattern.sum()) - mean) / max(deviation, 1e-3))  # a dense layer has no deviation
     return off
 
 

@@ -129,7 +129,7 @@ def search_step(recording: Recording, trace: Trace, plain: nn.Module, joints: Se
     gradient of a coefficient's size, on average."""
     ours, values = trace.of("backward")[0].gradients, trace.before.parameters
     expected = chain_rule(recording, trace, plain, joints)
-    signs = {each.coefficients: values[each.coefficients].double().sign() for each in joints}
+    signs = {joint.coefficients: values[joint.coefficients].double().sign() for joint in joints}
     added = [(ours[name].double() - expected[name]) * sign for name, sign in signs.items()]
     penalty = torch.cat(added).mean().item()
     return apart(ours, expected | {name: expected[name] + penalty * sign for name, sign in signs.items()}), penalty
@@ -139,8 +139,10 @@ def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint]
     """How far the pruned model's outputs are from those of the whole one in which the joints' columns of the units that
     went are 0, whatever else these units compute; of the largest, in float64. Infinite where other units went."""
     run, trace = recording.run, recording.trace
-    values = {name: each.detach() for name, each in run.model.named_parameters()}
-    positions = {name: torch.arange(each.numel()).view_as(each) for name, each in plain.named_parameters()}
+    values = {name: parameter.detach() for name, parameter in run.model.named_parameters()}
+    positions = {
+        name: torch.arange(parameter.numel()).view_as(parameter) for name, parameter in plain.named_parameters()
+    }
     places = cut(plain, positions, joints, kept)
     if any(name not in values or values[name].shape != place.shape for name, place in places.items()):
         return math.inf
@@ -149,7 +151,7 @@ def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint]
             weight_matrix(plain.get_submodule(joint.path)).zero_()
         for name, parameter in plain.named_parameters():
             parameter.view(-1)[places[name].flatten()] = values[name].flatten()
-    small, whole = (outputs_of(recording, trace, each, torch.float64) for each in (run.model, plain))
+    small, whole = (outputs_of(recording, trace, model, torch.float64) for model in (run.model, plain))
     return ((small - whole).abs().max() / whole.abs().max()).item()
 
 

@@ -46,7 +46,7 @@ def largest(coefficients: Tensor, share: float) -> Tensor:
 
 def largest_of_all(layers: Sequence[Tensor], share: float) -> list[Tensor]:
     """Masks as :func:`largest`'s over all layers together; each layer keeps its own largest coefficient, at least."""
-    masks = list(largest(torch.cat([each.abs() for each in layers]), share).split([len(each) for each in layers]))
+    masks = list(largest(torch.cat([layer.abs() for layer in layers]), share).split([len(layer) for layer in layers]))
     for mask, coefficients in zip(masks, layers, strict=True):
         mask.index_fill_(0, coefficients.abs().argmax()[None], True)
     return masks
@@ -76,7 +76,7 @@ class Gates:
                     f"{heads:.3g} of the {units.count} heads of {units.owner} is {round(heads * units.count)}: give a "
                     f"share of which at least one goes and one stays, or heads=0"
                 )
-        if neurons and not round(neurons * sum(each.count for each in gates.neurons)):
+        if neurons and not round(neurons * sum(neuron.count for neuron in gates.neurons)):
             raise ValueError(f"{neurons:.3g} of the neurons is none: give a larger share, or neurons=0")
         for units in gates.units:
             parts.replace(units.joint, GatedInput(model.get_submodule(units.joint), units.count))
@@ -104,7 +104,7 @@ class Gates:
         """Which units of each joint stay, bool [count]: heads layer by layer, neurons over all layers."""
         values = [gate.coefficients.detach() for gate in self.at(model).values()]
         of_heads, of_neurons = values[: len(self.heads)], values[len(self.heads) :]
-        masks = [largest(each, heads) for each in of_heads]
+        masks = [largest(head, heads) for head in of_heads]
         return [*masks, *largest_of_all(of_neurons, neurons)] if of_neurons else masks
 
     @torch.no_grad()

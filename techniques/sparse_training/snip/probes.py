@@ -27,12 +27,12 @@ def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
     if own.is_reference:
         return {}
     run = recording.run
-    masks = {path: each[:: own.block, :: own.block] for path, each in pruned.masks_of(recording).items()}
+    masks = {path: mask[:: own.block, :: own.block] for path, mask in pruned.masks_of(recording).items()}
     sensitivity, slack = (
-        {path: pooled(each, own.block) for path, each in every.items()} for every in sensitivities(recording)
+        {path: pooled(value, own.block) for path, value in every.items()} for every in sensitivities(recording)
     )
     return {
-        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(each.numel() for each in masks.values()))),
+        "off_count": pruned.off_count(masks, round((1 - own.sparsity) * sum(mask.numel() for mask in masks.values()))),
         "wrongly_kept": pruned.wrongly_kept(masks, sensitivity, slack),
         "choosing_cost": pruned.choosing_cost(recording, own),
         **pruned.invariants(recording, own, pruned.initial_parameters(run)),
@@ -44,16 +44,16 @@ def sensitivities(recording: Recording) -> tuple[dict[str, Tensor], dict[str, Te
     run = recording.run
     model = pruned.double_model(run)
     weights = {f"{path}.weight": model.get_parameter(f"{path}.weight").detach() for path in paths_of(run)}
-    switches = {name: torch.ones_like(each, requires_grad=True) for name, each in weights.items()}
+    switches = {name: torch.ones_like(weight, requires_grad=True) for name, weight in weights.items()}
     batch = pruned.doubled(run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)[0])
-    switched = _Switched(model, {name: switches[name] * each for name, each in weights.items()})
+    switched = _Switched(model, {name: switches[name] * weight for name, weight in weights.items()})
     loss = run.baseline.losses(run.baseline.forward(switched, batch), batch).mean()
     derivatives = dict(zip(switches, torch.autograd.grad(loss, list(switches.values())), strict=True))
-    sensitivity = {name.removesuffix(".weight"): each.abs() for name, each in derivatives.items()}
+    sensitivity = {name.removesuffix(".weight"): derivative.abs() for name, derivative in derivatives.items()}
     slack = {}
-    for path, each in sensitivity.items():
+    for path, value in sensitivity.items():
         weight = weights[f"{path}.weight"].abs()
-        largest = (each / weight.clamp(min=1e-12)).max()  # gradient
+        largest = (value / weight.clamp(min=1e-12)).max()  # gradient
         slack[path] = SLACK * weight * largest
     return sensitivity, slack
 

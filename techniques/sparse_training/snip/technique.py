@@ -23,8 +23,8 @@ def sensitivities(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> lis
     """Each connection's share of all sensitivity, in the weights' shapes: the loss's derivative by the switch of w is w
     dL/dw, by the chain rule."""
     derivatives = [(weight.detach() * gradient).abs() for weight, gradient in zip(weights, gradients, strict=True)]
-    total = torch.stack([each.sum() for each in derivatives]).sum()
-    return [each / total for each in derivatives]
+    total = torch.stack([derivative.sum() for derivative in derivatives]).sum()
+    return [derivative / total for derivative in derivatives]
 
 
 @dataclass

@@ -82,11 +82,11 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
             "dead_moved": dead_moved(recording, own, paths),
             "evaluated_apart": _evaluated_apart(recording, own.structure),
         }
-    wanted = erk_connections([tuple(each.shape) for each in first], 1 - own.sparsity)
+    wanted = erk_connections([tuple(tensor.shape) for tensor in first], 1 - own.sparsity)
     return {
         **counts,
-        "sparsity": 1 - sum(int(each.sum()) for each in first) / sum(each.numel() for each in first),
-        "off_erk": max(abs(int(each.sum()) - want) for each, want in zip(first, wanted, strict=True)),
+        "sparsity": 1 - sum(int(tensor.sum()) for tensor in first) / sum(tensor.numel() for tensor in first),
+        "off_erk": max(abs(int(tensor.sum()) - want) for tensor, want in zip(first, wanted, strict=True)),
         "connections_changed": count_change(traces, paths),
         "dead_moved": dead_moved(recording, own, paths),
         "sparse_flops": sparse_flops(recording, paths),

@@ -35,7 +35,7 @@ def head_scores(output: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, T
     """What ``count`` heads are worth that are on, and what those would be that are off, both [count]: by the heads'
     outputs, [batch, ..., columns], each head's columns after those of the one before, and by their gradient."""
     first_order, slope = (
-        each.float().unflatten(-1, (count, -1)).movedim(-2, 1).flatten(2) for each in (output * gradient, gradient)
+        tensor.float().unflatten(-1, (count, -1)).movedim(-2, 1).flatten(2) for tensor in (output * gradient, gradient)
     )
     return first_order.sum(2).abs().mean(0), slope.abs().sum(2).mean(0)
 

@@ -72,7 +72,7 @@ def _gradient_roundings(recording: Recording, trace: Trace, kept: int) -> float:
 
     def some(_: nn.Module, args: Any, kwargs: Any) -> Any:
         hidden, others, rest = split_hidden(args, kwargs)
-        return (torch.stack([each[row] for each, row in zip(hidden, rows, strict=True)]), *others), rest
+        return (torch.stack([states[row] for states, row in zip(hidden, rows, strict=True)]), *others), rest
 
     anatomy(plain).blocks[0].module.register_forward_pre_hook(some, with_kwargs=True)
     return apart(trace.of("backward")[0].gradients, gradients_of(recording, trace, plain))
@@ -81,7 +81,7 @@ def _gradient_roundings(recording: Recording, trace: Trace, kept: int) -> float:
 def _otherwise(recording: Recording, trace: Trace) -> int:
     gradients = gradients_of(recording, trace, filled(plain_model(recording), trace.before.parameters))
     ours = trace.of("backward")[0].gradients
-    return sum(int((each.double() != gradients[name]).sum()) for name, each in ours.items())
+    return sum(int((gradient.double() != gradients[name]).sum()) for name, gradient in ours.items())
 
 
 def _evaluated_otherwise(recording: Recording) -> int:

@@ -40,8 +40,8 @@ CONTENDERS = ((0.0, 1), (0.5, 1), (0.75, 1), (0.5, 2), (0.75, 4))  # share of pa
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TEMPLATES = ("a handwritten {}", "the digit {}", "a picture of the number {}", "{} written by hand")
 SPECIAL = ("<pad>", "<end>", "<begin>")  # transformers takes an end token of 2 for the highest id instead
-WORDS = (*SPECIAL, *sorted({word for each in TEMPLATES for word in each.replace("{}", "").split()} | {*DIGITS}))
-LENGTH = 2 + max(len(each.split()) for each in TEMPLATES)
+WORDS = (*SPECIAL, *sorted({word for template in TEMPLATES for word in template.replace("{}", "").split()} | {*DIGITS}))
+LENGTH = 2 + max(len(template.split()) for template in TEMPLATES)
 IMAGE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 PATCHES_ALONG = 4
@@ -166,7 +166,7 @@ def study(lab: Lab) -> list[StudyTable]:
         lab.progress(number / len(CONTENDERS), f"a CLIP without {drop:.0%} of the patches, {times} times the batch")
         wide = replace(recipe, batch_size=times * recipe.batch_size)
         runs = [trained(data, wide, drop, seed) for seed in range(lab.seeds)]
-        gflops, step_ms = runs[0].flops / 1e9, 1e3 * fmean(each.step_s for each in runs)
+        gflops, step_ms = runs[0].flops / 1e9, 1e3 * fmean(run.step_s for run in runs)
         first = rows[0] if rows else None
         rows.append(
             Result(
@@ -177,12 +177,12 @@ def study(lab: Lab) -> list[StudyTable]:
                 relative_flops=gflops / (first.step_gflops if first else gflops),
                 step_ms=step_ms,
                 relative_time=step_ms / (first.step_ms if first else step_ms),
-                accuracy_masked=fmean(each.accuracy_masked for each in runs),
-                accuracy=fmean(each.accuracy for each in runs),
+                accuracy_masked=fmean(run.accuracy_masked for run in runs),
+                accuracy=fmean(run.accuracy for run in runs),
             )
         )
     note = "the last tenth of the steps sees all patches; FLOPs and times are of the steps before, both towers together"
-    return [StudyTable("clip", Result._fields, [tuple(each) for each in rows], note)]
+    return [StudyTable("clip", Result._fields, [tuple(row) for row in rows], note)]
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:

@@ -89,12 +89,14 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
         stack.callback(joint.register_forward_hook(lambda *each: seen.update(joint=each[2].double())).remove)
         run.baseline.forward(model, batch)
     places, patches, visible = _places(batch["noise"]), batch["noise"].shape[1], _visible(run, batch)
-    token = next((each for name, each in model.named_parameters() if name.endswith("mask_tokens.token")), None)
+    token = next(
+        (parameter for name, parameter in model.named_parameters() if name.endswith("mask_tokens.token")), None
+    )
     inside = patches if token is not None else visible
     main = {block.path for block in parts.blocks}
     off_tokens = sum(
-        each.shape[1] != LEADING + (inside if path in main else patches)
-        for path, each in seen.items()
+        call.shape[1] != LEADING + (inside if path in main else patches)
+        for path, call in seen.items()
         if path != "joint"
     )
     first, second = (seen[stack.blocks[0].path] for stack in parts.stacks)
@@ -152,8 +154,9 @@ def _flops(recording: Recording) -> dict[str, float]:
     block, rows, patches = run.anatomy.blocks[0], len(batch["noise"]), batch["noise"].shape[1]
     tokens = {"mae": LEADING + _visible(run, batch), REFERENCE: LEADING + patches}
     over = {
-        stack: counted_block_flops(recording.twin(stack, steps=STEPS).run, [0])[0] / block_step_flops(block, rows, each)
-        for stack, each in tokens.items()
+        stack: counted_block_flops(recording.twin(stack, steps=STEPS).run, [0])[0]
+        / block_step_flops(block, rows, token)
+        for stack, token in tokens.items()
     }
     return {"flops_over_formula": over["mae"], "reference_flops_over_formula": over[REFERENCE]}
 
@@ -174,10 +177,10 @@ class _Scores(TorchDispatchMode):
 @torch.no_grad()
 def _scores(run: Run, theirs: Run, batch: Batch) -> dict[str, float]:
     counts = []
-    for each in (run, theirs):
+    for side in (run, theirs):
         with _Scores() as scores:
-            each.baseline.forward(each.model, batch)
-        counts.append(sum(scores.elements[: each.anatomy.depth]))  # the encoder is first
+            side.baseline.forward(side.model, batch)
+        counts.append(sum(scores.elements[: side.anatomy.depth]))  # the encoder is first
     if not all(counts):
         return {}  # fused attention makes none
     patches = batch["noise"].shape[1]

@@ -71,7 +71,9 @@ class MaskTokens(nn.Module):
 
 def noise_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The noise [batch, patches] among a model's arguments. Raises ValueError where there is none."""
-    matrices = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.ndim == 2]
+    matrices = [
+        argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor) and argument.ndim == 2
+    ]
     if len(matrices) != 1:
         raise ValueError("the model gets no noise to draw its mask with: mae is for masked autoencoders (-b mae)")
     return matrices[0]
@@ -128,7 +130,9 @@ class Mae(Technique):
             return model
         main = anatomy(model).main
         tables = patch_grid(model, forward).tables
-        table = next(each for each in tables if model.get_parameter(f"{each.path}.{each.name}").shape[2] == main.width)
+        table = next(
+            table for table in tables if model.get_parameter(f"{table.path}.{table.name}").shape[2] == main.width
+        )
         tokens = MaskTokens(table, main.width).to(run.device)
         model.add_module("encoder_mask_tokens", tokens)
         model.register_forward_pre_hook(tokens.begins, with_kwargs=True)

@@ -55,7 +55,9 @@ def _rows_off(recording: Recording, own: Mass) -> int:
         blocks = [inside[(inside - 1) // own.block == number] for number in range((len(row) - 2) // own.block + 1)]
         wrong += not (
             len(inside) == len(labels) == _count(own, len(row))
-            and all(torch.equal(each, torch.arange(int(each[0]), int(each[-1]) + 1)) for each in blocks if len(each))
+            and all(
+                torch.equal(block, torch.arange(int(block[0]), int(block[-1]) + 1)) for block in blocks if len(block)
+            )
             and torch.equal(labels, row[inside])
             and torch.equal(before[inside], row[inside - 1])
             and bool(((source == row) | (before != ABSENT)).all())
@@ -84,7 +86,7 @@ def _gradient_roundings(recording: Recording) -> float:
     model: Any = run.model
     source, before = trace.batch["input_ids"].unbind(1)
     inside = before != ABSENT
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with recording.at(trace.before.parameters), replayed(trace.random), torch.enable_grad():
         memory = model.encoder(input_ids=source).last_hidden_state
         tokens = before.where(inside, MASK)
@@ -92,14 +94,14 @@ def _gradient_roundings(recording: Recording) -> float:
         loss = F.cross_entropy(outputs.logits[inside], trace.batch["labels"].flatten())
         expected = torch.autograd.grad(loss, list(trained.values()))
     pairs = zip(trained, expected, strict=True)
-    return apart(trace.of("backward")[0].gradients, {name: each.double() for name, each in pairs})
+    return apart(trace.of("backward")[0].gradients, {name: schedule.double() for name, schedule in pairs})
 
 
 def _counted(recording: Recording) -> dict[str, float]:
     """Of the second step of another run beside the reference."""
     twin, reference = recording.twin(), recording.twin("mass:decoder=all")
-    for each in (reference, twin):
-        each.run.train(1)
+    for side in (reference, twin):
+        side.run.train(1)
     with FlopCounter() as whole:
         reference.run.train(1)
     seen: list[int] = []
@@ -116,12 +118,12 @@ def _counted(recording: Recording) -> dict[str, float]:
     rows, count = twin.trace.batch["labels"].shape
     length, width = twin.trace.batch["input_ids"].shape[2], decoder.width
     linears = [part.module for block in decoder.blocks for part in block.linears] + _outside(twin.run.model)
-    entries = sum(in_features(each) * out_features(each) for each in linears)
+    entries = sum(in_features(linear) * out_features(linear) for linear in linears)
     entries -= 2 * width**2 * decoder.depth  # keys and values of what the encoder has read stay
     scores = 2 * width * decoder.depth * (length**2 - count**2 + length * (length - count))  # of itself, of the encoder
     formula = 6 * rows * ((length - count) * entries + scores)
     return {
-        "off_tokens": sum(abs(each - count) for each in seen) + abs(len(seen) - decoder.depth) * length,
+        "off_tokens": sum(abs(call - count) for call in seen) + abs(len(seen) - decoder.depth) * length,
         "saved_over_formula": (whole.total - short.total) / formula,
     }
 
@@ -129,4 +131,4 @@ def _counted(recording: Recording) -> dict[str, float]:
 def _outside(model: nn.Module) -> list[nn.Module]:
     """The linear layers outside of the blocks: the decoder's head."""
     blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
-    return [each for path, each in model.named_modules() if is_linear(each) and not path.startswith(blocks)]
+    return [module for path, module in model.named_modules() if is_linear(module) and not path.startswith(blocks)]

@@ -75,7 +75,7 @@ class LateTokens:
             return (hidden,), unattended(block, hidden.dtype, late, others, named)
         if first:
             hidden = at_tokens(hidden, kept, late.shape[1])
-        others, named = tree_map(lambda each: at_tokens(each, kept, late.shape[1]), (others, named))
+        others, named = tree_map(lambda argument: at_tokens(argument, kept, late.shape[1]), (others, named))
         return (hidden, *others), named
 
     def join(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

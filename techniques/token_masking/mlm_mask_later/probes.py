@@ -102,8 +102,8 @@ def _kept(recording: Recording) -> float:
 def _counted(recording: Recording, own: MaskLater, early: int) -> dict[str, float]:
     """Of the second step of another run beside a plain one."""
     twin, reference = recording.twin(), recording.twin("baseline")
-    for each in (reference, twin):
-        each.run.train(1)
+    for side in (reference, twin):
+        side.run.train(1)
     with FlopCounter() as whole:
         reference.run.train(1)
     blocks, seen = twin.run.anatomy.blocks, []

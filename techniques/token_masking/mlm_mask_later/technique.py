@@ -109,7 +109,7 @@ class MaskLater(Technique):
             late = LateTokens(self.token, self.count, self.early, self.joined)
             late.attach(model, parts.blocks)
             batch, _ = run.data.batch(mixed_seed(run.seed, 2), 0, 2)
-            few = {name: each.to(run.device) for name, each in batch.items()}
+            few = {name: tensor.to(run.device) for name, tensor in batch.items()}
             late.check(model, lambda: run.baseline.forward(model, few))
         return model
 

@@ -59,8 +59,8 @@ def _computed(recording: Recording) -> dict[str, float]:
         nonlocal rows
         rows += output.shape[:-1].numel()
 
-    for each in (reference, twin):
-        each.run.train(1)
+    for side in (reference, twin):
+        side.run.train(1)
     with FlopCounter() as whole:
         reference.run.train(1)
     (projection,) = twin.run.anatomy.head
@@ -69,7 +69,7 @@ def _computed(recording: Recording) -> dict[str, float]:
         twin.record_step()
     labelled = twin.trace.batch["labels"] != -100
     left_out = labelled.numel() - int(labelled.sum())
-    formula = 6 * left_out * sum(in_features(each) * out_features(each) for each in _outside(twin.run.model))
+    formula = 6 * left_out * sum(in_features(layer) * out_features(layer) for layer in _outside(twin.run.model))
     return {
         "rows_per_label": rows / int(labelled.sum()),
         "saved_over_formula": (whole.total - sparse.total) / formula,
@@ -79,7 +79,7 @@ def _computed(recording: Recording) -> dict[str, float]:
 def _outside(model: nn.Module) -> list[nn.Module]:
     """The linear layers outside of the blocks."""
     blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
-    return [each for path, each in model.named_modules() if is_linear(each) and not path.startswith(blocks)]
+    return [module for path, module in model.named_modules() if is_linear(module) and not path.startswith(blocks)]
 
 
 def _evaluated_otherwise(recording: Recording) -> int:

@@ -171,8 +171,8 @@ class SparseHead(Technique):
 
     def loss_of_labels(self, hidden: Tensor, targets: Tensor, head: Rowwise, **options: Any) -> Tensor:
         """:func:`labelled_cross_entropy` of whole rows, one after the other."""
-        each = self.masks.labels
-        labels = None if each is None else each * len(targets) // self.masks.length
+        label = self.masks.labels
+        labels = None if label is None else label * len(targets) // self.masks.length
         self.left_out()
         return labelled_cross_entropy(hidden, targets, head, labels, **options)
 

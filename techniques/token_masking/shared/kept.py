@@ -54,7 +54,7 @@ def kept_tokens(
 def launchable(tokens: Tensor, noise: Tensor, positions: Tensor | None) -> bool:
     """Whether the kernel takes these tensors."""
     streamed = (tokens,) if positions is None else (tokens, positions)
-    return tokens.is_cuda and noise.dtype == torch.float32 and all(each.dtype in TAKEN for each in streamed)
+    return tokens.is_cuda and noise.dtype == torch.float32 and all(tensor.dtype in TAKEN for tensor in streamed)
 
 
 class KeptTokens(torch.autograd.Function):

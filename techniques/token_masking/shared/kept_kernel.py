@@ -124,11 +124,11 @@ def scattered(
     (batch, kept, width), total = gradient.shape, rows.shape[1]
     tokens = gradient.new_empty(batch, total, width, dtype=of_tokens)
     positions = None if of_positions is None else gradient.new_empty(total, width, dtype=of_positions)
-    each = ROWS if positions is None else max(1, batch)
+    row = ROWS if positions is None else max(1, batch)
     if tokens.numel():
         with torch.cuda.device_of(gradient):
-            scattered_kernel[total, triton.cdiv(width, COLUMNS), triton.cdiv(batch, each)](
-                gradient, rows, tokens, positions, batch, total, kept, width, each,
+            scattered_kernel[total, triton.cdiv(width, COLUMNS), triton.cdiv(batch, row)](
+                gradient, rows, tokens, positions, batch, total, kept, width, row,
                 ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
             )  # fmt: skip
     return tokens, positions

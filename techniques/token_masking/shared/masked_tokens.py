@@ -52,8 +52,10 @@ def masks_of(data: Data) -> Masks:
 
 def _rows(examples: Mapping[str, Tensor]) -> Batch:
     return {
-        name: torch.full((ROWS, *each.shape[1:]), ANY, dtype=each.dtype) if lacks_values(each) else each[:ROWS]
-        for name, each in examples.items()
+        name: torch.full((ROWS, *example.shape[1:]), ANY, dtype=example.dtype)
+        if lacks_values(example)
+        else example[:ROWS]
+        for name, example in examples.items()
     }
 
 
