@@ -175,7 +175,6 @@ OWN_READERS = {
     "entries/pretrained.py": "a model's folder, after entries/locations.py looked through it",
     "entries/checkpoints.py": "as that",
     "show/pages/html.py": "ours, in the package",
-    "show/pictures/study_plots.py": "installed code",
     "guard/rehearsal.py": "its own, in the cache",
     "guard/gate_worker.py": "its own pipe",
 }  # fmt: skip

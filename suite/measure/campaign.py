@@ -35,7 +35,7 @@ from suite.measure.learning import (
 )
 from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, settled, witness_job
 from suite.measure.rounding import nudged_losses
-from suite.measure.timing import ROUNDS, Protocol, servers_of, time_together
+from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
 from suite.record.numerics import off_the_clock
@@ -47,7 +47,7 @@ COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at na
 COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
 LONG_S = 8.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
-SERVERS = 4  # of sets, that load their libraries side by side: half a gigabyte and five seconds of a core each
+SERVERS = 4  # of sets, which load their libraries side by side: half a gigabyte and five seconds of a core each
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
 PATIENCE_S = 30.0  # for what we started ourselves to end
@@ -242,14 +242,19 @@ class _Campaign:
         self.asked = list(pairs)
         self.begun_s = time.monotonic()
         self.end_s = self.begun_s + 60 * effort.minutes
+        self.servers: list[Server] = []  # of sets to come
         self.low = self.high = 0.0  # the part of the bar for what is measured now
 
     def run(self) -> Measured:
         self._show(0.0, "preparing data")
-        for measure_some in (self._survey, self._count, self._learn, self._time, self._decide):
-            measure_some()
-            if self.measured.refused and (self.together or not self.pairs):
-                raise NotAttached("; ".join(dict.fromkeys(reason for _, _, reason in self.measured.refused)))
+        try:
+            for measure_some in (self._survey, self._count, self._learn, self._time, self._decide):
+                measure_some()
+                if self.measured.refused and (self.together or not self.pairs):
+                    raise NotAttached("; ".join(dict.fromkeys(reason for _, _, reason in self.measured.refused)))
+        finally:
+            for server in self.servers:
+                server.close()
         self._take_stock()
         self.progress(1.0, "done")
         return self.measured
@@ -478,20 +483,19 @@ class _Campaign:
                 )
             self.measured.busy, self.measured.why = busy, f"others use {busy:.1f} cores, which is too many to time"
             return False
-        at_once = min(cores(), SERVERS)
-        for first in range(0, len(timings), at_once):
-            some = timings[first : first + at_once]
-            with servers_of([(timing.stacks, timing.replicate) for timing in some]) as servers:
-                for number, (timing, server) in enumerate(zip(some, servers, strict=True), first):
-                    if self._late:
-                        self._stop()
-                        return False
-                    show(number / len(timings), f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}")
-                    self._keep(self._timed(timing, server))
+        for number, timing in enumerate(timings):
+            if self._late:
+                self._stop()
+                return False
+            show(number / len(timings), f"timing on {timing.setting.baseline}: {', '.join(timing.stacks[1:])}")
+            self._keep(self._timed(timing))
         return True
 
-    def _timed(self, timing: Timing, server: Server) -> Timed:
+    def _timed(self, timing: Timing) -> Timed:
         protocol = Protocol(timing.windows, self.effort.rounds, self.effort.sequential, self.effort.limits)
+        if not self.servers:
+            self.servers = loaded_servers(min(cores(), SERVERS, len(self.pairs)))
+        server = self.servers.pop()
         return time_together(timing.setting, timing.stacks, timing.replicate, protocol, server=server)
 
     def _others(self) -> float:

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,21 +65,16 @@ class Protocol:
         return self.windows * (STEPS * (1 + 2 * self.window_rounds) + 1)
 
 
-@contextmanager
-def servers_of(sets: Sequence[tuple[Sequence[str], int]]) -> Iterator[list[Server]]:
-    """A fork server for each set, named by its stacks and its replicate: with libraries loaded, side by side, before
-    anything is on a clock. They end with the block."""
-    servers = [of_one_timing(_coin(stacks, replicate, "layout")) for stacks, replicate in sets]
-    try:
-        for server in servers:
-            server.begin()
-        for server in servers:
-            with suppress(ContenderFailed):  # its contenders will say so
-                in_child(os.getpid, limit_s=LOADING_S, server=server)
-        yield servers
-    finally:
-        for server in servers:
-            server.close()
+def loaded_servers(number: int) -> list[Server]:
+    """Fork servers of so many sets, whose libraries they load side by side, before anything is on a clock; whoever
+    gets them closes each."""
+    servers = [of_one_timing(random.Random()) for _ in range(number)]
+    for server in servers:
+        server.begin()
+    for server in servers:
+        with suppress(ContenderFailed):  # its contenders will say so
+            in_child(os.getpid, limit_s=LOADING_S, server=server)
+    return servers
 
 
 def time_together(
@@ -91,18 +86,12 @@ def time_together(
     server: Server | None = None,
 ) -> Timed:
     """Times ``stacks``, the first of which is the reference, in one set of fresh processes, which ``server`` forks, one
-    of :func:`servers_of`; by default it is started now.
+    of :func:`loaded_servers` that no other set had; by default it is started now. It ends with the set.
 
     Failures are evidence. Raises UnknownId or StackError for a stack that cannot be built.
     """
-    if server is None:
-        with servers_of([(stacks, replicate)]) as [own]:
-            return time_together(setting, stacks, replicate, protocol, progress, own)
+    server = server or of_one_timing(random.Random())
     return _Timing(setting, stacks, replicate, protocol, progress, server).evidence()
-
-
-def _coin(stacks: Sequence[str], replicate: int, decides: str) -> random.Random:
-    return random.Random(mixed_seed(replicate, *map(ord, "".join((decides, *stacks)))))
 
 
 class _TimedSide:
@@ -179,7 +168,8 @@ class _Timing:
     ) -> None:
         self.setting, self.replicate, self.protocol, self.progress = setting, replicate, protocol, progress
         self.heading = Heading(setting, on_the_clock())
-        self.coin = _coin(stacks, replicate, "order")
+        self.coin = random.Random(mixed_seed(replicate, *map(ord, "".join(stacks))))
+        self.server = server
         self.sides = [_TimedSide(setting, stack, protocol.limits, server) for stack in stacks]
         self.spawn_order = self.coin.sample(range(len(stacks)), len(stacks))
         self.orders: list[list[int]] = []
@@ -192,6 +182,7 @@ class _Timing:
         finally:
             for side in self.sides:
                 side.close()
+            self.server.close()
         return Timed(
             **self.heading.fields(),
             replicate=self.replicate,

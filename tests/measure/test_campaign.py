@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +102,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     fake = Measuring()
     for name in ("count", "learn_all", "time_together"):
         monkeypatch.setattr(campaign, name, getattr(fake, name))
-    monkeypatch.setattr(campaign, "servers_of", lambda sets: nullcontext([*sets]))
+    monkeypatch.setattr(campaign, "loaded_servers", lambda number: [SimpleNamespace(close=lambda: None)] * number)
     monkeypatch.setattr(campaign, "shared", lambda arithmetic: SimpleNamespace(begin=lambda: None))
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(campaign, "PATIENCE_S", 0.0)

@@ -279,14 +279,16 @@ def test_every_timing_has_an_order_of_hashes_and_a_layout_of_its_own(monkeypatch
     assert process not in living()
 
 
-def test_the_servers_of_sets_are_loaded_before_anything_is_on_a_clock_and_end_with_them(
+def test_servers_of_sets_have_their_libraries_before_anything_is_on_a_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
     monkeypatch.setattr(timing, "of_one_timing", ITS_OWN)
-    with timing.servers_of([(("baseline", "lion"), replicate) for replicate in range(2)]) as servers:
-        processes = [server._server._forkserver_pid for server in servers]
-        assert [server._answered for server in servers] == processes and None not in processes
-        inside = [in_child(_environment, limit_s=60, server=server) for server in servers]
+    servers = timing.loaded_servers(2)
+    processes = [server._server._forkserver_pid for server in servers]
+    assert [server._answered for server in servers] == processes and None not in processes
+    inside = [in_child(_environment, limit_s=60, server=server) for server in servers]
+    for server in servers:
+        server.close()
     assert len({each["PYTHONHASHSEED"] for each in inside}) == 2
     assert not {*processes} & living().keys()

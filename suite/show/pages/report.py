@@ -170,9 +170,9 @@ class Report:
             rows=[row for row in chosen if row.stack not in controls],
             problems=[*problems, *left_out],
             verdicts=[
-                verdict
-                for verdict in verdicts(chosen, cards.values(), counts, studies)
-                if not on or verdict.baseline in ("", *on)
+                each
+                for each in verdicts(chosen, cards.values(), counts, studies)
+                if not on or each.baseline in ("", *on)
             ],
             negative=negative_results(chosen, cards.values()),
             peers=[
@@ -195,7 +195,7 @@ class Report:
                 *unread_times,
                 *unread_references,
                 *broken.values(),
-            ],
+            ],  # fmt: skip
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             paper_scale=counts,

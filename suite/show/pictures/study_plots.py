@@ -67,10 +67,10 @@ def _path(study: Study, records: Path) -> Path:
 
 
 def _of(study: Study) -> str:
-    """A hash of the tables and of the file that draws them."""
+    """A hash of the tables and of what the file that draws them does, whatever it calls its variables."""
     source = _source(study)
-    code = source.read_bytes() if source else b""
-    return hashlib.sha256(study.model_dump_json(include={"tables"}).encode() + b"\0" + code).hexdigest()[:32]
+    code = "\n".join(statement.text for statement in read_source(source).statements) if source else ""
+    return hashlib.sha256(f"{study.model_dump_json(include={'tables'})}\0{code}".encode()).hexdigest()[:32]
 
 
 def _source(study: Study) -> Path | None:
