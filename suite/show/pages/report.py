@@ -156,6 +156,7 @@ class Report:
         times, unread_times = _modelled(folder, named if stacks else (), on)
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
+        unreadable = [*damaged, *unread, *unread_models, *unread_counts, *unread_times, *unread_references]
         left_out: list[str] = []
 
         def wanted(stack: str) -> bool:
@@ -187,15 +188,7 @@ class Report:
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
-            unreadable=[
-                *damaged,
-                *unread,
-                *unread_models,
-                *unread_counts,
-                *unread_times,
-                *unread_references,
-                *broken.values(),
-            ],  # fmt: skip
+            unreadable=[*unreadable, *broken.values()],
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             paper_scale=counts,
