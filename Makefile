@@ -2,7 +2,8 @@
 # It counts and times the catalogue here, each technique on one baseline first; curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
 # LEANTRAIN_TESTS=all make test: also what of entries is left out that are as they were when they were tried whole.
-# make mutants: breaks on purpose what changed, and keeps what noticed it; commit that beside the change.
+# make mutants: runs the entries' own tests and breaks on purpose what changed, and keeps what passed and what noticed it;
+# commit that beside the change.
 # make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
 # make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, calibration, then measurements at base.
 # All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
@@ -40,8 +41,10 @@ test: $(READY)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=20 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
 	$(if $(ONLY),,LEANTRAIN_TESTS=native $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(NATIVE_TESTS))
 
-# Breaks each technique on purpose, where it, its claims or its probes changed since that was tried last.
+# Runs an entry's own tests where anything that they reach changed since they passed, and breaks each technique on purpose
+# where it, its claims or its probes changed since that was tried.
 mutants: $(READY)
+	$(VENV)/bin/python -m tests.techniques.own_tests
 	$(VENV)/bin/python -m tests.techniques.tried_mutants
 
 # The documentation, from the README, the cards and the committed records: site/index.html opens without a server;

@@ -18,7 +18,6 @@ from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
-from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried
 
 OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
 
@@ -30,13 +29,6 @@ def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
         return []
     turn = sorted(each for each in catalogue() if catalogue()[each].card.category == card.category).index(card.id)
     return [] if baseline == card.baselines[turn % len(card.baselines)] else [pytest.mark.slow]
-
-
-def leave_unless_changed(id: str, request: pytest.FixtureRequest) -> None:
-    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for those of every run and for
-    the one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
-    if id not in IN_EVERY_RUN and not request.config.getoption("--only") and is_as_tried(catalogue()[id]):
-        pytest.skip("as it was when it was tried whole: LEANTRAIN_TESTS=all tries it again")
 
 
 def new_run(

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from suite.record.files import cache_folder
+
 NATIVE = "native"
 PORTABLE = "avx2"
 PORTABLE_ENVIRONMENT: Mapping[str, str] = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -25,6 +27,8 @@ PORTABLE_ENVIRONMENT: Mapping[str, str] = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDN
 FURTHER = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "DNNL_MAX_CPU_ISA")
 VARIABLES = (*PORTABLE_ENVIRONMENT, *FURTHER)
 """What changes the bits of a run on one CPU."""
+
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 FLAGS: Mapping[str, str] = {"avx": "avx", "avx2": "avx2", "avx512": "avx512f", "avx512_core": "avx512f"}
 """The flag of ``/proc/cpuinfo`` without which a value of :data:`VARIABLES` cannot be had."""
@@ -45,6 +49,13 @@ def spelled(variables: Mapping[str, str]) -> str:
     portable = PORTABLE_ENVIRONMENT.items() <= known.items()
     rest = {name: value for name, value in known.items() if not portable or name not in PORTABLE_ENVIRONMENT}
     return ",".join([PORTABLE if portable else NATIVE, *(f"{name}={rest[name]}" for name in sorted(rest))])
+
+
+def compiled_apart(numerics: str) -> dict[str, str]:
+    """The variable by which torch keeps what it compiled under a setting, apart from what it compiled under others: its
+    cache does not ask for which instructions, and code for registers of another width computes something else."""
+    folder = Path(os.environ.get(COMPILED) or cache_folder() / "compiled")
+    return {COMPILED: str(folder / re.sub(r"\W+", "-", numerics))}
 
 
 def off_the_clock(device: str = "cpu") -> str:

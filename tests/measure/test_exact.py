@@ -13,7 +13,8 @@ from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, sh
 from suite.measure.exact import TRAINED, exact_verdicts
 from suite.measure.mutants import mutants_of
 from suite.record.job import Size
-from tests.runs import leave_unless_changed, on_request
+from tests.runs import on_request
+from tests.techniques.left_out import leave_unless_changed
 
 
 def of_sizes(card: Card, sizes: Collection[Size]) -> Card:

@@ -28,7 +28,7 @@ from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
 from suite.record.job import RECIPES, Job, Setting
 from suite.show.amounts import amount
 from suite.show.counts import lines, notes
-from tests.runs import leave_unless_changed
+from tests.techniques.left_out import leave_unless_changed
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "published"
 EAGER = tuple(name for name in RECIPES if name != "compiled")

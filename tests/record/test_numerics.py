@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.record import numerics
-from suite.record.numerics import NATIVE, PORTABLE, PORTABLE_ENVIRONMENT, VARIABLES, environment, off_the_clock, spelled
+from suite.record.numerics import (
+    COMPILED,
+    NATIVE,
+    PORTABLE,
+    PORTABLE_ENVIRONMENT,
+    VARIABLES,
+    compiled_apart,
+    environment,
+    off_the_clock,
+    spelled,
+)  # fmt: skip
 from suite.record.schema import bits_of
 from tests import factories
 
@@ -65,3 +75,11 @@ def test_bits_of_one_portable_arithmetic_are_the_same_on_all_machines_and_native
     assert bits_of(NATIVE, here) != bits_of(NATIVE, there)
     other = there.model_copy(update={"facts": {"torch": "2.16"}})
     assert bits_of(PORTABLE, other) != bits_of(PORTABLE, here) != bits_of("avx2,MKL_CBWR=AVX2", here)
+
+
+def test_what_is_compiled_under_one_setting_is_kept_apart_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMPILED, raising=False)
+    folders = [compiled_apart(each)[COMPILED] for each in (PORTABLE, NATIVE, f"{PORTABLE},MKL_CBWR=COMPATIBLE")]
+    assert len({*folders}) == 3
+    monkeypatch.setenv(COMPILED, "/of/a/user")
+    assert compiled_apart(PORTABLE) == {COMPILED: f"/of/a/user/{PORTABLE}"}

@@ -32,7 +32,8 @@ from suite.measure.rules.surroundings import check_methods
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
-from tests.runs import leave_unless_changed, new_run, on_request
+from tests.runs import new_run, on_request
+from tests.techniques.left_out import leave_unless_changed
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
 CHECKPOINT_STEPS = 6

@@ -10,7 +10,7 @@ import pytest
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
-from tests.runs import leave_unless_changed
+from tests.techniques.left_out import leave_unless_changed
 from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried, kept, ways_of
 
 WRITTEN = 4

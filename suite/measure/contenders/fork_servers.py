@@ -49,7 +49,8 @@ class Server:
         # times slower (measured on two shared cores). It counts only before the library is loaded.
         # A server that has asked CUDA itself for its GPUs cannot lend one to its children; NVML may be asked.
         own = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        self.environment = own | dict(environment)
+        arithmetic = numerics.spelled({**os.environ, **environment})
+        self.environment = own | numerics.compiled_apart(arithmetic) | dict(environment)
         self.context = context.ForkServerContext()
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload([*PRELOADED, *preloaded])
