@@ -18,6 +18,12 @@ def baselines() -> dict[str, Baseline]:
     return {point.name: point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
+@cache
+def baseline_modules() -> dict[str, str]:
+    """The module of each installed baseline by its id, in their order; loads none."""
+    return {point.name: point.module for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
 def baseline_of(setting: Setting) -> Baseline:
     """Raises UnknownId with the nearest names."""
     return lookup("baseline", setting.baseline, baselines())

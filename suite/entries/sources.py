@@ -18,13 +18,12 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup, package_folder
-from suite.entries.installed import GROUP
+from suite.entries.installed import baseline_modules
 from suite.record.code import Source, fields_of_type, read_source
 from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
 from suite.record.names import Chain
@@ -54,8 +53,8 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
     """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
     entries = catalogue()
     techniques = [lookup("technique", name, entries).module for name in Spelling(stack).names]
-    baseline = lookup("baseline", setting.baseline, _baselines())
-    besides = [lookup("baseline", name, _baselines()) for name in trained_besides(stack)]
+    baseline = lookup("baseline", setting.baseline, baseline_modules())
+    besides = [lookup("baseline", name, baseline_modules()) for name in trained_besides(stack)]
     adapting = [CHECKPOINT, tasks_module(baseline)] if setting.task == "adapt" else []
     elsewhere = packages_in(stack)
     return frozenset([LOOP, baseline, *besides, *filter(None, adapting), *techniques, *elsewhere])
@@ -89,12 +88,6 @@ def installed_code(setting: Setting, stack: str) -> Code | None:
         return code_of(setting, stack)
     except LookupError:
         return None
-
-
-@cache
-def _baselines() -> dict[str, str]:
-    """The module of each installed baseline by its id."""
-    return {point.name: point.module for point in entry_points(group=GROUP)}
 
 
 @cache
@@ -251,7 +244,7 @@ def _code_in(module: str) -> Source:
 
 def _packages() -> frozenset[str]:
     """The packages whose code is followed: the project's, and those of what is installed beside it."""
-    modules = [*(entry.module for entry in catalogue().values()), *_baselines().values()]
+    modules = [*(entry.module for entry in catalogue().values()), *baseline_modules().values()]
     return frozenset(["suite", *(module.partition(".")[0] for module in modules)])
 
 

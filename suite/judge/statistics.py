@@ -518,16 +518,9 @@ def _adjusted_welch_p(intervals: Sequence[Interval]) -> Floats:
         p = 2 * special.stdtr(welch, -np.abs(estimate[a] - estimate[b]) / np.sqrt(total))
     p = np.where(total == 0, (estimate[a] == estimate[b]).astype(float), p)
     p[~(bounded[a] & bounded[b])] = 1.0
-    adjusted[a, b] = _false_discovery_control(p)
-    return adjusted
+    from scipy import stats
 
-
-def _false_discovery_control(p: Floats) -> Floats:
-    """Benjamini & Hochberg 1995 adjusted p-values [n], as ``scipy.stats.false_discovery_control``."""
-    largest_first = np.argsort(p)[::-1]
-    shares = p[largest_first] * len(p) / np.arange(len(p), 0, -1)
-    adjusted = np.empty_like(p)
-    adjusted[largest_first] = np.minimum(1.0, np.minimum.accumulate(shares))
+    adjusted[a, b] = stats.false_discovery_control(p)
     return adjusted
 
 
@@ -562,12 +555,11 @@ def sign_e_process(d: ArrayLike, prior: float = 2.0, margin: float | None = None
 
 
 def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> Interval:
-    """Exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A ``comparisons``, as
-    ``scipy.stats.binomtest`` has it."""
-    rest, tail = comparisons - alarms, (1 - level) / 2
-    low = special.betaincinv(alarms, rest + 1, tail) if alarms else 0.0
-    high = special.betaincinv(alarms + 1, rest, 1 - tail) if rest else 1.0
-    return Interval(alarms / comparisons, float(low), float(high), level, "exact binomial", comparisons)
+    """Exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A ``comparisons``."""
+    from scipy import stats
+
+    ends = stats.binomtest(alarms, comparisons).proportion_ci(level, "exact")
+    return Interval(alarms / comparisons, float(ends.low), float(ends.high), level, "exact binomial", comparisons)
 
 
 # ---- checks and small helpers ---------------------------------------------------------------------------------------
@@ -603,9 +595,8 @@ def _sample(values: ArrayLike, least: int) -> Floats:
 
 
 def _finite(values: ArrayLike, least: int) -> Floats:
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or len(x) < least or not all(map(math.isfinite, x.tolist())):  # of few numbers, as nearly all are
-        _sample(values, least)
+    x = _sample(values, least)
+    if not np.isfinite(x).all():
         raise ValueError("expected finite values; leave diverged runs out and report them as failures")
     return x
 

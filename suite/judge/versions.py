@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from suite.entries.sources import GROUP
+from suite.entries.installed import GROUP
 
 
 def installed_version(baseline: str) -> int | None:

@@ -21,7 +21,7 @@ from suite.judge.rows import rows, undecided
 from suite.loop.sites import NotAttached
 from suite.measure.contenders.child import ContenderFailed, end_all, in_child
 from suite.measure.contenders.contender import Limits
-from suite.measure.contenders.fork_servers import Server, shared
+from suite.measure.contenders.fork_servers import Server
 from suite.measure.counting import count
 from suite.measure.evidence import Progress, conditions_of, portion, silent
 from suite.measure.forecast import sides_s
@@ -38,7 +38,6 @@ from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
-from suite.record.numerics import off_the_clock
 from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached
 from suite.record.store import Records, Store
 
@@ -160,7 +159,6 @@ def measure(
         load_data(setting, effort.minutes)
     store = Store(folder)
     setting = pairs[0].setting
-    shared(off_the_clock(setting.device)).begin()  # while records are read
     machine = fingerprint(setting.device, setting.threads)
     with store.writing(machine.name):
         records, problems = store.read()

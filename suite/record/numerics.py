@@ -29,6 +29,7 @@ VARIABLES = (*PORTABLE_ENVIRONMENT, *FURTHER)
 """What changes the bits of a run on one CPU."""
 
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch keeps what it compiled."""
 
 FLAGS: Mapping[str, str] = {"avx": "avx", "avx2": "avx2", "avx512": "avx512f", "avx512_core": "avx512f"}
 """The flag of ``/proc/cpuinfo`` without which a value of :data:`VARIABLES` cannot be had."""

@@ -43,27 +43,27 @@ def of_pair(row: Row, times: GpuTimes) -> list[ModelledTime]:
     """What is kept of the pair's steps at the papers' sizes of its baseline; nothing of a user's own model."""
     at = row.conditions
     return [
-        each
-        for each in times.times
-        if (each.stack, each.reference) == (row.stack, row.reference)
-        and (each.place.baseline, each.place.task, at.model) == (at.baseline, at.task, None)
+        time
+        for time in times.times
+        if (time.stack, time.reference) == (row.stack, row.reference)
+        and (time.place.baseline, time.place.task, at.model) == (at.baseline, at.task, None)
     ]
 
 
 def sentences(row: Row, times: GpuTimes) -> list[str]:
     """The pair's steps as lines of a terminal, or by which command they are modelled."""
-    kept = of_pair(row, times)
-    if not kept:
+    steps = of_pair(row, times)
+    if not steps:
         command = f"leantrain count -t {row.stack} -b {row.conditions.baseline} --keep --gpu A100-80"
         return [f"no {PROVENANCE} step at the papers' size is kept: {command}"]
-    said = []
-    for each in kept:
-        step, ratio, band = _cells(each)
-        why = f"unavailable: {each.unavailable}"
+    lines = []
+    for time in steps:
+        step, ratio, band = _cells(time)
+        why = f"unavailable: {time.unavailable}"
         amounts = f"a step of {step} ms, {ratio} of the reference's, {band}" if ratio else f"a step of {step} ms"
-        where = f"{PROVENANCE}, not measured, on {each.gpu} ({each.place.title})"
-        said.append(f"{where}: {why if each.step_s is None else amounts}")
-    return said
+        where = f"{PROVENANCE}, not measured, on {time.gpu} ({time.place.title})"
+        lines.append(f"{where}: {why if time.step_s is None else amounts}")
+    return lines
 
 
 def _cells(time: ModelledTime) -> tuple[str, str, str]:

@@ -103,7 +103,6 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     for name in ("count", "learn_all", "time_together"):
         monkeypatch.setattr(campaign, name, getattr(fake, name))
     monkeypatch.setattr(campaign, "loaded_servers", lambda number: [SimpleNamespace(close=lambda: None)] * number)
-    monkeypatch.setattr(campaign, "shared", lambda arithmetic: SimpleNamespace(begin=lambda: None))
     monkeypatch.setattr(campaign, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(campaign, "PATIENCE_S", 0.0)
     return fake

@@ -3,7 +3,8 @@
     python -m tests.techniques.own_tests         runs the files whose hash changed, and keeps those that pass
     python -m tests.techniques.own_tests --all    runs all
 
-They are deterministic: what passed passes again as long as nothing that it reaches has changed. A file reaches its own
+They are deterministic: what passed passes again as long as nothing that it reaches has changed, under the same Python,
+libraries and arithmetic, and with a GPU or without one as then. A file reaches its own
 text and that of the tests' modules that it imports; the definitions of ours that these reach; and of each entry that
 they name, in whatever word, its code, its claims and its folder. Where that is as it was, a run of the tests leaves the
 file out; those of entries that are tried in every run are run in any case.
@@ -23,10 +24,13 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.sources import Reach
 from suite.record.files import replacing
 from suite.record.libraries import versions
+from suite.record.numerics import off_the_clock
 from tests.only import FOLDER, entry_of
 from tests.techniques.tried_mutants import IN_EVERY_RUN, ROOT, sha256_of
 
@@ -98,12 +102,19 @@ def of_entry(entry: Entry) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
+@cache
+def surroundings() -> dict[str, str]:
+    """What tests run on: another of these may run others, or end otherwise."""
+    python, device = f"{sys.version_info.major}.{sys.version_info.minor}", str(torch.cuda.is_available())
+    return versions() | {"python": python, "arithmetic": off_the_clock(), "cuda": device}
+
+
 def sha256_of_file(path: Path) -> str:
     """Of all that a test file depends on."""
     texts = [module.read_text("utf-8") for module in whole_modules(path)]
     words = {word for text in texts for word in re.findall(r"\w+", text)}
     entries = [of_entry(entry) for id, entry in sorted(catalogue().items()) if id in words]
-    parts = [json.dumps(versions()), REACH.sha256(roots_of(whole_modules(path))), *texts, *entries]
+    parts = [json.dumps(surroundings()), REACH.sha256(roots_of(whole_modules(path))), *texts, *entries]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 

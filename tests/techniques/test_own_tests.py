@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,7 +51,21 @@ def test_a_change_of_what_it_reaches_runs_it(changed: str, monkeypatch: pytest.M
     own_tests.of_entry.cache_clear()
 
 
-def test_the_code_that_it_reaches_is_in_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["torch", "python", "arithmetic", "cuda"])
+def test_elsewhere_it_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, here = sha256_of_file(SAM), own_tests.surroundings()
+    assert name in here
+    monkeypatch.setattr(own_tests, "surroundings", lambda: here | {name: "another"})
+    assert sha256_of_file(SAM) != before
+
+
+def test_the_definitions_that_it_reaches_are_in_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sha256_of_file(SAM)
+    monkeypatch.setattr(own_tests, "REACH", SimpleNamespace(sha256=lambda roots: "of others"))
+    assert sha256_of_file(SAM) != before
+
+
+def test_the_code_of_entries_that_it_names_is_in_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sha256_of_file(SAM)
     monkeypatch.setattr(own_tests, "sha256_of", lambda entry: "of other code")
     own_tests.of_entry.cache_clear()

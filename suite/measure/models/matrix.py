@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from suite.entries.catalogue import catalogue, reference_of
-from suite.entries.installed import GROUP
+from suite.entries.installed import baseline_modules
 from suite.entries.sources import code_of
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Setting
@@ -125,13 +123,8 @@ def code_of_all(technique: str) -> str:
     Raises UnknownId.
     """
     task = reference_of(technique)[1]
-    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in _baselines()]
+    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in baseline_modules()]
     return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
-
-
-@cache
-def _baselines() -> list[str]:
-    return sorted(point.name for point in entry_points(group=GROUP))
 
 
 def changed(matrix: ModelsMatrix) -> frozenset[str]:

@@ -171,9 +171,9 @@ class Report:
             rows=[row for row in chosen if row.stack not in controls],
             problems=[*problems, *left_out],
             verdicts=[
-                each
-                for each in verdicts(chosen, cards.values(), counts, studies)
-                if not on or each.baseline in ("", *on)
+                verdict
+                for verdict in verdicts(chosen, cards.values(), counts, studies)
+                if not on or verdict.baseline in ("", *on)
             ],
             negative=negative_results(chosen, cards.values()),
             peers=[
