@@ -43,4 +43,4 @@ def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMe
 
 def wait_at_most(mesh: DeviceMesh, seconds: float) -> None:
     """Sets a limit: from now on a rank that waits longer for another in a collective raises RuntimeError."""
-    torch.distributed.set_timeout(timedelta(seconds=seconds), mesh.get_group())
+    mesh.get_group().set_timeout(timedelta(seconds=seconds))

@@ -32,7 +32,7 @@ CHECKED_SIZES = (1, 3, 0, 15, 511, 513, 2048, 4096 + 77, 8192)
 LAUNCHED = (333, 1000)
 TINY = 16
 EXAMINATION_LIMIT_S = 600
-REPETITIONS = 30
+REPETITIONS, LAUNCHES = 30, 7
 PRODUCT = 8192  # rows and columns of the matrices whose product's rate is the floor's
 FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a millisecond, in which the host runs ahead
 
@@ -59,6 +59,8 @@ class Bench:
     ``peers`` prepare as ``kernel`` does; one that cannot run here raises, and says why. ``multi_tensor`` kernels take
     whole lists in one launch, through launch tables; others launch for each tensor. ``timed_sizes`` are the elements of
     the tensors that a step is timed on; ``checked_sizes``, of the one that is checked, by an interpreter that is slow.
+    ``unpack(inputs)``, after a step that is checked and not timed, makes of a list that it left packed what the
+    reference has.
     """
 
     make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs]
@@ -71,6 +73,7 @@ class Bench:
     timed_sizes: Sequence[int] = field(default_factory=transformer_sizes)
     checked_sizes: Sequence[int] = CHECKED_SIZES
     flops_per_element: float = 0.0
+    unpack: Callable[[Inputs], object] = lambda inputs: None
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def examine(bench: Bench, device: torch.device, timed: bool) -> Examination:
         for inputs in (misaligned(aligned), aligned):
             expected = bench.reference(inputs)
             bench.kernel(inputs)()
+            bench.unpack(inputs)
             worst = max(worst, error_units(inputs, expected))
         if not worst <= bench.tolerance:
             return Examination(
@@ -223,7 +227,7 @@ def device_time_s(step: Callable[[], object], device: torch.device) -> float:
 def host_time_s(step: Callable[[], object], device: torch.device) -> float:
     """Median time that the host spends in ``step``, the GPU idle before each."""
     times_s = []
-    for _ in range(3 + REPETITIONS):
+    for _ in range(3 + LAUNCHES):
         torch.cuda.synchronize(device)
         begin_s = time.perf_counter()
         step()

@@ -1,9 +1,10 @@
 """Fills a results folder with the evidence that is missing, until time is up.
 
 First each pair is counted and timed once, since neither takes a learned run: so a fresh machine has timings of its own
-within minutes. Then the rest is counted, learned, and timed again for an interval. Counting and learning fill every
-core, since nothing there is on a clock; timing is alone: what else keeps the machine busy then is waited for or named,
-and never timed against.
+within minutes. (On a GPU it is timed first: there counts come one by one, and at ``base`` each takes half a minute.)
+Then the rest is counted, learned, and timed again for an interval. Counting and learning fill every core, since nothing
+there is on a clock; timing is alone: what else keeps the machine busy then is waited for or named, and never timed
+against.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from suite.record.store import Records, Store
 
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
 COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at nano: for the bar alone
-COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
+COUNTING_SHARE = 0.25  # of a chunk's time on a CPU, where nothing of it was counted
 LONG_S = 8.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
 SERVERS = 4  # of sets, which load their libraries side by side: half a gigabyte and five seconds of a core each
@@ -356,16 +357,16 @@ class _Campaign:
         def long_s(pair: Pair) -> float:
             return seconds if (seconds := side_s(pair.setting, pair.stack)) > LONG_S else 0.0
 
+        share = COUNTING_SHARE if waiting[0].setting.device == "cpu" else 0.0
         chunks = in_chunks(waiting, before, long_s)
         for chunk in [waiting] if self.together else chunks:
             if self._late:
                 return self._stop()
             at, width = done / len(waiting), len(chunk) / len(waiting)
-            counting = portion(self._show, at, at + COUNTING_SHARE * width)
-            if not self._counted(self._plan(once, chunk), counting):
+            if share and not self._counted(self._plan(once, chunk), portion(self._show, at, at + share * width)):
                 return self._stop()
             left = [pair for pair in chunk if pair in self.pairs]
-            timing = portion(self._show, at + COUNTING_SHARE * width, at + width)
+            timing = portion(self._show, at + share * width, at + width)
             if left and not self._timed_all(self._plan(once, left), timing):
                 return
             done += len(chunk)

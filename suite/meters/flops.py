@@ -20,6 +20,7 @@ decomposition for instance: while that is not empty, ``total`` is a lower bound.
 
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -30,6 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from suite.meters.free_operators import free
 
 aten = torch.ops.aten
+# Without this option, which torch 2.11 does not have yet, torch counts a wrapped Triton kernel but does not run it.
+RUNNING_KERNELS: dict[str, Any] = (
+    {"skip_unsupported": True} if "skip_unsupported" in signature(FlopCounterMode).parameters else {}
+)
 Formula = Callable[..., int]
 Shape = tuple[int, ...]
 
@@ -258,8 +263,7 @@ class FlopCounter(FlopCounterMode):
 
     def __init__(self) -> None:
         repaired = {getattr(aten, name): formula for name, formula in FORMULAS.items() if hasattr(aten, name)}
-        # Without skip_unsupported, torch counts a wrapped Triton kernel but does not run it.
-        super().__init__(display=False, custom_mapping=repaired, skip_unsupported=True)
+        super().__init__(display=False, custom_mapping=repaired, **RUNNING_KERNELS)
         self.mod_tracker = _WholeModelOnly()  # type: ignore[assignment]
         self._uncounted: Counter[str] = Counter()
 
@@ -271,9 +275,20 @@ class FlopCounter(FlopCounterMode):
     @property
     def uncounted(self) -> dict[str, int]:
         """Calls of operators that may do matrix work and have no formula, by name."""
-        return dict(sorted((self._uncounted + self.get_unsupported_ops()).items()))
+        skipped: Counter[str] = self.get_unsupported_ops() if RUNNING_KERNELS else Counter()
+        return dict(sorted((self._uncounted + skipped).items()))
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         if func_packet not in self.flop_registry and not free(func_packet):
             self._uncounted[str(func_packet)] += 1
+        if "kernel_idx" in kwargs and not RUNNING_KERNELS:
+            out = _launched(kwargs)
         return super()._count_flops(func_packet, out, args, kwargs)
+
+
+def _launched(kernel: dict[str, Any]) -> Any:
+    """Runs a wrapped Triton kernel, which a torch without the option counts and leaves out."""
+    wrappers = torch.ops.higher_order
+    if "tensors_to_clone" in kernel:
+        return wrappers.triton_kernel_wrapper_functional(**kernel)
+    return wrappers.triton_kernel_wrapper_mutation(**kernel)

@@ -26,7 +26,7 @@ SMALL = replace(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LADDERS, "cpu", SMALL)  # type: ignore[arg-type]
-    monkeypatch.setattr(samples, "BATCHES", 1)
+    monkeypatch.setattr(samples, "BATCHES", {"cpu": 1})
     monkeypatch.setattr(samples, "BATCH_S", 0.0)
 
 

@@ -19,12 +19,14 @@ from suite.meters.operators import OperatorTrace
 from suite.record.operators import HOST_ONLY, Operator, fields_of
 from suite.record.own_device import OperatorSample
 
-BATCHES = 7
+BATCHES = {"cpu": 7, "cuda": 4}
 BATCH_S = 2e-3
 """A batch has as many calls as take so long, one at least."""
 LONGEST_CALL_S = 0.05
 """Of an operator that takes longer, larger sizes have no sample."""
-SPIN_CYCLES = 20_000_000
+MOST_CALLS = 400
+SPIN_CYCLES, SPIN_CYCLES_A_CALL = 200_000, 40_000
+"""Of a GPU's clock, some 2 GHz: longer than a host takes to ask for a batch."""
 ABOUT = 900
 """Operators of a type, at all sizes: for a bar alone."""
 
@@ -76,8 +78,8 @@ def noted(call: Call) -> Operator:
 def clocked(call: Call, device: str) -> tuple[float, float]:
     """Seconds a call on the device, and on its host where that does not wait (0 on a CPU)."""
     one = _batch(call, 1, device)[0]
-    calls = max(1, min(1000, int(BATCH_S / max(one, 1e-7))))
-    took = [_batch(call, calls, device) for _ in range(BATCHES if one < LONGEST_CALL_S else 1)]
+    calls = max(1, min(MOST_CALLS, int(BATCH_S / max(one, 1e-7))))
+    took = [_batch(call, calls, device) for _ in range(BATCHES[device] if one < LONGEST_CALL_S else 1)]
     return min(each for each, _ in took), min(host for _, host in took)
 
 
@@ -89,7 +91,7 @@ def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:
         return (time.process_time() - began) / calls, 0.0
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda._sleep(SPIN_CYCLES)  # what follows is in the queue before it runs
+    torch.cuda._sleep(SPIN_CYCLES + SPIN_CYCLES_A_CALL * calls)  # what follows is in the queue before it runs
     first.record()
     began = time.perf_counter()
     for _ in range(calls):

@@ -4,11 +4,11 @@ A program has a tile of queries, and goes through the tiles of keys that these s
 2307.08691), section 3: the accumulator is divided once, at the end; of the softmax only the logarithm L of each row's
 sum is kept; a causal program ends at the diagonal, and only the tiles on it are masked.
 
-Two paths, one arithmetic. The plain one reads by pointers, at any address. The Hopper one (``TMA``) reads tiles through
-tensor descriptors, which the copy engine serves; its programs stay, one for each multiprocessor, and take one tile
-after the other (``PERSISTENT``), the longest first. Where all tiles of keys are whole, a warp loads for the others
-(``SPECIALISED``; FlashAttention-3, 2024, arXiv 2407.08608, section 3.1): Triton 3.9 specialises warps for one loop of a
-kernel of four warps, so that tiles that are masked and tiles that are not cannot have loops of their own there.
+Two paths, one arithmetic. The plain one reads by pointers, at any address. The Hopper one (``TMA``) reads tiles of keys
+and values through tensor descriptors, which the copy engine serves. Programs are many and short-lived: where two are on
+one multiprocessor, one multiplies while the other takes its softmax, which on an H200 was faster than one program for
+each multiprocessor that takes tile after tile. (Triton 3.6's own specialisation of warps, one loading for the others,
+gave wrong sums there.)
 
 Products are exact in the operands' type, and summed in float32; probabilities are rounded to it before they are
 multiplied. Rows that see no key give 0.
@@ -76,9 +76,10 @@ def seen_products(products, row, column, queries, keys, mask, mask_row, mask_col
     way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS`` each row is
     the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale."""
     if not WHOLE:
-        visible = column < keys
         if CAUSAL:
-            visible = visible & (column <= row)
+            visible = column <= tl.minimum(row, keys - 1)
+        else:
+            visible = column < keys
         products = tl.where(visible, products, HIDDEN)
     if mask is not None:
         place, inside = mask + column.to(tl.int64) * mask_column, column < keys
@@ -109,12 +110,11 @@ def _attended(
     sums, total, peak, query, k, v, begin, end, row, queries, keys, k_row, v_row,
     mask, mask_row, mask_column, scale, unscale, seed, plane, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, SPECIALISED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The online softmax over keys ``begin`` to ``end``: unnormalised output ``sums`` [ROWS, DIM], row sums ``total``
     and maxima ``peak`` [ROWS], in powers of two."""
-    for first in tl.range(begin, end, COLUMNS, warp_specialize=SPECIALISED):
+    for first in tl.range(begin, end, COLUMNS):
         key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
         products = dot(query, tl.trans(key), tl.zeros((query.shape[0], COLUMNS), tl.float32), PRECISION)
         column = (first + tl.arange(0, COLUMNS))[None, :]
@@ -148,24 +148,23 @@ def ends_of(first, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAU
 
 
 @triton.jit
-def _forward_tile(
-    place, q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
+def forward_kernel(
+    q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
     mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, kept, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, SPECIALISED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; ``place`` counts heads first, and of a causal mask the longest tiles first. If
-    ``SPECIALISED`` all tiles of keys are whole."""
-    plane, number = place % (batches * heads), place // (batches * heads)
+    """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
+    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``kept``: 1
+    minus dropout's probability, and ``threshold`` that probability times 2^31."""
+    plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
     if CAUSAL:
-        number = tl.cdiv(queries, ROWS) - 1 - number
+        number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first
     batch, head, first = (plane // heads).to(tl.int64), (plane % heads).to(tl.int64), number * ROWS
     shared = head // groups
     q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
     k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
-    q = source_of(q + batch * q_batch + head * q_head + q_first * q_row, queries, q_row, ROWS, D, DIM, TMA)
     k = source_of(k + batch * k_batch + shared * k_head + k_first * k_row, keys, k_row, COLUMNS, D, DIM, TMA)
     v = source_of(v + batch * v_batch + shared * v_head + k_first * v_row, keys, v_row, COLUMNS, D, DIM, TMA)
     if mask is not None:
@@ -173,12 +172,13 @@ def _forward_tile(
     if DROPPED:
         seed = tl.load(seed)
     row = first + tl.arange(0, ROWS)
-    query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
+    query = load_tile(q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row,
+                  ROWS, D, DIM, True, False)  # fmt: skip
     sums, total = tl.zeros((ROWS, DIM), tl.float32), tl.zeros((ROWS,), tl.float32)
     peak = tl.full((ROWS,), HIDDEN, tl.float32)
     whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
     in_two, unscale = scale * LOG2E, 1.0 / scale
-    for part in tl.static_range(1 if SPECIALISED else 2):
+    for part in tl.static_range(2):
         if part == 0:
             begin, stop = 0, whole
         else:
@@ -186,7 +186,7 @@ def _forward_tile(
         sums, total, peak = _attended(
             sums, total, peak, query, k, v, begin, stop, row, queries, keys, k_row, v_row, mask, mask_row, mask_column,
             in_two, unscale, seed, plane.to(tl.int64), threshold, CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS,
-            D, DIM, TMA, SPECIALISED, PRECISION,
+            D, DIM, TMA, PRECISION,
         )  # fmt: skip
     seen = total > 0.0
     of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * kept))
@@ -197,26 +197,3 @@ def _forward_tile(
     logarithm = tl.where(total == 0.0, HIDDEN, (peak + tl.log2(tl.where(seen, total, 1.0))) * LN2)
     logarithm = tl.where(total == total, logarithm, total)  # not a number stays
     tl.store(logarithms + batch * l_batch + head * l_head + q_first + row, logarithm, mask=inside)
-
-
-@triton.jit
-def forward_kernel(
-    q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
-    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, kept, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PERSISTENT: tl.constexpr,
-    SPECIALISED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
-    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``kept``: 1
-    minus dropout's probability, and ``threshold`` that probability times 2^31."""
-    tiles = tl.cdiv(queries, ROWS) * batches * heads
-    last = tiles if PERSISTENT else tl.program_id(0) + 1
-    for place in tl.range(tl.program_id(0), last, tl.num_programs(0)):
-        _forward_tile(
-            place, q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
-            q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
-            l_batch, l_head, mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys,
-            scale, kept, threshold, CAUSAL, KEYS, ADDED, DROPPED, ROWS, COLUMNS, D, DIM, TMA, SPECIALISED, PRECISION,
-        )  # fmt: skip

@@ -77,20 +77,23 @@ def reference(inputs: Inputs, of_kind: Callable[[Inputs, torch.dtype], Tensor]) 
     lengths = of(inputs)[2]
     a = of_kind(inputs, torch.float64)
     scales = torch.stack([tensor.square().mean().sqrt() for tensor in a.split(list(lengths))])
-    sizes = scales.repeat_interleave(torch.tensor(lengths))
+    sizes = scales.repeat_interleave(torch.tensor(lengths, device=scales.device))
     sent = torch.where(of_kind(inputs, torch.float32) >= 0, sizes, -sizes)
     return {"memory": [a], "before": [scales], "sent": [sent]}
 
 
 def kernels(inputs: Inputs, launch: Callable[[Inputs], tuple[Tensor, Tensor]]) -> Callable[[], object]:
-    """And on a CPU what scales and bits stand for."""
+    """Scales and bits."""
 
     def run() -> None:
-        scales, bits = launch(inputs)
-        if not scales.is_cuda:
-            inputs["sent"] = [signed(scales, bits, of(inputs)[2])]
+        inputs["packed"] = list(launch(inputs))
 
     return run
+
+
+def unpack(inputs: Inputs) -> None:
+    scales, bits = inputs.pop("packed")
+    inputs["sent"] = [signed(scales, bits, of(inputs)[2])]
 
 
 def by_torch(inputs: Inputs, given: Callable[[Inputs], Tensor]) -> Callable[[], object]:
@@ -129,6 +132,7 @@ def bench(
         flops_per_element=flops,
         peers={"torch eager": eager, "torch.compile": lambda inputs: torch.compile(eager(inputs), dynamic=True)},
         multi_tensor=False,
+        unpack=unpack,
         checked_sizes=CHECKED,
         timed_sizes=transformer_sizes(),
     )

@@ -57,17 +57,20 @@ def reference(inputs: Inputs, columns: int) -> Inputs:
 
 
 def step(inputs: Inputs, columns: int, through: Packing) -> Callable[[], object]:
-    """Bits and means, and on a CPU what they stand for."""
+    """Bits and means, one after the other."""
     drawn = matrices(inputs, columns)
 
     def run() -> None:
-        packed = [through(g, e) for g, e in drawn]
-        if not drawn[0][0].is_cuda:
-            inputs["sent"] = [
-                two_valued(*parts, g.shape).flatten() for parts, (g, _) in zip(packed, drawn, strict=True)
-            ]
+        inputs["packed"] = [part for g, e in drawn for part in through(g, e)]
 
     return run
+
+
+def unpack(inputs: Inputs, columns: int) -> None:
+    parts = inputs.pop("packed")
+    drawn = matrices(inputs, columns)
+    packed = zip(parts[::2], parts[1::2], drawn, strict=True)
+    inputs["sent"] = [two_valued(means, bits, gradient.shape).flatten() for means, bits, (gradient, _) in packed]
 
 
 def by_torch(gradient: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +93,7 @@ def bench(columns: int, checked: Sequence[int], timed: Sequence[int], moved: flo
         bytes_per_element=moved,
         peers=peers,
         multi_tensor=False,
+        unpack=partial(unpack, columns=columns),
         checked_sizes=checked,
         timed_sizes=timed,
     )

@@ -6,8 +6,8 @@
 
 Tensor cores multiply eight bits by rows of both operands alone, so that a layer's forward and backward products need
 each operand and its transpose. In torch's operators the magnitude, the scaling, the clipping, the cast and the
-transpose are passes each. Magnitudes are compared as the integers that their bits are: NaN is more than infinity, that
-more than every number.
+transpose are passes each. (Of float32 operands the transpose is torch's here, too: see :func:`turns`.) Magnitudes are
+compared as the integers that their bits are: NaN is more than infinity, that more than every number.
 """
 
 # Triton types a kernel's arguments at the launch.
@@ -52,7 +52,7 @@ def amax_kernel(x, known, own, elements, BLOCK: tl.constexpr):
         tl.atomic_max(own, _largest_bits(value))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m"])  # of a single float32 row ptxas 12.8, which Triton 3.6 has, ends by a fault
 def cast_kernel(
     x, known, own, seen, rows, columns, inverse, m, k, filled, largest, shrink,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -74,8 +74,9 @@ def cast_kernel(
     finite = (value.to(tl.int32, bitcast=True) & MAGNITUDE) < INFINITY
     code = narrow(tl.where(finite, scaled, float("nan")), rows.dtype.element_ty)
     tl.store(rows + row[:, None] * k + column[None, :], code, mask=inside)
-    there = (column < k)[:, None] & (row < filled)[None, :]
-    tl.store(columns + column.to(tl.int64)[:, None] * filled + row[None, :], tl.trans(code), mask=there)
+    if columns is not None:
+        there = (column < k)[:, None] & (row < filled)[None, :]
+        tl.store(columns + column.to(tl.int64)[:, None] * filled + row[None, :], tl.trans(code), mask=there)
     if seen is not None:
         tl.atomic_max(seen, _largest_bits(value))
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
@@ -93,11 +94,19 @@ def _cast(
         with torch.cuda.device_of(x):
             amax_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, known, own, x.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS)
             cast_kernel[triton.cdiv(m, ROWS), triton.cdiv(k, COLUMNS)](
-                x, known, own, None if seen is None else seen.view(torch.int32), rows, columns, inverse,
-                m, k, filled, torch.finfo(dtype).max, 2.0**-margin,
+                x, known, own, None if seen is None else seen.view(torch.int32), rows,
+                columns if turns(x.dtype) else None, inverse, m, k, filled, torch.finfo(dtype).max, 2.0**-margin,
                 ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
             )  # fmt: skip
+        if not turns(x.dtype):
+            columns.view(torch.uint8)[:, :m] = rows.view(torch.uint8).T
+            columns.view(torch.uint8)[:, m:] = 0
     return rows, columns, inverse
+
+
+def turns(read: torch.dtype) -> bool:
+    """Whether the kernel itself writes the transpose: Triton 3.6 mixed up that of float32 operands, on an H200."""
+    return read != torch.float32
 
 
 @_cast.register_fake
@@ -132,11 +141,13 @@ def _cast_manifest(read: torch.dtype, written: torch.dtype) -> Manifest:
         **dict.fromkeys(("largest", "shrink"), "fp32"),
     }
     thread = ROWS * COLUMNS // (NUM_WARPS * 32)
-    aligned = ("x", "rows", "columns", "m", "k", "filled")
+    aligned = ("x", "rows", "columns", "k", "filled") if turns(read) else ("x", "rows", "k", "filled")
+    if not turns(read):
+        del signature["columns"]
     return Manifest(
         kernel=cast_kernel,
         signature=signature,
-        constants={"ROWS": ROWS, "COLUMNS": COLUMNS},
+        constants={"ROWS": ROWS, "COLUMNS": COLUMNS, **({} if turns(read) else {"columns": None})},
         elements_per_program=ROWS * COLUMNS,
         aligned=aligned,
         num_warps=NUM_WARPS,
@@ -144,7 +155,7 @@ def _cast_manifest(read: torch.dtype, written: torch.dtype) -> Manifest:
             registers=128,
             shared_bytes=ROWS * COLUMNS * 4 + 1024,
             wide_loads=thread * read.itemsize // 16,
-            wide_stores=2 * thread // 16,
+            wide_stores=(2 if turns(read) else 1) * thread // 16,
             instructions_per_element=LANE_INSTRUCTIONS_PER_BYTE * (read.itemsize + 2),
         ),
     )

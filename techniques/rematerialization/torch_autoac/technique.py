@@ -52,7 +52,9 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
 
 
 def _is_random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """Attention's backward operators carry the tag, too, but read the seed that the forward pass has kept."""
+    drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return drawn and not str(node.target).endswith("_backward.default")
 
 
 class _Bound(nn.Module):

@@ -66,7 +66,7 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, transposed: bool, dataflow:
 
 def weight_gradient(left: Tensor, right: Tensor, mask: Tensor) -> Tensor:
     """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at ``mask`` [n, m], else 0."""
-    if left.dtype in NARROW and not left.is_cuda:
+    if left.dtype in NARROW:
         return weight_gradient(left.float(), right.float(), mask).to(left.dtype)
     starts, columns = positions(mask, 0)
     zeros = csr(starts, columns, left.new_zeros(len(columns)), mask.shape)

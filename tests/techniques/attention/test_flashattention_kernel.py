@@ -21,7 +21,7 @@ if not kernel.INTERPRETED:
 
 TILE = kernel.Tiles(32, 16, 4, 1)
 PLAIN = kernel.Plan(TILE, TILE, kernel.Tiles(16, 32, 4, 1))
-HOPPER = PLAIN._replace(tma=True, specialised=kernel.Tiles(16, 32, 4, 1))
+HOPPER = kernel.Plan(*(tiles._replace(tma=True) for tiles in PLAIN[:3]), causal=kernel.Tiles(16, 32, 4, 1, True))
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -146,7 +146,6 @@ def test_other_types(name: str, dtype: torch.dtype) -> None:
 
 HOPPERS = {
     **{name: CASES[name] for name in ("full", "causal", "grouped", "dropped", "causal and padding", "one row")},
-    "specialised": Case(1, 2, 1, 40, 64, 64),
 }
 
 
@@ -302,10 +301,10 @@ def test_what_lies_otherwise_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     shifted = torch.cat([query.new_zeros(1), query.flatten()])[1:].view(query.shape)
     transposed = key.mT.contiguous().mT
     repeated = value[:1].expand(2, -1, -1, -1)
-    assert kernel.plan_of(query, key, value).tma
+    assert kernel.plan_of(query, key, value).keys.tma
     for other in (shifted, transposed):
-        assert not kernel.plan_of(other, key, value).tma
-    assert not kernel.plan_of(query.float()).tma
+        assert not kernel.plan_of(other, key, value).keys.tma
+    assert not kernel.plan_of(query.float()).keys.tma
     odd = [shifted, transposed, repeated, d_out[:, :, :1].expand(-1, -1, 17, -1)]
     as_exact(by_kernels(odd, case.given, PLAIN), odd, case.given)
 
