@@ -2,7 +2,7 @@
 # What `make gpu` does on a borrowed GPU machine: it installs nothing and needs no network, it may be cut off at any
 # time, and the same command goes on where it stopped. What comes first tells most.
 #
-#   PYTHON   an interpreter that has torch, triton, transformers, timm, pandas [python3]
+#   PYTHON   an interpreter that has what pyproject.toml lists, torch 2.11 or newer [python3]; what it lacks is named
 #   MINUTES  for all of it [30]
 #   OUT      where everything is written; records that are in results/ are copied there first [results]
 #   DEVICE, SIZE  [cuda, base]; `make gpu DEVICE=cpu SIZE=pico MINUTES=2` tries the command itself
@@ -11,8 +11,16 @@ cd "$(dirname "$0")" || exit 2
 PYTHON=${PYTHON:-python3} MINUTES=${MINUTES:-30} OUT=${OUT:-results} DEVICE=${DEVICE:-cuda} SIZE=${SIZE:-base}
 begin=$(date +%s)
 
-"$PYTHON" -c 'import torch' 2>/dev/null || {
-    echo "gpu: $PYTHON has no torch: name one that has, make gpu PYTHON=/path/to/python" >&2
+missing=$("$PYTHON" - <<'END'
+from importlib.util import find_spec
+
+needed = """torch triton torchvision timm transformers tokenizers sklearn scipy numpy pandas pydantic filelock typer rich
+matplotlib PIL jinja2"""
+print(*(name for name in needed.split() if find_spec(name) is None))
+END
+) || exit 2
+[ -z "$missing" ] || {
+    echo "gpu: $PYTHON lacks $missing: install that, or name another one, make gpu PYTHON=/path/to/python" >&2
     exit 2
 }
 mkdir -p "$OUT" || exit 2

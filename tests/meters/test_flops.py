@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import register_flop_formula
 
+from suite.meters import flops
 from suite.meters.flops import FORMULAS, FlopCounter, attention_backward_flops, attention_flops
 from suite.meters.free_operators import free
 from tests.meters.models import Block, Transformer, tokens, train_step
@@ -215,3 +216,15 @@ def test_products_in_place_count():
 def test_nothing_is_printed(capsys):
     counted(train_step, m := Transformer(), torch.optim.SGD(m.parameters()), tokens())
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_torch_that_cannot_skip_what_it_does_not_know_counts_too(monkeypatch):
+    """torch 2.11 has no such option, and would leave a wrapped Triton kernel out: it is launched all the same."""
+    launched = []
+    monkeypatch.setattr(flops, "RUNNING_KERNELS", {})
+    monkeypatch.setattr(flops, "_launched", lambda kernel: launched.append(kernel["kernel_idx"]))
+    with FlopCounter() as counter:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+        counter._count_flops("a kernel", None, (), {"kernel_idx": 7})
+    assert (counter.total, launched) == (48, [7])
+    assert counter.uncounted == {"a kernel": 1}
