@@ -1,10 +1,10 @@
 """Fills a results folder with the evidence that is missing, until time is up.
 
 First each pair is counted and timed once, since neither takes a learned run: so a fresh machine has timings of its own
-within minutes. (On a GPU it is timed first: there counts come one by one, and at ``base`` each takes half a minute.)
-Then the rest is counted, learned, and timed again for an interval. Counting and learning fill every core, since nothing
-there is on a clock; timing is alone: what else keeps the machine busy then is waited for or named, and never timed
-against.
+within minutes. Then the rest is counted, learned, and timed again for an interval. Counting and learning fill every
+core, since nothing there is on a clock, but on a GPU, whose models at ``base`` take their time and memory: there few
+are counted at once, and timed as soon as they fill a set. Timing is alone: what else keeps the machine busy then is
+waited for or named, and never timed against.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from suite.record.store import Records, Store
 
 UNREADABLE = (FileNotFoundError, PermissionError, ImportError, ValueError)  # data: errors that a user can mend
 COUNT, RUN, TIMING = 2.0, 12.0, 5.0  # seconds that one takes on two cores at nano: for the bar alone
-COUNTING_SHARE = 0.25  # of a chunk's time on a CPU, where nothing of it was counted
+COUNTING_SHARE = 0.25  # of a chunk's time, where nothing of it was counted
 LONG_S = 8.0  # for one side of a timing: some search, or train other models, before their first step
 CHUNK = 4 * MOST_TOGETHER  # pairs that are counted, then timed: those of a kind fill their sets
+COUNTED_ON_A_GPU = 4  # at once; a set holds more
 SERVERS = 4  # of sets, which load their libraries side by side: half a gigabyte and five seconds of a core each
 BUSY = 0.5  # cores that others use: above, times are theirs as well
 FEWEST_SEEDS = 3  # for an interval that decides
@@ -205,17 +206,20 @@ def in_passes(pairs: Sequence[Pair], done: Iterable[Pair], long_s: Callable[[Pai
 
 
 def in_chunks(
-    pairs: Sequence[Pair], done: Iterable[Pair] = (), long_s: Callable[[Pair], float] = lambda pair: 0.0
+    pairs: Sequence[Pair],
+    done: Iterable[Pair] = (),
+    long_s: Callable[[Pair], float] = lambda pair: 0.0,
+    most: int = CHUNK,
 ) -> Iterator[list[Pair]]:
-    """The pairs in the order of their passes, at most CHUNK at once, such that those of a chunk share a setting and a
-    reference, and what takes long shares none with others. ``long_s``: seconds of what does, 0 of the others."""
+    """The pairs in the order of their passes, at most ``most`` at once, such that those of a chunk share a setting and
+    a reference, and what takes long shares none with others. ``long_s``: seconds of what does, 0 of the others."""
     for one_pass in in_passes(pairs, done, long_s):
         open_chunks: dict[tuple[Setting, str, float], list[Pair]] = {}
         for pair in one_pass:
             kind = pair.setting, pair.reference, long_s(pair)
             chunk = open_chunks.setdefault(kind, [])
             chunk.append(pair)
-            if len(chunk) == CHUNK:
+            if len(chunk) == most:
                 yield open_chunks.pop(kind)
         yield from open_chunks.values()
 
@@ -328,6 +332,10 @@ class _Campaign:
         ]
 
     @property
+    def _on_cpu(self) -> bool:
+        return self.pairs[0].setting.device == "cpu"
+
+    @property
     def _late(self) -> bool:
         return time.monotonic() > self.end_s
 
@@ -357,16 +365,16 @@ class _Campaign:
         def long_s(pair: Pair) -> float:
             return seconds if (seconds := side_s(pair.setting, pair.stack)) > LONG_S else 0.0
 
-        share = COUNTING_SHARE if waiting[0].setting.device == "cpu" else 0.0
-        chunks = in_chunks(waiting, before, long_s)
+        chunks = in_chunks(waiting, before, long_s, CHUNK if self._on_cpu else MOST_TOGETHER)
         for chunk in [waiting] if self.together else chunks:
             if self._late:
                 return self._stop()
             at, width = done / len(waiting), len(chunk) / len(waiting)
-            if share and not self._counted(self._plan(once, chunk), portion(self._show, at, at + share * width)):
+            counting = portion(self._show, at, at + COUNTING_SHARE * width)
+            if not self._counted(self._plan(once, chunk), counting):
                 return self._stop()
             left = [pair for pair in chunk if pair in self.pairs]
-            timing = portion(self._show, at + share * width, at + width)
+            timing = portion(self._show, at + COUNTING_SHARE * width, at + width)
             if left and not self._timed_all(self._plan(once, left), timing):
                 return
             done += len(chunk)
@@ -382,8 +390,9 @@ class _Campaign:
     def _counted(self, plan: CampaignPlan, show: Progress) -> bool:
         """Counts what the plan lacks, and says whether there was time for all."""
         wanted = plan.counts()
-        device = self.pairs[0].setting.device
-        at_once = (self.effort.cores or cores()) if device == "cpu" else 1
+        at_once = self.effort.cores or cores()
+        if not self._on_cpu:
+            at_once = min(at_once, COUNTED_ON_A_GPU)
         with ThreadPoolExecutor(at_once, "counting") as pool:
             counts = pool.map(lambda each: None if self._late else count(each[0], each[1], self.effort.limits), wanted)
             try:

@@ -387,6 +387,13 @@ def test_each_stack_comes_once_before_any_comes_again() -> None:
     assert [len(chunk) for chunk in in_chunks(left, done)] == [7, 32, 8], "the first of each come before any second"
 
 
+def test_on_a_gpu_a_set_is_timed_as_soon_as_it_is_counted() -> None:
+    pairs = [Pair(GPT, stack) for stack in ("acclip", "adam", "adamw", "lamb", "lars")]
+    assert [[pair.stack for pair in chunk] for chunk in in_chunks(pairs, most=2)] == [
+        ["acclip", "adam"], ["adamw", "lamb"], ["lars"],
+    ]  # fmt: skip
+
+
 def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
     def at(name: str, *stacks: str) -> list[Pair]:
         return [Pair(GPT.but(baseline=name), stack) for stack in stacks]
