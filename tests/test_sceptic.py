@@ -246,6 +246,6 @@ def test_what_the_readme_says_of_the_records_is_so() -> None:
     assert {each["conditions"]["baseline"] for each in at_micro} == {"gpt"}
     assert "also learned on GPT at `micro`" in covered[1]
     on_gpu = [each for each in runs if each["conditions"]["device"] != "cpu"]
-    assert ("no timing of a GPU is committed yet" in text) == (not on_gpu)
+    assert ("No technique's training was timed on a GPU yet" in text) == (not on_gpu)
     cores = {each["machine"]["facts"]["cores"] for each in runs if each["conditions"]["device"] == "cpu"}
-    assert cores == {2} and "what is committed was measured on two CPU cores" in text
+    assert cores == {2} and "what is on the board was measured on two CPU cores" in text

@@ -54,6 +54,7 @@ def test_what_is_not_finite_spoils_what_it_spoils_in_the_reference(bench: Bench)
         tensor[3] = float(value)
     expected = bench.reference(inputs)
     bench.kernel(inputs)()
+    bench.unpack(inputs)
     for name, references in expected.items():
         for place, (got, reference) in enumerate(zip(inputs[name], references, strict=True)):
             spoilt = ~reference.isfinite()
@@ -82,6 +83,7 @@ def test_elements_beyond_2_to_the_31(bench: Bench, elements: int, monkeypatch: p
     before = {name: tensor.clone() for name, (tensor,) in inputs.items()}
     expected = bench.reference({name: [tensor[:elements]] for name, tensor in before.items()})
     bench.kernel(inputs)()
+    bench.unpack(inputs)
     assert error_units({name: [inputs[name][0][:elements]] for name in expected}, expected) <= (bench.tolerance)
     assert all(torch.equal(inputs[name][0][elements:], old[elements:]) for name, old in before.items())
 

@@ -151,7 +151,7 @@ HOPPERS = {
 
 @pytest.mark.parametrize("case", HOPPERS.values(), ids=HOPPERS)
 def test_the_hopper_path_is_the_plain_one(case: Case) -> None:
-    """Through descriptors and by programs that take several tiles each."""
+    """Through descriptors, and by the tiles of a causal pass."""
     tensors = case.tensors(BF16)
     as_exact(by_kernels(tensors, case.given, HOPPER), tensors, case.given)
 
