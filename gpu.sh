@@ -12,11 +12,13 @@ PYTHON=${PYTHON:-python3} MINUTES=${MINUTES:-30} OUT=${OUT:-results} DEVICE=${DE
 begin=$(date +%s)
 
 missing=$("$PYTHON" - <<'END'
-from importlib.util import find_spec
+import re, tomllib
+from importlib.metadata import distributions
 
-needed = """torch triton torchvision timm transformers tokenizers sklearn scipy numpy pandas pydantic filelock typer rich
-matplotlib PIL jinja2"""
-print(*(name for name in needed.split() if find_spec(name) is None))
+with open("pyproject.toml", "rb") as file:
+    needed = ["triton", *(re.match(r"[\w-]+", each)[0] for each in tomllib.load(file)["project"]["dependencies"])]
+there = {each.metadata["Name"].lower().replace("_", "-") for each in distributions()}
+print(*(name for name in needed if name not in there))
 END
 ) || exit 2
 [ -z "$missing" ] || {

@@ -387,11 +387,17 @@ def test_each_stack_comes_once_before_any_comes_again() -> None:
     assert [len(chunk) for chunk in in_chunks(left, done)] == [7, 32, 8], "the first of each come before any second"
 
 
-def test_on_a_gpu_a_set_is_timed_as_soon_as_it_is_counted() -> None:
-    pairs = [Pair(GPT, stack) for stack in ("acclip", "adam", "adamw", "lamb", "lars")]
-    assert [[pair.stack for pair in chunk] for chunk in in_chunks(pairs, most=2)] == [
-        ["acclip", "adam"], ["adamw", "lamb"], ["lars"],
-    ]  # fmt: skip
+def test_on_a_gpu_a_set_is_timed_as_soon_as_it_is_counted(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(campaign._Campaign, "_on_cpu", False)
+    pairs = [Pair(GPT, stack) for stack in ("acclip", "adam", "lamb")]
+    measure(pairs, tmp_path, Effort(Wanted(seeds=1, timings=1, tuned=False)))
+    counts = [place for place, asked in enumerate(measuring.asked) if asked[0] == "count"]
+    first_timing = next(place for place, asked in enumerate(measuring.asked) if asked[0] == "time")
+    assert len([place for place in counts if place < first_timing]) == 3  # the reference and a set's two
+    assert len(counts) == 4
 
 
 def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
