@@ -520,11 +520,14 @@ def repro(
     large.
     """
     with understandable(as_json):
+        from suite.record.store import NoRecord, Store
+
+        if record is not None and not Store(folder).mentions(f'"{record}'):  # before torch is loaded
+            raise NoRecord.beginning(record)
         from suite.entries.setting import check_device
         from suite.guard import agreement
         from suite.measure.contenders.contender import Limits
         from suite.record.machine import fingerprint
-        from suite.record.store import Store
 
         records, _ = Store(folder).read()
         old: agreement.Piece

@@ -6,11 +6,14 @@ typer as options of the command.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -100,7 +103,7 @@ def looking_up() -> Iterator[None]:
         raise
 
 
-def _check_stack(stack: str) -> None:
+def check_stack(stack: str) -> None:
     from suite.entries.catalogue import catalogue, lookup
     from suite.record.job import Spelling
 
@@ -134,7 +137,7 @@ def one_of(kind: Literal["size", "recipe", "task"]) -> dict[str, Any]:
     return {"autocompletion": complete, "callback": refusing(check)}
 
 
-OF_STACKS: dict[str, Any] = {"autocompletion": technique_names, "callback": refusing(_check_stack)}
+OF_STACKS: dict[str, Any] = {"autocompletion": technique_names, "callback": refusing(check_stack)}
 OF_BASELINES: dict[str, Any] = {"autocompletion": baseline_names, "callback": refusing(_check_baseline)}
 
 
@@ -193,12 +196,27 @@ TaskOption = Annotated[
 
 
 def _check_model(model: str) -> None:
-    """Refuses a folder that holds no model, or is not there; of a name the baseline knows, which takes seconds to
-    load."""
+    """Refuses a folder that holds no model, or is not there, and a name that is no model's."""
     path = Path(model).expanduser()
     is_folder = path.is_dir() or model.startswith(("/", "./", "../", "~"))
     if is_folder and not (path / "config.json").exists():
         raise ValueError(f"--model {model}: no config.json there; give a Hugging Face configuration folder")
+    if not is_folder:
+        _check_model_name(model)
+
+
+def _check_model_name(model: str) -> None:
+    """Refuses a name that stands nowhere in timm's models: read, not loaded, which takes seconds."""
+    timm = importlib.util.find_spec("timm")
+    if timm is None or not timm.submodule_search_locations:
+        return
+    folder = Path(timm.submodule_search_locations[0]) / "models"
+    text = "".join(path.read_text("utf-8") for path in sorted(folder.glob("*.py")))
+    architecture = model.removeprefix("timm/").partition(".")[0]
+    if not re.search(rf"\b{re.escape(architecture)}\b", text):
+        near = " or ".join(get_close_matches(architecture, re.findall(r"^def (\w+)\(pretrained", text, re.M)))
+        hint = f"did you mean {near}?" if near else "timm.list_models() in Python lists them"
+        raise ValueError(f"--model {model}: neither a folder nor a timm model; {hint}")
 
 
 ModelOption = Annotated[

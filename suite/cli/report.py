@@ -348,11 +348,15 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
-        from suite.entries.setting import chosen
-        from suite.entries.spelling import build
-        from suite.judge import history as times
-        from suite.record.job import canonical
+        from suite.cli.options import check_stack
+        from suite.record.job import Spelling, canonical
         from suite.record.store import Store
+
+        for stack in stacks or ():  # a technique that is gone still has its history
+            if not all(map(Store(folder).mentions, Spelling(stack).names)):
+                check_stack(stack)
+        from suite.entries.setting import chosen
+        from suite.judge import history as times
 
         if write:
             from suite.show.pictures.drawing import check_format
@@ -365,7 +369,9 @@ def history(
         for problem in problems:
             warn(problem)
         if not all_series:
-            for stack in stacks or ():  # a technique that is gone still has its history
+            from suite.entries.spelling import build
+
+            for stack in stacks or ():
                 build(stack)
             fail(
                 f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json

@@ -116,10 +116,7 @@ def find(records: Records, beginning: str) -> Piece:
     if candidates:
         some = ", ".join(candidate.id for candidate in candidates[:3])
         raise NoRecord(f"{len(candidates)} records begin with {beginning!r} ({some}, ...); give more of the id")
-    raise NoRecord(
-        f"no record of {len(pieces)} begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID "
-        f"print the ids, --results names another folder"
-    )
+    raise NoRecord.beginning(beginning)
 
 
 def quickest(records: Records, machine: Machine) -> Learned:

@@ -32,6 +32,14 @@ class StoreError(RuntimeError):
 class NoRecord(LookupError):
     """No record is what was asked for; the message says what to do."""
 
+    @classmethod
+    def beginning(cls, beginning: str) -> NoRecord:
+        """For an id of which no record's is the continuation."""
+        return cls(
+            f"no record begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID print the ids, "
+            f"--results names another folder"
+        )
+
 
 LOCK = "writing"
 LONGEST_LINE = 1 << 24
@@ -143,6 +151,11 @@ class Store:
         """All evidence of all machines, and one sentence for each line that cannot be read."""
         with collection_paused():
             return self._read()
+
+    def mentions(self, text: str) -> bool:
+        """Whether a line has this text in it: soon known, since nothing is parsed."""
+        paths = self.folder.glob("*/*.jsonl")
+        return any(text.encode() in line for path in paths for _, line in _lines_or_why(path, []))
 
     def _read(self) -> tuple[Records, list[str]]:
         lines_by_id: dict[str, Line] = {}

@@ -46,6 +46,10 @@ TYPED = {
     "list adamx": "did you mean adam",
     "claims lionn": "no technique is called 'lionn'; did you mean lion",
     "leaderboard -t lionn": "no technique is called 'lionn'; did you mean lion",
+    "history -t lionn": "no technique is called 'lionn'; did you mean lion",
+    "repro zzzz": "no record begins with 'zzzz'",
+    "plan --memory 24GB --model nofolder": "--model nofolder: neither a folder nor a timm model",
+    "count -t lion -b vit --model vit_tini_patch16_224": "did you mean vit_tiny_patch16_224",
 }
 EACH = """
 import json, sys
