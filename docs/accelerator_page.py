@@ -31,9 +31,9 @@ def _headlines(studies: Sequence[Study]) -> Iterator[str]:
     yield f"## Headlines\n\n{headlines.NOTE}.\n"
     lines = []
     for entry in catalogue().values():
-        found = {each["claim"]: each for study in studies if study.technique == entry.id for each in _rows(study)}
+        rows = {row["claim"]: row for study in studies if study.technique == entry.id for row in _rows(study)}
         for claim in headline_claims(entry.folder).values():
-            row = found.get(claim.id, {"unavailable": f"leantrain study {entry.id} -b {claim.baselines[0]} makes it"})
+            row = rows.get(claim.id, {"unavailable": f"leantrain study {entry.id} -b {claim.baselines[0]} makes it"})
             lines.append((_entry(entry.id), escape(claim.statement), *_beside(row)))
     heads = ("entry", "quoted", "modelled", "measured", "drift, modelled", "drift, measured", "of what, or why not")
     yield from _table(heads, lines)
@@ -63,7 +63,7 @@ def _chips() -> Iterator[str]:
     yield "## Modelled\n\nIn brackets where each constant comes from.\n"
     yield from _table(
         ("entry", "machine", "clock, Hz", "multiply-adds a cycle", "bits", "memory, bytes a second", "power, W"),
-        [(_entry(each.name), escape(each.title), *(_constant(each, f) for f in FIELDS)) for each in chips().values()],
+        [(_entry(chip.name), escape(chip.title), *(_constant(chip, f) for f in FIELDS)) for chip in chips().values()],
     )
 
 
@@ -80,8 +80,8 @@ def _constant(chip: Chip, name: str) -> str:
 def _energy() -> Iterator[str]:
     yield "\n## Energy\n\nSavings are shown by every table: the spread is what they are worth.\n"
     rows = [
-        (each.name, f"{each.multiply_pj:g}", f"{each.add_pj:g}", f"{each.dram_pj_per_bit:g}", escape(each.source))
-        for each in energy_tables()
+        (table.name, f"{table.multiply_pj:g}", f"{table.add_pj:g}", f"{table.dram_pj_per_bit:g}", escape(table.source))
+        for table in energy_tables()
     ]
     heads = ("table", "multiplication of 32 bits, pJ", "addition, pJ", "a bit of DRAM, pJ", "source")
     yield from _table(heads, rows)
@@ -92,9 +92,9 @@ def _context() -> Iterator[str]:
     yield from _table(
         ("kind", "statement", "figure", "against", "place", "conditions"),
         (
-            ("literature", escape(each.statement), "none" if each.low is None else f"{each.low:g} to {each.high:g}",
-             escape(each.against), escape(each.place), escape(each.conditions))
-            for each in context()
+            ("literature", escape(quote.statement), "none" if quote.low is None else f"{quote.low:g} to {quote.high:g}",
+             escape(quote.against), escape(quote.place), escape(quote.conditions))
+            for quote in context()
         ),
     )  # fmt: skip
 

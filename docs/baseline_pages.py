@@ -23,7 +23,7 @@ SHOWN = [size for size in SIZES if size != "pico"]  # which is for tests
 
 def names() -> list[str]:
     """The baselines that the project has, by id."""
-    return [name for name, each in baselines().items() if type(each).__module__ == f"baselines.{name}"]
+    return [name for name, baseline in baselines().items() if type(baseline).__module__ == f"baselines.{name}"]
 
 
 def pages(report: Report) -> dict[str, str]:
@@ -69,9 +69,9 @@ def _learned(reference: LearnedReference) -> Iterator[str]:
         yield escape(f"{references.further(reference)}.")
     for caption, samples in references.captioned(reference):
         yield f"{escape(caption)}:"
-        if pictures := "".join(references.drawn(each) for each in samples if each.png):
+        if pictures := "".join(references.drawn(sample) for sample in samples if sample.png):
             yield f'<p class="pictures">{pictures}</p>'
-        if texts := [" ".join(each.text.split()) for each in samples if each.text]:
+        if texts := [" ".join(sample.text.split()) for sample in samples if sample.text]:
             yield "```text\n" + "\n".join(texts) + "\n```"
 
 

@@ -20,17 +20,19 @@ def page() -> str:
 
 
 def _exits() -> str:
-    words = {each.value: each.name.replace("_", " ").lower() for each in Exit}
+    words = {exit_code.value: exit_code.name.replace("_", " ").lower() for exit_code in Exit}
     return "| code | |\n|---|---|\n" + "\n".join(f"| {code} | {name} |" for code, name in words.items())
 
 
 def _command(command: Any) -> str:
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    arguments = [argument for argument in command.params if argument.param_type_name == "argument"]
+    options = [option for option in command.params if option.param_type_name == "option" and not option.hidden]
     usage = " ".join(["leantrain", command.name, *map(_metavar, arguments), "[OPTIONS]"])
     help = "\n\n".join(escape(paragraph) for paragraph in (command.help or "").split("\n\n"))
-    lines = [_line(f"`{_metavar(each)}`", each) for each in arguments]
-    lines += [_line(", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)), each) for each in options]
+    lines = [_line(f"`{_metavar(argument)}`", argument) for argument in arguments]
+    lines += [
+        _line(", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)), option) for option in options
+    ]
     table = "\n".join(["| option | what it says | default |", "|---|---|---|", *lines])
     return f"## {command.name}\n\n{help}\n\n```text\n{usage}\n```\n\n{table}"
 

@@ -78,7 +78,7 @@ def generated() -> dict[str, str]:
     pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
     pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
-    accelerators = accelerator_page.page([each.study for each in report().studies])
+    accelerators = accelerator_page.page([studied.study for studied in report().studies])
     return pages | {
         "commands.md": command_pages.page(),
         "accelerators.md": accelerators,
@@ -113,10 +113,10 @@ def action() -> str:
     """The Action's inputs and outputs."""
     declared = yaml.safe_load((ROOT / "action/action.yml").read_text("utf-8"))
     lines = ["", "## Inputs", "", "| | | default |", "|---|---|---|"]
-    for name, each in declared["inputs"].items():
-        lines.append(f"| `{name}` | {escape(each['description'])} | {code(str(each['default'])) or ''} |")
+    for name, spec in declared["inputs"].items():
+        lines.append(f"| `{name}` | {escape(spec['description'])} | {code(str(spec['default'])) or ''} |")
     lines += ["", "## Outputs", "", "| | |", "|---|---|"]
-    lines += [f"| `{name}` | {escape(each['description'])} |" for name, each in declared["outputs"].items()]
+    lines += [f"| `{name}` | {escape(output['description'])} |" for name, output in declared["outputs"].items()]
     return "\n".join(lines) + "\n"
 
 

@@ -61,19 +61,19 @@ def _lines() -> list[dict[str, str]]:
 
 
 def _groups() -> Iterator[str]:
-    lines = [each for each in _lines() if each["of"] != "not expressed"]
+    lines = [line for line in _lines() if line["of"] != "not expressed"]
     for of, title in (
         ("time", "Step times"), ("ratio", "Ratios of steps"), ("peak memory", "Allocated peaks, counted"),
         ("board power", "Power and energy of a board"), ("fits 80 GB", "Fits 80 GB, or not"),
     ):  # fmt: skip
-        own = [each for each in lines if each["of"] == of]
+        own = [line for line in lines if line["of"] == of]
         yield f"\n## {title}\n"
-        columns = [each for each in own[0] if each != "of" and any(line[each] for line in own)] if own else []
+        columns = [column for column in own[0] if column != "of" and any(line[column] for line in own)] if own else []
         yield f"| {' | '.join(columns)} |"
         yield f"|{'---|' * len(columns)}"
         order = {name: at for at, name in enumerate(SHOWN)}
-        for each in sorted(own, key=lambda line: order.get(line["by"], len(order))):
-            yield f"| {' | '.join(escape(each[name]) for name in columns)} |"
+        for line in sorted(own, key=lambda line: order.get(line["by"], len(order))):
+            yield f"| {' | '.join(escape(line[name]) for name in columns)} |"
 
 
 def _small() -> Iterator[str]:
@@ -93,6 +93,6 @@ def _small() -> Iterator[str]:
 def _left_out() -> Iterator[str]:
     yield "\n## Rows that are not expressed\n"
     yield from ("| source | rows | why |", "|---|---|---|")
-    for each in _lines():
-        if each["of"] == "not expressed":
-            yield f"| {escape(each['by'].replace('_', ' '))} | {each['rows']} | {escape(each['group'])} |"
+    for line in _lines():
+        if line["of"] == "not expressed":
+            yield f"| {escape(line['by'].replace('_', ' '))} | {line['rows']} | {escape(line['group'])} |"

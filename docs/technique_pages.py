@@ -82,7 +82,7 @@ def page(entry: Entry, report: Report) -> str:
 def _head(entry: Entry, report: Report) -> Iterator[str]:
     card, paper = entry.card, entry.card.paper
     yield f"# {escape(card.name)}\n\n{escape(card.summary)}\n"
-    seen = [each.sentence for each in matrix.matrix(report.rows).entries if each.stack == entry.id]
+    seen = [line.sentence for line in matrix.matrix(report.rows).entries if line.stack == entry.id]
     if seen:
         yield f"**Seen**, at the leaderboard's sizes: {escape(seen[0])}\n"
     arxiv = f", [arXiv {paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
@@ -113,12 +113,12 @@ def _use(entry: Entry, report: Report) -> Iterator[str]:
         commands.append(f"stack {entry.id}+{partner} -b {on}")
     commands += [f"count -t {entry.id} -b {on} --size base", f"claims {entry.id}"]
     yield "## Use it\n"
-    yield from ("```console", *(f"$ leantrain {each}" for each in commands), "```\n")
+    yield from ("```console", *(f"$ leantrain {command}" for command in commands), "```\n")
     for module, name in exported(entry):
         if snippet := own_loop(module, name):
             yield f"In your own loop:\n\n```python\n{snippet}\n```\n"
         options = ("show_root_heading: true", "show_root_toc_entry: true", "heading_level: 3")
-        yield "\n".join([f"::: leantrain.{module}.{name}", "    options:", *(f"      {each}" for each in options), ""])
+        yield "\n".join([f"::: leantrain.{module}.{name}", "    options:", *(f"      {line}" for line in options), ""])
 
 
 def _partner(entry: Entry) -> str:
@@ -152,7 +152,7 @@ def exported(entry: Entry) -> list[tuple[str, str]]:
 
 def _modules_of(handed_on: Any) -> list[str]:
     """Where something is defined; of a class its bases, too: the library gives the arguments of some defaults."""
-    return [each.__module__ for each in (handed_on.mro() if isinstance(handed_on, type) else [handed_on])]
+    return [definition.__module__ for definition in (handed_on.mro() if isinstance(handed_on, type) else [handed_on])]
 
 
 def own_loop(module: str, name: str) -> str:
@@ -162,14 +162,14 @@ def own_loop(module: str, name: str) -> str:
     if "params" not in parameters:
         return ""
     rate = parameters["lr"].default
-    made = f"optimizer = {name}(model.parameters(), lr={1e-3 if rate is inspect.Parameter.empty else rate})"
+    construction = f"optimizer = {name}(model.parameters(), lr={1e-3 if rate is inspect.Parameter.empty else rate})"
     closure = inspect.signature(cls.step).parameters["closure"].default is inspect.Parameter.empty
     step = ["optimizer.step(closure)  # which returns the loss after its backward pass"]
     return "\n".join(
         [
             f"from leantrain.{module} import {name}",
             "",
-            made,
+            construction,
             *(step if closure else ["loss.backward()", "optimizer.step()"]),
         ]
     )
@@ -193,10 +193,10 @@ def _results(entry: Entry, report: Report) -> Iterator[str]:
         yield f"## Results\n\nNone yet: no record here is of it. `leantrain run -t {entry.id}` makes some.\n"
         return
     intervals = [shown_interval(row.value(HEADLINE.name), HEADLINE.direction) for row in rows]
-    width = span(each for each in intervals if each)
+    width = span(bounds for bounds in intervals if bounds)
     yield "## Results\n"
     yield "Ratios to the reference: ↑ higher is better, ↓ lower is better; brackets hold 95 % intervals, = is exact.\n"
-    heads = "".join(f"<th>{html_escape(each.heading)} {each.arrow}</th>" for each in SHOWN)
+    heads = "".join(f"<th>{html_escape(metric.heading)} {metric.arrow}</th>" for metric in SHOWN)
     heads = f"<th></th><th></th>{heads}<th>seeds</th><th>timings</th>"
     yield f'<div class="scroll"><table class="results"><thead><tr>{heads}</tr></thead>'
     for row, interval in zip(rows, intervals, strict=True):
@@ -218,11 +218,11 @@ def _results(entry: Entry, report: Report) -> Iterator[str]:
 
 def _studies(entry: Entry, report: Report) -> Iterator[str]:
     """Every table of its studies, in which each number says what kind it is, and the plots."""
-    own = placed_studies([each for each in report.studies if each.study.technique == entry.id], report.cards)
+    own = placed_studies([studied for studied in report.studies if studied.study.technique == entry.id], report.cards)
     if studies := section(own, report.cards, MOST_ROWS):
         yield from (*as_markdown(studies), "")
         yield from (
-            f"<figure>{part.svg}</figure>" for each in own for part in plot_of(each) if isinstance(part, Figure)
+            f"<figure>{part.svg}</figure>" for placed in own for part in plot_of(placed) if isinstance(part, Figure)
         )
 
 
@@ -242,11 +242,12 @@ def _row(row: Row, drawn: str) -> str:
     lean = LEANS[leaning(row.value(HEADLINE.name))]
     head = f"<th>{html_escape(_where(row))}{unverified(unverified_text(row))}</th><td class='{lean}'>{drawn}</td>"
     if row.failed:
-        reason = "; ".join(dict.fromkeys(f"{each.status}: {each.reason}" for each in row.failures))
+        reason = "; ".join(dict.fromkeys(f"{failure.status}: {failure.reason}" for failure in row.failures))
         return f'{head}<td colspan="{len(SHOWN) + 2}">{html_escape(reason)}</td>'
     cells = [
-        f'<td class="{lean if each is HEADLINE else ""}">{html_escape(text(row.value(each.name), each.direction))}</td>'
-        for each in SHOWN
+        f'<td class="{lean if metric is HEADLINE else ""}">'
+        f"{html_escape(text(row.value(metric.name), metric.direction))}</td>"
+        for metric in SHOWN
     ]
     return f"{head}{''.join(cells)}<td>{seeds_text(row)}</td><td>{timings_text(row)}</td>"
 
@@ -260,7 +261,7 @@ def _where(row: Row) -> str:
 
 
 def _claims(entry: Entry, report: Report) -> Iterator[str]:
-    by_worth = claims.sort([each for each in report.verdicts if each.technique == entry.id])
+    by_worth = claims.sort([judgement for judgement in report.verdicts if judgement.technique == entry.id])
     if not by_worth.parts:
         return
     yield f"## Claims of the paper\n\n{escape(by_worth.sentence)} {escape(claims.READING)}\n"
@@ -273,14 +274,14 @@ def _claims(entry: Entry, report: Report) -> Iterator[str]:
 def _grid(heads: Sequence[str], part: Iterable[claims.ClaimLine]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
-    for each in part:
-        cells = (f"**{each.verdict}**", *map(escape, each.cells[2:]))
+    for claim in part:
+        cells = (f"**{claim.verdict}**", *map(escape, claim.cells[2:]))
         yield f"| {' | '.join(cells)} |"
 
 
 def _peers(entry: Entry, report: Report) -> Iterator[str]:
     """Beside other packages' implementations, and why some are not."""
-    own = [each for each in report.peers if each.technique == entry.id]
+    own = [peer for peer in report.peers if peer.technique == entry.id]
     if not own and not entry.card.peers:
         return
     yield f"## {peers.TITLE}\n"
@@ -288,8 +289,8 @@ def _peers(entry: Entry, report: Report) -> Iterator[str]:
         yield f"{escape(peers.READING)}\n"
         yield f"| {' | '.join(peers.HEAD[1:])} |"
         yield f"|{'---|' * len(peers.HEAD[1:])}"
-        yield from (f"| {' | '.join(map(escape, each.cells[1:]))} |" for each in own)
-        machines = dict.fromkeys(f"{each.row.machine.name}: {machine_line(each.row.machine.facts)}" for each in own)
+        yield from (f"| {' | '.join(map(escape, peer.cells[1:]))} |" for peer in own)
+        machines = dict.fromkeys(f"{peer.row.machine.name}: {machine_line(peer.row.machine.facts)}" for peer in own)
         yield f"\nOn {escape('; '.join(machines))}.\n"
     if why := peers.missing({entry.id: entry.card}, report.peers).get(entry.id):
         yield f"Not in the table: {escape(why)}.\n"
@@ -297,9 +298,9 @@ def _peers(entry: Entry, report: Report) -> Iterator[str]:
 
 def _settings(entry: Entry) -> list[tuple[str, object]]:
     return [
-        (each.name, "required" if each.default is MISSING else each.default)
-        for each in fields(entry.technique)
-        if each.init
+        (field.name, "required" if field.default is MISSING else field.default)
+        for field in fields(entry.technique)
+        if field.init
     ]
 
 
@@ -315,7 +316,7 @@ def _hyper_parameters(entry: Entry, report: Report) -> Iterator[str]:
 
 def _mutants(entry: Entry, report: Report) -> Iterator[str]:
     mutants = mutants_of(entry)
-    names = ", ".join(escape(each.name) for each in mutants)
+    names = ", ".join(escape(mutant.name) for mutant in mutants)
     yield f"## Mutants\n\n{len(mutants)} broken variants, each of which an exact claim must notice: {names}.\n"
     yield f"```console\n$ leantrain claims {entry.id} --mutants\n```"
 

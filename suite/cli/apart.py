@@ -87,9 +87,9 @@ def _begin(writing_end: int) -> None:
 
 def _waited(child: int, heard: int, limit_s: float) -> tuple[int, str]:
     """The exit code of the child, and what to say of its end where it did not say it itself."""
-    for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the child puts away what it began, and ends
-        if signal.getsignal(each) != signal.SIG_IGN:
-            signal.signal(each, lambda number, frame: _sent(child, number))
+    for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the child puts away what it began, and ends
+        if signal.getsignal(signal_number) != signal.SIG_IGN:
+            signal.signal(signal_number, lambda number, frame: _sent(child, number))
     doing, last_s = "", time.monotonic()
     while True:
         left_s = last_s + limit_s - time.monotonic()

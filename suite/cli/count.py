@@ -170,22 +170,22 @@ def count(
             )
             times = _times(counts, gpu, apart) if gpu else []
     if as_json:
-        known = [each.as_dict() for each in counts]
+        known = [pair.as_dict() for pair in counts]
         print(json.dumps([a | {"modelled": b.as_dict()} for a, b in zip(known, times)] or known, indent=1))
-    for at, each in enumerate([] if as_json else counts):
-        out.print(escape(title(each)))
-        columns = ("", each.reference.stack, each.stack.stack, "ratio") if each.reference else ("", each.stack.stack)
-        if counted := lines(each):
+    for at, pair in enumerate([] if as_json else counts):
+        out.print(escape(title(pair)))
+        columns = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
+        if counted := lines(pair):
             numbers = range(1, len(columns))
             show_table(columns, counted, whole=range(len(columns)), right=numbers)
-        for note in notes(each):
+        for note in notes(pair):
             out.print(escape(note))
         if times:
-            _show_times(times[at], each)
+            _show_times(times[at], pair)
         out.print()
-    if any(side.failed for each in counts for side in (each.stack, each.reference) if side):
+    if any(side.failed for pair in counts for side in (pair.stack, pair.reference) if side):
         raise typer.Exit(int(Exit.RUN_FAILED))
-    if all(each.stack.counters is None for each in counts):
+    if all(pair.stack.counters is None for pair in counts):
         raise typer.Exit(int(Exit.UNFIT))
 
 
@@ -194,14 +194,14 @@ def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside
     from suite.measure.at_scale.gpu_time import times_beside
     from suite.record.devices import by_any_name
 
-    return [times_beside(each, by_any_name()[gpu], trace=apart.traced) for each in counts]
+    return [times_beside(pair, by_any_name()[gpu], trace=apart.traced) for pair in counts]
 
 
 def _show_times(times: TimesBeside, counts: SideBySide) -> None:
     from suite.show import gpu_time
 
     out.print(escape(gpu_time.title(times)))
-    names = [each.stack for each in (times.reference, times.stack) if each]
+    names = [side.stack for side in (times.reference, times.stack) if side]
     if lines := gpu_time.lines(times, counts):
         columns = ("", *names, "ratio") if times.reference else ("", *names)
         show_table(columns, lines, whole=range(len(columns)), right=range(1, len(columns)))
@@ -240,9 +240,9 @@ def _keep_times(
             wanted, scale, device, folder, task, progress, apart.traced, apart.asked,
             lambda stack, why: warn(f"{stack}: {why}"),
         )  # fmt: skip
-    shown = [each for each in known.times if each.gpu == name and each.stack in wanted]
+    shown = [time for time in known.times if time.gpu == name and time.stack in wanted]
     if as_json:
-        print(json.dumps([each.model_dump() for each in shown], indent=1))
+        print(json.dumps([time.model_dump() for time in shown], indent=1))
     else:
         out.print(f"{many(len(shown), 'modelled step')} on {name}: {folder / gpu_times.NAME}")
 
@@ -270,15 +270,15 @@ def _keep(
         )  # fmt: skip
     for failure in failures:
         warn(f"{failure.stack}: {failure.unavailable}")
-    shown = known.only([canonical(each) for each in wanted], [at])
+    shown = known.only([canonical(stack) for stack in wanted], [at])
     if as_json:
         print(shown.model_dump_json(indent=1))
     for table in [] if as_json else tables(shown):
         out.print(escape(f"{table.place.title}. {table.reference}"))
-        lines = [(each.stack.stack, *cells(each)) for each in table.counted]
+        lines = [(pair.stack.stack, *cells(pair)) for pair in table.counted]
         show_table(HEADINGS, lines, whole=(0,), right=range(1, len(HEADINGS)))
-        for each in table.uncounted:
-            out.print(escape(f"{each.stack.stack}: unavailable: {each.stack.unavailable}"))
+        for pair in table.uncounted:
+            out.print(escape(f"{pair.stack.stack}: unavailable: {pair.stack.unavailable}"))
         out.print()
     if not as_json:
         out.print(f"kept in {folder / paper_scale.NAME}")
@@ -397,10 +397,10 @@ def plan(
         for line in title(planned):
             out.print(escape(line))
         show_table(("technique", "time", "of plain", "peak", "runs again", "moved out", "solved in"), lines(planned))
-        for each in planned.answers:
-            if each.plan is None:
-                out.print(escape(f"{each.technique}: {each.why_not}"))
+        for answer in planned.answers:
+            if answer.plan is None:
+                out.print(escape(f"{answer.technique}: {answer.why_not}"))
         if installing := next(filter(None, map(planned.line, planned.answers)), ""):
             out.print(escape(f"In a loop of yours, the fastest: {installing}"))
-    if all(each.plan is None for each in planned.answers):
+    if all(answer.plan is None for answer in planned.answers):
         raise typer.Exit(int(Exit.REGRESSED))

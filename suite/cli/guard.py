@@ -293,7 +293,8 @@ def check(
     else:
         out.print(escape(f"against {against}: {regression.tally(findings)}"))
         if said := regression.notable(findings):
-            show_table(("verdict", "item", "seen"), [(each.verdict, each.item, each.details) for each in said],
+            show_table(("verdict", "item", "seen"),
+                       [(finding.verdict, finding.item, finding.details) for finding in said],
                        whole=(0, 1))  # fmt: skip
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)

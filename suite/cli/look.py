@@ -95,8 +95,8 @@ def list_(
     else:
         head = ("id", "category", "baselines", "task", "against", "what it changes")
         lines: list[tuple[str, ...]] = [
-            (each.id, each.category, " ".join(each.baselines), each.task, each.reference, each.summary)
-            for each in (entry.card for entry in entries)
+            (card.id, card.category, " ".join(card.baselines), card.task, card.reference, card.summary)
+            for card in (entry.card for entry in entries)
         ]
         of = catalogue()
         lines += [(id, of[id].folder.parent.name, "", "", "", f"broken: {why}") for id, why in broken.items()]
@@ -280,14 +280,17 @@ def _power(
         studied.append(power(setting, folder, others, minutes=share, progress=own, warn=warn).evidence())
         record.write(record.read(folder).with_newer(power=studied), folder)
     if as_json:
-        print(json.dumps([each.model_dump(mode="json") for each in studied], indent=1))
+        print(json.dumps([evidence.model_dump(mode="json") for evidence in studied], indent=1))
         return
-    for each in studied:
+    for evidence in studied:
         lines = []
-        for control in each.controls:
+        for control in evidence.controls:
             budget = f"{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]"
             lines.append((control.name, str(control.seeds), f"{control.loss_ratio:.4f}", budget))
-        out.print(f"{each.conditions}: three seeds see a change of the equivalent budget of {each.smallest_change:.1%}")
+        out.print(
+            f"{evidence.conditions}: three seeds see a change of the equivalent budget of "
+            f"{evidence.smallest_change:.1%}"
+        )
         show_table(("control", "seeds", "loss", "equivalent budget"), lines)
         out.print()
 

@@ -194,12 +194,12 @@ def run(
         ]  # fmt: skip
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        for each in dict.fromkeys(pair.setting for pair in pairs):
-            with blamed(context, "sizes", each.size):
-                check_size(each)
-        for each in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
+        for pair_setting in dict.fromkeys(pair.setting for pair in pairs):
+            with blamed(context, "sizes", pair_setting.size):
+                check_size(pair_setting)
+        for pair_setting in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
-                check_model_apart(each)
+                check_model_apart(pair_setting)
         effort = evidence.effort(learning)
         if peers:
             against_peers, absent = peer_pairs(pairs)
@@ -286,12 +286,12 @@ def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[st
     shown = [METRICS[name] for name in ("step_time", "peak_tensor_bytes", "flops")]
     best = sorted(rows, key=lambda row: (row.conditions.baseline, row.value("step_time").number, row.stack))
     lines = [
-        [row.conditions.baseline, row.stack, *(text(row.value(each.name), each.direction) for each in shown)]
+        [row.conditions.baseline, row.stack, *(text(row.value(metric.name), metric.direction) for metric in shown)]
         for row in best[:most]
     ]
     if len(best) > most:
         lines.append(["", f"and {len(best) - most} more", *[""] * len(shown)])
-    return ["baseline", "technique", *(each.heading for each in shown)], lines
+    return ["baseline", "technique", *(metric.heading for metric in shown)], lines
 
 
 def _answers(rows: Sequence[Row], new_ids: Collection[str], most: int = 12) -> list[str]:
@@ -365,7 +365,7 @@ def compare(
         if write:
             save(figure(row), write)
     if as_json:
-        steps = [each.model_dump(mode="json") for each in gpu_page.of_pair(row, modelled)]
+        steps = [time.model_dump(mode="json") for time in gpu_page.of_pair(row, modelled)]
         print(json.dumps(as_dict(row) | {"modelled_steps": steps}, indent=1))
     else:
         out.print(escape("\n".join([summary(row), *gpu_page.sentences(row, modelled)])))
@@ -414,8 +414,8 @@ def stack(
             )
         result = result_of_stack(pairs, Store(learning.results).read()[0])
     if as_json:
-        each = interaction.as_dict(result)
-        print(json.dumps(each | {"rows": [rows.as_dict(row) for row in result.rows]}, indent=1))
+        values = interaction.as_dict(result)
+        print(json.dumps(values | {"rows": [rows.as_dict(row) for row in result.rows]}, indent=1))
     else:
         head, lines = stacks.table(result)
         out.print(escape(stacks.title(result)))

@@ -52,7 +52,7 @@ def models(
     else:
         lines = []
         for technique, row in tried.cells.items():
-            verdicts = [each.verdict for each in row.values()]
+            verdicts = [cell.verdict for cell in row.values()]
             lines.append((technique, *(str(verdicts.count(verdict)) for verdict in matrix.VERDICTS)))
         show_table(("technique", "works on", "refused on", "defects"), lines)
         for defect in defects:

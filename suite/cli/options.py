@@ -67,8 +67,8 @@ def refusing(check: Callable[[Any], object]) -> Callable[..., Any]:
     def callback(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
         if value and not context.resilient_parsing and named(context, parameter.name or ""):
             with understandable(context.meta.get("as_json", False)):
-                for each in value if isinstance(value, list | tuple) else [value]:
-                    check(each)
+                for item in value if isinstance(value, list | tuple) else [value]:
+                    check(item)
         return value
 
     return callback

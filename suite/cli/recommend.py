@@ -133,7 +133,7 @@ def _show(answer: Recommendation, as_json: bool) -> None:
         out.print(escape(line))
     out.print(escape(shown.answer_in_words(answer)))
     if answer.measured:
-        peaks = {each.stack: each.cost.peak_bytes for each in (*ranking.fitting, *ranking.too_large)}
+        peaks = {candidate.stack: candidate.cost.peak_bytes for candidate in (*ranking.fitting, *ranking.too_large)}
         for rung in answer.measured.rungs:
             show_table(
                 shown.MEASURED, shown.measured(rung, peaks),
@@ -148,7 +148,7 @@ def _show(answer: Recommendation, as_json: bool) -> None:
     too_large = shown.ranked(ranking.too_large[:SHOWN], plain.peak_bytes)
     if too_large:
         show_table(shown.RANKED[:3], [line[:3] for line in too_large], title="does not fit, and was not run")
-    notes = {note for each in ranking.fitting[:SHOWN] for note in each.notes}
+    notes = {note for candidate in ranking.fitting[:SHOWN] for note in candidate.notes}
     for note in sorted(notes):
         out.print(escape(note))
     out.print("Not tried:")

@@ -310,7 +310,7 @@ def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
         print(json.dumps([notice.as_dict() for notice in notices], indent=1))
     else:
         by_worth = sorted(notices, key=lambda notice: (not notice.survives, notice.mutant.technique))
-        lines = [(each.mutant.technique, each.mutant.name, each.sentence) for each in by_worth]
+        lines = [(notice.mutant.technique, notice.mutant.name, notice.sentence) for notice in by_worth]
         show_table(("technique", "mutant", "noticed by"), lines)
         out.print(f"{len(notices) - len(survivors)} of {len(notices)} mutants noticed, {len(survivors)} survive")
     if survivors:
@@ -363,7 +363,7 @@ def history(
             from suite.show.pictures.timelines import draw
 
             check_format(write)
-        metrics = [chosen("metric", each, times.METRICS) for each in metric or times.METRICS]
+        metrics = [chosen("metric", name, times.METRICS) for name in metric or times.METRICS]
         records, problems = Store(folder).read()
         all_series = times.series(records, list(map(canonical, stacks or ())), metrics, problems)
         for problem in problems:

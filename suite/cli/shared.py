@@ -188,13 +188,13 @@ def end_by_signals() -> None:
     """Has SIGTERM and SIGHUP end the command as Ctrl-C does. What was set to be ignored (nohup) stays so."""
 
     def end(number: int, frame: object) -> None:
-        for each in ENDING:  # once: what is being put away is not left half done
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in ENDING:  # once: what is being put away is not left half done
+            signal.signal(signal_number, signal.SIG_IGN)
         raise CommandEnded(number)
 
-    for each in ENDING:
-        if signal.getsignal(each) == signal.SIG_DFL:
-            signal.signal(each, end)
+    for signal_number in ENDING:
+        if signal.getsignal(signal_number) == signal.SIG_DFL:
+            signal.signal(signal_number, end)
 
 
 def _no_room() -> str:

@@ -127,16 +127,16 @@ def _value(context: typer.Context, parameter: Any, name: str, value: Any) -> Any
     annotation = inspect.signature(context.command.callback).parameters[parameter.name].annotation  # type: ignore[arg-type]
     several, kind = _kind(annotation)
     what, types = KINDS[kind]
-    each = value if several and isinstance(value, list) else [value]
-    if not all(type(one) in types for one in each):
+    values = value if several and isinstance(value, list) else [value]
+    if not all(type(one) in types for one in values):
         raise ValueError(f"{name} must be {what}{', or a list of such' if several else ''}, not {value!r}")
     try:
-        parameter.process_value(context, list(map(str, each)) if several else value)
+        parameter.process_value(context, list(map(str, values)) if several else value)
     except Exception as error:  # the parser's own: it has no public name
         if not hasattr(error, "format_message"):
             raise
         raise ValueError(f"{name}: {getattr(error, 'message', error)}") from None
-    return each if several else value
+    return values if several else value
 
 
 def _kind(annotation: Any) -> tuple[bool, type]:

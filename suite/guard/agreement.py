@@ -130,7 +130,7 @@ def quickest(records: Records, machine: Machine) -> Learned:
     ]  # fmt: skip
     if not known:
         raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
-    return min(known, key=lambda each: (each.place.key == machine.key, each.cpu_s or math.inf))
+    return min(known, key=lambda run: (run.place.key == machine.key, run.cpu_s or math.inf))
 
 
 def _is_embedded(learned: Learned) -> bool:
@@ -164,7 +164,9 @@ def obstacles(old: Piece, machine: Machine) -> list[str]:
     elif baselines()[name].version != version:
         reasons.append(f"the baseline {name} is version {baselines()[name].version}, was {version}")
     then, now = _libraries(old.machine), _libraries(machine)
-    return reasons + [f"{each} is {now[each]}, was {was}" for each, was in then.items() if now.get(each, was) != was]
+    return reasons + [
+        f"{library} is {now[library]}, was {was}" for library, was in then.items() if now.get(library, was) != was
+    ]
 
 
 def other_code(old: Piece) -> list[str]:
@@ -277,7 +279,7 @@ def noise_of(old: Piece, timed: Sequence[Timed], machine: Machine) -> NoiseOf:
 
 def noise_when_calibrated(calibration: Calibration) -> Noise:
     """The noise of process pairs of unchanged code, whose log ratio has mean 0; one baseline's, taken for all."""
-    count = sum(len(each.pairs) for each in calibration.unchanged)
+    count = sum(len(gate.pairs) for gate in calibration.unchanged)
     return Noise(calibration.sigma, count, f"calibration, {count} process pairs")
 
 
@@ -286,16 +288,16 @@ def noise_over_replicates(old: Timed, index: int, ratio: str, timed: Iterable[Ti
     than two."""
     sides = old.reference.stack, old.contenders[index].stack
 
-    def code(each: Timed) -> list[str | None]:
-        known = {side.stack: side.code.trajectory for side in each.contenders}
-        return [str(each.protocol), *(known.get(stack) for stack in sides)]
+    def code(timing: Timed) -> list[str | None]:
+        known = {side.stack: side.code.trajectory for side in timing.contenders}
+        return [str(timing.protocol), *(known.get(stack) for stack in sides)]
 
-    alike = [each for each in timed if each.replicate != old.replicate and code(each) == code(old)]
+    alike = [timing for timing in timed if timing.replicate != old.replicate and code(timing) == code(old)]
     of_row = next(
         (row.known.timed for row in pairs(Records(timed=[old, *alike]), lambda _: sides[0])
          if old.id in row.records and row.stack == sides[1]), ()
     )  # fmt: skip
-    medians = [median(BY_ROUND[ratio](each)) for each in of_row]
+    medians = [median(BY_ROUND[ratio](timing)) for timing in of_row]
     if len(medians) < 2:
         return None
     return Noise(float(np.std(medians, ddof=1)), len(medians) - 1, f"spread over {len(medians)} replicates")
@@ -329,7 +331,7 @@ def compare(old: Piece, new: Piece, noise: NoiseOf, allowed: Floats = NO_ROOM) -
     what :func:`room` says."""
     elsewhere = _elsewhere(old.machine, new.machine)
     sides = list(zip(sides_of(old), sides_of(new), strict=True))
-    ended = [_ended(*each) for each in sides if {side.status for side in each} != {"ok"}]
+    ended = [_ended(*pair) for pair in sides if {side.status for side in pair} != {"ok"}]
     if isinstance(old, Timed) and isinstance(new, Timed):
         return ended + _times(old, new, noise, elsewhere)
     if ended:
@@ -355,7 +357,7 @@ def _ended(old: Ended, new: Ended) -> Finding:
     if old.status == new.status:
         return Finding(old.stack, "status", "equal", f"{new.status} in both: {new.reason}")
     why = f"{old.status} then ({old.reason or 'no reason'}), {new.status} now ({new.reason or 'no reason'})"
-    by_load = any(each.status in OF_THE_LOAD or KILLED in each.reason for each in (old, new))
+    by_load = any(side.status in OF_THE_LOAD or KILLED in side.reason for side in (old, new))
     return Finding(old.stack, "status", "inconclusive" if by_load else "changed", why)
 
 
@@ -425,18 +427,20 @@ def _course(run: Learned) -> dict[str, float]:
         for part, loss in zip(parts, run.train_loss, strict=False)
         if len(part)
     ]
-    evaluations = [("validation", each) for each in run.curve] + [("test", run.final)] * (run.final is not None)
-    for split, each in evaluations:
-        assert each is not None
-        scores = {"loss": each.loss, **each.metrics}
-        course += [(each.step, f"{split} {name} after step {each.step}", score) for name, score in scores.items()]
-    return {name: score for _, name, score in sorted(course, key=lambda each: each[0])}
+    evaluations = [("validation", point) for point in run.curve] + [("test", run.final)] * (run.final is not None)
+    for split, evaluation in evaluations:
+        assert evaluation is not None
+        scores = {"loss": evaluation.loss, **evaluation.metrics}
+        course += [
+            (evaluation.step, f"{split} {name} after step {evaluation.step}", score) for name, score in scores.items()
+        ]
+    return {name: score for _, name, score in sorted(course, key=lambda entry: entry[0])}
 
 
 def _distance(old: Learned, new: Learned) -> str:
     """How far two curves of one seed are from each other: at most, and at the end."""
-    then = {each.step: each.loss for each in old.curve}
-    apart = {each.step: abs(each.loss / then[each.step] - 1) for each in new.curve if then.get(each.step)}
+    then = {point.step: point.loss for point in old.curve}
+    apart = {point.step: abs(point.loss / then[point.step] - 1) for point in new.curve if then.get(point.step)}
     if not (apart and old.final and new.final and old.final.loss):
         return "there are no losses of the same steps to compare"
     step = max(apart, key=apart.__getitem__)
@@ -452,7 +456,7 @@ def _distance(old: Learned, new: Learned) -> str:
 
 def _times(old: Timed, new: Timed, noise: NoiseOf, elsewhere: str) -> list[Finding]:
     ok = [a.status == b.status == "ok" for a, b in zip(old.contenders, new.contenders, strict=True)]
-    indices = [index for index, each in enumerate(ok) if index and each and ok[0]]
+    indices = [index for index, is_ok in enumerate(ok) if index and is_ok and ok[0]]
     level = 1 - ALPHA / max(1, len(BY_ROUND) * len(indices))
     return [
         _ratio(old, new, index, name, noise(index, name), elsewhere, level) for index in indices for name in BY_ROUND
@@ -464,10 +468,10 @@ def _ratio(old: Timed, new: Timed, index: int, name: str, noise: Noise | None, e
         return Finding(old.contenders[index].stack, name, verdict, why)
 
     try:
-        first, second = (BY_ROUND[name](timed_pair(each, index)) for each in (old, new))
+        first, second = (BY_ROUND[name](timed_pair(timing, index)) for timing in (old, new))
     except (ValueError, ArithmeticError) as error:
         return finding("not comparable", str(error))
-    was, now = (math.exp(median(each)) for each in (first, second))
+    was, now = (math.exp(median(log_ratios)) for log_ratios in (first, second))
     change = f"{was:.3f} → {now:.3f} of the reference's ({now / was - 1:+.1%})"
     if elsewhere:
         return finding("not comparable", f"{change}; {elsewhere}")

@@ -63,7 +63,7 @@ class Calibration(Stored):
 
     @property
     def alarms(self) -> int:
-        return sum(each.verdict == "regressed" for each in self.unchanged)
+        return sum(gate.verdict == "regressed" for gate in self.unchanged)
 
     @property
     def false_alarms(self) -> Interval:
@@ -72,12 +72,12 @@ class Calibration(Stored):
 
     @property
     def caught(self) -> int:
-        return sum(each.verdict == "regressed" for each in self.planted)
+        return sum(gate.verdict == "regressed" for gate in self.planted)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of an unchanged process pair's log ratio, about zero; 0.01 is 1 %."""
-        pairs = np.concatenate([each.pairs for each in self.unchanged])
+        pairs = np.concatenate([gate.pairs for gate in self.unchanged])
         return float(np.sqrt(np.mean(pairs**2)))
 
     def smallest_effects(self) -> dict[int, float]:
@@ -118,7 +118,7 @@ def read(path: Path) -> Calibration:
 def report(calibration: Calibration) -> list[str]:
     """What the calibration says of the machine, in lines."""
     rate, n = calibration.false_alarms, len(calibration.unchanged)
-    longest_s = max(each.seconds for each in (*calibration.unchanged, *calibration.planted))
+    longest_s = max(gate.seconds for gate in (*calibration.unchanged, *calibration.planted))
     effects = ", ".join(f"{pairs} pairs {effect:.1%}" for pairs, effect in calibration.smallest_effects().items())
     return [
         f"false alarms: {calibration.alarms} of {n} gates of unchanged code, {rate.estimate:.1%} "
@@ -128,7 +128,7 @@ def report(calibration: Calibration) -> list[str]:
         f"noise of a process pair: {calibration.sigma:.2%}; smallest effect seen in four of five cases: {effects}",
         f"a gate took at most {longest_s:.0f} s of {calibration.budget_s:g} s; verdicts on unchanged code: "
         + ", ".join(
-            f"{verdict} {sum(each.verdict == verdict for each in calibration.unchanged)}"
-            for verdict in sorted({each.verdict for each in calibration.unchanged})
+            f"{verdict} {sum(gate.verdict == verdict for gate in calibration.unchanged)}"
+            for verdict in sorted({gate.verdict for gate in calibration.unchanged})
         ),
     ]

@@ -138,8 +138,8 @@ def calibrate(
     runs = [slower for slower, count in wanted.items() for _ in range(count - len(done[slower]))]
     coin.shuffle(runs)
     for number, slower in enumerate(runs):
-        alarms = sum(each.verdict == "regressed" for each in done[0.0])
-        caught = sum(each.verdict == "regressed" for each in done[PLANTED_SLOWER])
+        alarms = sum(outcome.verdict == "regressed" for outcome in done[0.0])
+        caught = sum(outcome.verdict == "regressed" for outcome in done[PLANTED_SLOWER])
         progress(
             number / len(runs),
             f"gate {number + 1} of {len(runs)} ({alarms} false alarms in {len(done[0.0])}, caught {caught} of "

@@ -134,8 +134,12 @@ def against_revision(
                 before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
                 after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
             findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
-            run = {item_of(each.job) for each in before.result() if each.status == "ok"}
-            both = [each.job for each in after.result() if each.status == "ok" and item_of(each.job) in run]
+            run = {item_of(counted_job.job) for counted_job in before.result() if counted_job.status == "ok"}
+            both = [
+                counted_job.job
+                for counted_job in after.result()
+                if counted_job.status == "ok" and item_of(counted_job.job) in run
+            ]
             if timing is not None:
                 findings += _timed(old, new, both, selection, timing, progress)
             same = {item_of(job): _same_code(old, new, job) for job in both} if relative else {}
@@ -217,7 +221,7 @@ def _offer(worker: TreeWorker, title: str) -> dict[str, Any]:
             raise
         raise RevisionError(f"{title}: {failure}; compare with a later revision") from None
     tree = worker.tree
-    folders = [offer["suite"], *(each["folder"] for each in offer["techniques"].values())]
+    folders = [offer["suite"], *(technique["folder"] for technique in offer["techniques"].values())]
     if not any(Path(folder).resolve().is_relative_to(tree.resolve()) for folder in folders):
         raise RevisionError(
             f"nothing that {tree.name} holds is loaded from it: neither leantrain nor a package of its entry-point "
@@ -231,9 +235,9 @@ def _counts(jobs: Sequence[Job], ask: Callable[..., Any], progress: Progress, at
     done = []
     pool = ThreadPoolExecutor(at_once)
     try:
-        for number, each in enumerate(pool.map(lambda job: count(job, ask), jobs), 1):
-            done.append(each)
-            progress(number / len(jobs), f"counted {item_of(each.job)}")
+        for number, counted_job in enumerate(pool.map(lambda job: count(job, ask), jobs), 1):
+            done.append(counted_job)
+            progress(number / len(jobs), f"counted {item_of(counted_job.job)}")
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for what is counted now, not for the rest
     return done

@@ -96,7 +96,7 @@ def flat(counters: Counters) -> dict[str, Any]:
     """Every counter that was taken, by name; of a dictionary each entry, as ``name.key``."""
     values: dict[str, Any] = {}
     for name, value in counters.model_dump(exclude_none=True).items():
-        values |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        values |= {f"{name}.{key}": count for key, count in value.items()} if isinstance(value, dict) else {name: value}
     return values
 
 

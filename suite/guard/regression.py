@@ -164,7 +164,7 @@ def compare(old: Reference, new: Reference) -> list[Finding]:
     machine_differs = _other_machine(old, new)
     before = {item_of(job.job): job for job in old.jobs}
     after = {item_of(job.job): job for job in new.jobs}
-    findings = [_finding(before.get(item), each, libraries_differ, machine_differs) for item, each in after.items()]
+    findings = [_finding(before.get(item), job, libraries_differ, machine_differs) for item, job in after.items()]
     return findings + [
         Finding(item, "exact", "gone", "the reference has it, this tree does not")
         for item in before
@@ -259,7 +259,7 @@ def tally(findings: Sequence[Finding]) -> str:
     """How many of each verdict, in words, and what is known of speed."""
     exact = [finding for finding in findings if finding.aspect != "timing"]
     said = notable(exact)
-    number = Counter(each.verdict for each in said)
+    number = Counter(finding.verdict for finding in said)
     parts = [f"{number[verdict]} {verdict}" for verdict in get_args(ChangeVerdict) if number[verdict]]
     silent = len(exact) - len(said)
     parts += [f"{silent} item{'s' if silent != 1 else ''} exactly equal"] if silent else []
@@ -272,9 +272,11 @@ def markdown(findings: Sequence[Finding], against: str) -> str:
     lines = [f"## leantrain check against {code_in_markdown(against)}: {tally(findings)}"]
     if said:
         lines += ["", "| what | metric | before | after | ratio | verdict |", "|---|---|--:|--:|--:|---|"]
-        lines += [f"| {' | '.join(cells)} |" for each in said for cells in _rows(each)]
+        lines += [f"| {' | '.join(cells)} |" for finding in said for cells in _rows(finding)]
     if reasons := [
-        f"- {code_in_markdown(each.item)}, {each.aspect}: {in_markdown(each.why)}" for each in said if each.why
+        f"- {code_in_markdown(finding.item)}, {finding.aspect}: {in_markdown(finding.why)}"
+        for finding in said
+        if finding.why
     ]:
         lines += ["", *reasons]
     return "\n".join(lines) + "\n"

@@ -133,7 +133,7 @@ def _worked_off(tasks: Sequence[Task], deadline_s: float) -> Iterator[Outcome]:
     together = [task for task in tasks if task[0] in ("step", "kernel")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, cores // 2))) as pool:
-        running = [pool.submit(_found, each, deadline_s) for each in together]
+        running = [pool.submit(_found, task, deadline_s) for task in together]
         for done in as_completed(running):
             yield done.result()
     for task in tasks:
@@ -167,15 +167,15 @@ def _steps(setting: Setting, stack: str) -> str:
         losses = contender.block(STEPS).losses
     if not all(map(math.isfinite, losses)):
         raise ContenderFailed("diverged", f"losses {losses}")
-    return f"losses {', '.join(f'{each:.4g}' for each in losses)}"
+    return f"losses {', '.join(f'{loss:.4g}' for loss in losses)}"
 
 
 def _kernels(entry: Entry, device: str) -> str:
     examined = examinations(entry.module.removesuffix("technique") + "peer", device, timed=False)
-    if wrong := [f"{name}: {each.trouble}" for name, each in examined.items() if each.trouble]:
+    if wrong := [f"{name}: {examination.trouble}" for name, examination in examined.items() if examination.trouble]:
         raise ContenderFailed("failed", "; ".join(wrong))
     # a tolerance of 0 is that of whole numbers: they are equal
-    worst = max((each.error_units or 0.0) / (each.tolerance or 1.0) for each in examined.values())
+    worst = max((examination.error_units or 0.0) / (examination.tolerance or 1.0) for examination in examined.values())
     return f"{len(examined)} kernels, at most {worst:.0%} of what their roundings allow"
 
 
@@ -186,12 +186,12 @@ def _noise(setting: Setting, number: int) -> str:
     try:
         with Contender(job, limits, server) as one, Contender(job, limits, server) as other:
             sides = {"one": one, "other": other}
-            for each in sides.values():
-                each.prepare()
-                each.set_up()
-                each.block(AA_STEPS)
+            for contender in sides.values():
+                contender.prepare()
+                contender.set_up()
+                contender.block(AA_STEPS)
             rounds = in_rounds(list(sides), AA_ROUNDS, coin, lambda side, _: sides[side].block(AA_STEPS).seconds)
-            blocks = [each.block_s for each in rounds]
+            blocks = [turn.block_s for turn in rounds]
     finally:
         server.close()
     ratios = [sum(map(math.log, block["one"])) / 2 - sum(map(math.log, block["other"])) / 2 for block in blocks]

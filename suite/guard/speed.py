@@ -70,7 +70,7 @@ class TimedSet:
     def biased(self, rule: Rule) -> bool:
         """Whether the revision comes out slower than itself, by votes that would decide otherwise."""
         strict = replace(rule, false_alarms=rule.misses)
-        return "slower" in (strict.outcome(self.e), strict.outcome([-each for each in self.e]))
+        return "slower" in (strict.outcome(self.e), strict.outcome([-log_ratio for log_ratio in self.e]))
 
     def decided(self, rule: Rule) -> bool:
         """Whether no further set is wanted."""
@@ -131,9 +131,9 @@ def time_sets(
     end_s = start_s + 60 * minutes
     items = [TimedSet(job) for job in jobs]
 
-    def report(each: TimedSet) -> None:
+    def report(timed_set: TimedSet) -> None:
         spent, decided = (time.monotonic() - start_s) / (60 * minutes), sum(item.decided(rule) for item in items)
-        what = f"timing {item_of(each.job)} ({len(each.d)} sets of processes)"
+        what = f"timing {item_of(timed_set.job)} ({len(timed_set.d)} sets of processes)"
         progress(min(1.0, max(spent, decided / len(items))), what)
 
     for first in range(0, len(items), AT_A_TIME):
@@ -144,12 +144,12 @@ def time_sets(
                 _load(trees, left[0])
                 took_s = time.monotonic() - began_s
                 loading_s = max(loading_s, took_s)
-                for each in left:
-                    each.seconds += took_s / len(left)
+                for timed_set in left:
+                    timed_set.seconds += took_s / len(left)
                 for _ in range(SETS_A_SESSION):
-                    for each in _left(left, rule, end_s):
-                        each.add(trees, coin)
-                        report(each)
+                    for timed_set in _left(left, rule, end_s):
+                        timed_set.add(trees, coin)
+                        report(timed_set)
     return items
 
 
@@ -186,7 +186,7 @@ def finding(item: TimedSet, rule: Rule, minutes: float) -> Finding:
     if n < FEWEST_SETS:
         return Finding(name, "timing", "inconclusive", f"{n} sets of processes in {minutes:g} minutes; allow it more")
     cost = median_interval(item.d).ratio()
-    low, high = (f"{each - 1:+.1%}" if 0 < each < math.inf else "?" for each in (cost.low, cost.high))
+    low, high = (f"{end - 1:+.1%}" if 0 < end < math.inf else "?" for end in (cost.low, cost.high))
     seen = f"step time {cost.estimate - 1:+.1%} [{low}, {high}] over {n} sets of processes"
     if item.biased(rule):
         why = f"{seen}; but the revision came out slower than itself: another process sides with one; run it again"

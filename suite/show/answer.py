@@ -45,10 +45,10 @@ class AtPaperSize:
 
     def ratios(self, quantity: str) -> dict[str, float]:
         """Ratios by place."""
-        return {each.stack.place.title: ratio for each in self.counts if (ratio := each.ratio(quantity)) is not None}
+        return {pair.stack.place.title: ratio for pair in self.counts if (ratio := pair.ratio(quantity)) is not None}
 
     def known_times(self, gpu: str) -> list[ModelledTime]:
-        return [each for each in self.times.get(gpu, ()) if each.ratio is not None]
+        return [time for time in self.times.get(gpu, ()) if time.ratio is not None]
 
 
 NOTHING = AtPaperSize()
@@ -68,18 +68,18 @@ class SizedCell:
 
 def at_paper_sizes(counts: CountsAtScale, times: GpuTimes) -> dict[str, AtPaperSize]:
     """Counts and times at the papers' sizes, by stack."""
-    found: dict[str, dict[str, list[Beside]]] = {}
+    pairs: dict[str, dict[str, list[Beside]]] = {}
     without: dict[str, dict[str, None]] = {}
     for every in counts.counts.beside().values():
-        for each in every:
-            if each.ratio("peak_tensor_bytes") is not None:
-                found.setdefault(each.stack.stack, {}).setdefault(each.stack.place.baseline, []).append(each)
-            elif each.stack.unavailable:
-                without.setdefault(each.stack.stack, {})[f"{each.stack.place.title}: {each.stack.unavailable}"] = None
+        for pair in every:
+            if pair.ratio("peak_tensor_bytes") is not None:
+                pairs.setdefault(pair.stack.stack, {}).setdefault(pair.stack.place.baseline, []).append(pair)
+            elif pair.stack.unavailable:
+                without.setdefault(pair.stack.stack, {})[f"{pair.stack.place.title}: {pair.stack.unavailable}"] = None
     modelled: dict[str, dict[str, list[ModelledTime]]] = {}
     for time in times.times:
         modelled.setdefault(time.stack, {}).setdefault(time.gpu, []).append(time)
-    shown = {stack: [min(of, key=_preference) for of in by.values()] for stack, by in found.items()}
+    shown = {stack: [min(of, key=_preference) for of in by.values()] for stack, by in pairs.items()}
     return {
         stack: AtPaperSize(
             shown.get(stack, ()),
@@ -91,17 +91,19 @@ def at_paper_sizes(counts: CountsAtScale, times: GpuTimes) -> dict[str, AtPaperS
     }
 
 
-def _preference(each: Beside) -> int:
-    at = each.stack.place
+def _preference(pair: Beside) -> int:
+    at = pair.stack.place
     return PREFERRED.index((at.size, at.recipe)) if (at.size, at.recipe) in PREFERRED else len(PREFERRED)
 
 
 def heads(sized: Mapping[str, AtPaperSize]) -> list[tuple[str, bool]]:
     """The columns' titles, each with whether the largest is the best; what nothing was counted or modelled for has
     none."""
-    counted = [title for name, title in COUNTED.items() if any(each.ratios(name) for each in sized.values())]
+    counted = [title for name, title in COUNTED.items() if any(figures.ratios(name) for figures in sized.values())]
     modelled = [
-        f"step on {gpu.partition('-')[0]}" for gpu in GPUS if any(each.known_times(gpu) for each in sized.values())
+        f"step on {gpu.partition('-')[0]}"
+        for gpu in GPUS
+        if any(figures.known_times(gpu) for figures in sized.values())
     ]
     return [*((f"{title}\xa0↓", False) for title in [*counted, *modelled]), (f"{BUDGET.title}, trend\xa0↑", True)]
 
@@ -110,8 +112,8 @@ def cells(
     own: AtPaperSize, rows: Sequence[Row], every: Sequence[Row], sized: Mapping[str, AtPaperSize]
 ) -> list[SizedCell]:
     """The cells below :func:`heads`. ``rows``: those that the line shows; ``every``: all of its stack."""
-    drawn = [_counted(own, name) for name in COUNTED if any(each.ratios(name) for each in sized.values())]
-    drawn += [_modelled(own, gpu) for gpu in GPUS if any(each.known_times(gpu) for each in sized.values())]
+    drawn = [_counted(own, name) for name in COUNTED if any(figures.ratios(name) for figures in sized.values())]
+    drawn += [_modelled(own, gpu) for gpu in GPUS if any(figures.known_times(gpu) for figures in sized.values())]
     return [*drawn, _budget(rows, every)]
 
 
@@ -130,47 +132,47 @@ def _modelled(own: AtPaperSize, gpu: str) -> SizedCell:
     """A cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
     times, label = own.known_times(gpu), f"step on {gpu.partition('-')[0]}"
     if not times:
-        why = "; ".join(dict.fromkeys(each.unavailable for each in own.times.get(gpu, ()) if each.unavailable))
+        why = "; ".join(dict.fromkeys(time.unavailable for time in own.times.get(gpu, ()) if time.unavailable))
         title = why or f"not modelled: leantrain count --keep --gpu {gpu}"
         return SizedCell(label, "n/a" if why else "–", kind="unavailable", title=title)
-    ratios = [each.ratio or math.nan for each in times]
-    bands = [_band(each) for each in times]
-    title = "; ".join(f"{each.place.title}: {with_band(each)}, modelled" for each in times)
+    ratios = [time.ratio or math.nan for time in times]
+    bands = [_band(time) for time in times]
+    title = "; ".join(f"{time.place.title}: {with_band(time)}, modelled" for time in times)
     words = f"≈{_range(min(ratios), max(ratios))} [{number(min(bands)[0])}, {number(max(high for _, high in bands))}]"
     return SizedCell(label, words, f"{max(ratios):.6g}", "cost modelled", title)
 
 
-def _band(each: ModelledTime) -> tuple[float, float]:
-    ratio, width = each.ratio or math.nan, 1 + (each.half_width or 0.0)
+def _band(time: ModelledTime) -> tuple[float, float]:
+    ratio, width = time.ratio or math.nan, 1 + (time.half_width or 0.0)
     return ratio / width, ratio * width
 
 
-def with_band(each: ModelledTime) -> str:
+def with_band(time: ModelledTime) -> str:
     """``0.80 [0.64, 1.00]``: a modelled ratio with the band that it is believed in."""
-    low, high = _band(each)
-    return f"{number(each.ratio or math.nan)} [{number(low)}, {number(high)}]"
+    low, high = _band(time)
+    return f"{number(time.ratio or math.nan)} [{number(low)}, {number(high)}]"
 
 
 def _budget(rows: Sequence[Row], every: Sequence[Row]) -> SizedCell:
     """The range over baselines, the ends of their intervals, and the trend of those that have several sizes; the rest
     is said to a pointer."""
     values = {row.conditions.baseline: row.value(BUDGET.name) for row in rows if not row.failed}
-    known = {at: each for at, each in values.items() if each.kind in ("measured", "bound")}
+    known = {at: value for at, value in values.items() if value.kind in ("measured", "bound")}
     if not known:
-        why = "; ".join(dict.fromkeys(each.reason for each in values.values() if each.reason))
+        why = "; ".join(dict.fromkeys(value.reason for value in values.values() if value.reason))
         inactive = any(row.inactive for row in rows)
         return SizedCell(BUDGET.title, NOT_EXERCISED if inactive else "–", kind="unavailable", title=why)
-    numbers = [1 / each.number for each in known.values() if each.number]
+    numbers = [1 / value.number for value in known.values() if value.number]
     trends = dict(trends_of(every))
-    arrows = " ".join(dict.fromkeys(each if len(each) == 1 else "?" for each in trends.values())) or "?"
-    leans = {0 if reads_as_one(each) else leaning(each) for each in known.values()}
+    arrows = " ".join(dict.fromkeys(arrow if len(arrow) == 1 else "?" for arrow in trends.values())) or "?"
+    leans = {0 if reads_as_one(value) else leaning(value) for value in known.values()}
     kind = {1: "better", -1: "worse"}.get(leans.pop(), "") if len(leans) == 1 else ""
-    said = [f"{at}: {text(each, BUDGET.direction)}, {trends.get(at, in_words(None))}" for at, each in known.items()]
-    intervals = [shown_interval(each, BUDGET.direction) for each in known.values()]
-    spans = [each for each in intervals if each and bounded(each)]
+    said = [f"{at}: {text(value, BUDGET.direction)}, {trends.get(at, in_words(None))}" for at, value in known.items()]
+    intervals = [shown_interval(value, BUDGET.direction) for value in known.values()]
+    spans = [interval for interval in intervals if interval and bounded(interval)]
     whole = len(spans) == len(intervals)
-    ends = f" [{number(min(each.low for each in spans))}, {number(max(each.high for each in spans))}]" if whole else ""
-    signs = {bound_sign(each, BUDGET.direction) if each.kind == "bound" else "" for each in known.values()}
+    ends = f" [{number(min(span.low for span in spans))}, {number(max(span.high for span in spans))}]" if whole else ""
+    signs = {bound_sign(value, BUDGET.direction) if value.kind == "bound" else "" for value in known.values()}
     sign = "" if whole else f"{signs.pop()} " if len(signs) == 1 else "~"
     words = f"{sign}×{_range(min(numbers), max(numbers))}{ends} {arrows}"
     return SizedCell(BUDGET.title, words, f"{min(numbers):.6g}", kind, "; ".join(said))
@@ -196,14 +198,14 @@ def goals(own: AtPaperSize, rows: Sequence[Row]) -> dict[str, str]:
     """What a line is sorted by for each of GOALS: the cost ratio, at the papers' sizes where it is known there, the
     largest of several; nothing where it is not surely less, or nobody knows."""
     alone = [row for row in rows if row.split_over == 1 and not row.failed]
-    found = {
+    ratios = {
         "memory": _most(own, alone, "peak_tensor_bytes", "peak_tensor_bytes"),
         "flops": _most(own, alone, "flops", "training_flops"),
         "trained": _most(own, alone, "trainable_parameter_count", "trainable_parameter_count"),
         "traffic": _most(own, [row for row in rows if not row.failed], "communication_bytes", "communication_bytes"),
         "time": _time(own, alone),
     }
-    return {f"goal-{name}": f"{x:.6g}" for name, x in found.items() if x is not None and x < 1}
+    return {f"goal-{name}": f"{x:.6g}" for name, x in ratios.items() if x is not None and x < 1}
 
 
 def _most(own: AtPaperSize, rows: Iterable[Row], counted: str, here: str) -> float | None:
@@ -216,9 +218,9 @@ def _time(own: AtPaperSize, rows: Sequence[Row]) -> float | None:
     """The time of a step, modelled, where both ends of its band are less; else measured here, to the same quality."""
     times = own.known_times(GPUS[0])
     if times:
-        sure = all(_band(each)[1] < 1 for each in times)
-        return max(each.ratio or math.nan for each in times) if sure else None
+        sure = all(_band(time)[1] < 1 for time in times)
+        return max(time.ratio or math.nan for time in times) if sure else None
     values = [row.value("time_to_quality") for row in rows]
-    leans = {leaning(each) for each in values}
-    sooner = [each.number for each in values if leaning(each) > 0]
+    leans = {leaning(value) for value in values}
+    sooner = [value.number for value in values if leaning(value) > 0]
     return min(sooner) if sooner and -1 not in leans else None

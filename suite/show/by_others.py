@@ -27,10 +27,10 @@ def section(card: Card) -> Section | None:
         return None
     anchor = f"{card.id}--by-others"
     differing = [
-        Paragraph(f"{each.of.table.replace('_', ' ')}: {each.of.differs}.") for each in lines if each.of.differs
+        Paragraph(f"{line.of.table.replace('_', ' ')}: {line.of.differs}.") for line in lines if line.of.differs
     ]
     every = PageTable(
-        f"{anchor}-each", f"Every setting of {card.name}", EACH, [_each(own) for each in lines for own in each.ratios],
+        f"{anchor}-each", f"Every setting of {card.name}", EACH, [_each(own) for line in lines for own in line.ratios],
         most_in_text=40,
     )  # fmt: skip
     parts: list[Part] = [
@@ -46,14 +46,14 @@ def _line(of: OthersLine) -> TableRow:
     words = (
         of.of.table.replace("_", " "), str(len(ratios)),
         f"{of.of.technique.strip(' +')} / {of.of.against or 'without'}",
-        _range([each.measured for each in ratios]),
-        _range([each.modelled for each in of.modelled if each.modelled], "≈"),
-        _range([each.flops for each in of.modelled if each.flops], "="),
-        _range([each.measured_peak for each in ratios if each.measured_peak]),
-        _range([each.peak for each in ratios if each.peak], "="),
+        _range([ratio.measured for ratio in ratios]),
+        _range([ratio.modelled for ratio in of.modelled if ratio.modelled], "≈"),
+        _range([ratio.flops for ratio in of.modelled if ratio.flops], "="),
+        _range([ratio.measured_peak for ratio in ratios if ratio.measured_peak]),
+        _range([ratio.peak for ratio in ratios if ratio.peak], "="),
         of.verdict,
     )  # fmt: skip
-    return TableRow([TableCell(each, head=not at) for at, each in enumerate(words)])
+    return TableRow([TableCell(word, head=not at) for at, word in enumerate(words)])
 
 
 def _range(values: Sequence[float], sign: str = "") -> str:
@@ -72,4 +72,4 @@ def _each(of: RatioByOthers) -> TableRow:
     modelled = "unavailable" if of.modelled is None else f"≈{of.modelled:.3f}"
     band = "" if of.modelled is None else f"±{of.half_width:.0%}"
     cells = (setting, where, f"{of.measured:.3f}", modelled, band, row.source)
-    return TableRow([TableCell(each, head=not at) for at, each in enumerate(cells)])
+    return TableRow([TableCell(cell, head=not at) for at, cell in enumerate(cells)])

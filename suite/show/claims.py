@@ -88,8 +88,8 @@ class Sorted:
     @property
     def parts(self) -> list[tuple[str, list[ClaimLine]]]:
         """Titled lists of lines, those that people came for first."""
-        failing = [each for each in self.exact if each.outcome != HOLDS]
-        holding = [each for each in self.exact if each.outcome == HOLDS]
+        failing = [judgement for judgement in self.exact if judgement.outcome != HOLDS]
+        holding = [judgement for judgement in self.exact if judgement.outcome == HOLDS]
         named = {
             "Measured": self.measured,
             "Exact, and not so": failing,
@@ -106,13 +106,13 @@ def sort(judgements: Iterable[Judgement]) -> Sorted:
     """Sort judgements by what they are worth."""
     everything = list(judgements)
     every = [judgement for judgement in everything if not isinstance(judgement.claim, Property)]
-    known = [each for each in every if each.outcome not in NEVER_JUDGED]
-    judged = [each for each in known if each.word != UNREAD]
+    known = [judgement for judgement in every if judgement.outcome not in NEVER_JUDGED]
+    judged = [judgement for judgement in known if judgement.word != UNREAD]
     return Sorted(
         [judgement for judgement in judged if not is_exact(judgement.claim)],
         [judgement for judgement in judged if is_exact(judgement.claim)],
-        [each for each in known if each.word == UNREAD],
-        [each for each in every if each.outcome in NEVER_JUDGED],
+        [judgement for judgement in known if judgement.word == UNREAD],
+        [judgement for judgement in every if judgement.outcome in NEVER_JUDGED],
         [judgement for judgement in everything if isinstance(judgement.claim, Property)],
     )
 
@@ -144,13 +144,17 @@ def _verdict(judgement: Judgement) -> str:
 
 def _line(group: Sequence[Judgement]) -> ClaimLine:
     first = group[0]
-    several = len({(each.place.recipe, each.place.size, each.place.machine) for each in group}) > 1
+    several = len({(judgement.place.recipe, judgement.place.size, judgement.place.machine) for judgement in group}) > 1
     places: dict[str, list[str]] = {}
-    for each in group:
-        where = each.place.title if several else each.place.baseline
-        places.setdefault(shown(each), []).append(where)
+    for judgement in group:
+        where = judgement.place.title if several else judgement.place.baseline
+        places.setdefault(shown(judgement), []).append(where)
     seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
-    judged = [each for each in group if each.outcome not in NEVER_JUDGED and not isinstance(each.claim, Property)]
+    judged = [
+        judgement
+        for judgement in group
+        if judgement.outcome not in NEVER_JUDGED and not isinstance(judgement.claim, Property)
+    ]
     return ClaimLine(
         _verdict(first),
         f"{first.technique}.{first.claim.id}",
@@ -160,11 +164,11 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
         summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.place.differs)))
         if judged
         else "",
-        "; ".join(dict.fromkeys(filter(None, (each.reason for each in group)))),
+        "; ".join(dict.fromkeys(filter(None, (judgement.reason for judgement in group)))),
         f"{sum(costs):.0f} s"
-        if (costs := [each.place.cpu_s for each in group if each.place.cpu_s is not None])
+        if (costs := [judgement.place.cpu_s for judgement in group if judgement.place.cpu_s is not None])
         else "",
-        max((each.place.newest[:10] for each in group), default=""),
+        max((judgement.place.newest[:10] for judgement in group), default=""),
         first.command,
     )
 
@@ -195,11 +199,11 @@ def section(judgements: Iterable[Judgement], kinds: Callable[[str], str] = lambd
 
 def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -> PageTable:
     lines = []
-    for each in part:
-        name = TableCell(each.name, code=True, head=True)
-        words = [TableCell(words, kind="words") for words in each.cells[2:]]
-        filtered = {"category": kinds(each.name.partition(".")[0]), "name": each.name}
-        lines.append(TableRow([TableCell(each.verdict, rank(each.verdict)[0], "words"), name, *words], filtered))
+    for claim in part:
+        name = TableCell(claim.name, code=True, head=True)
+        words = [TableCell(words, kind="words") for words in claim.cells[2:]]
+        filtered = {"category": kinds(claim.name.partition(".")[0]), "name": claim.name}
+        lines.append(TableRow([TableCell(claim.verdict, rank(claim.verdict)[0], "words"), name, *words], filtered))
     return PageTable(f"claims-{slug(title)}", f"Claims: {title}", COLUMNS, lines, align="l", kind="claims")
 
 
@@ -217,8 +221,8 @@ def log_line(result: NegativeResult) -> tuple[str, ...]:
     own = result.judgement
     version = f" (version {own.place.version})" if own.place.version is not None else ""
     later = [
-        f"{each.place.newest[:10]}, version {each.place.version}: {each.word} {shown(each)}".strip()
-        for each in result.later
+        f"{judgement.place.newest[:10]}, version {judgement.place.version}: {judgement.word} {shown(judgement)}".strip()
+        for judgement in result.later
     ]
     return (
         result.date,

@@ -165,7 +165,7 @@ def _ratios(metrics: Iterable[Metric], ratios: Ratios, replicate: int) -> Line:
 
 
 def _counted_line(row: Row) -> Typed:
-    line: Line = {"evidence": "counted", "records": _joined(each.id for each in row.known.counted if each)}
+    line: Line = {"evidence": "counted", "records": _joined(counted.id for counted in row.known.counted if counted)}
     types: dict[str, ColumnType] = {}
     for name, counted in zip(SIDES, row.known.counted, strict=True):
         if counters := counters_of(counted):

@@ -20,21 +20,21 @@ COLUMNS = ("where", "GPU", "step, ms", "ratio", "band")
 
 def section(card: Card, times: GpuTimes) -> Section | None:
     """The section; None where nothing is known of the technique's step."""
-    own = [each for each in times.times if each.stack == card.id]
+    own = [time for time in times.times if time.stack == card.id]
     if not own:
         return None
     anchor = f"{card.id}--gpu"
     parts: list[Part] = []
-    known = [each for each in own if each.step_s is not None]
+    known = [time for time in own if time.step_s is not None]
     if known:
         parts.append(PageTable(anchor, f"{TITLE}: {card.name}", COLUMNS, list(map(_line, known)), sorted_by=None))
-    lacking = dict.fromkeys(f"{each.place.title}: {each.unavailable}" for each in own if each.step_s is None)
+    lacking = dict.fromkeys(f"{time.place.title}: {time.unavailable}" for time in own if time.step_s is None)
     if lacking:
-        parts += [Paragraph("Unavailable:"), Items([Item(each) for each in lacking])]
+        parts += [Paragraph("Unavailable:"), Items([Item(sentence) for sentence in lacking])]
     if said := beside_model(card.claim, own):
         parts += [Subheading("The paper's claims about a step's time, beside the model"), Items([
-            Item(f"{each.words}, on {each.time.gpu} ({each.time.place.title}): {each.claim.statement}", each.claim.id)
-            for each in said
+            Item(f"{pair.words}, on {pair.time.gpu} ({pair.time.place.title}): {pair.claim.statement}", pair.claim.id)
+            for pair in said
         ])]  # fmt: skip
     return Section(anchor, TITLE, READING, parts, is_open=True)
 
@@ -79,4 +79,4 @@ def _cells(time: ModelledTime) -> tuple[str, str, str]:
 
 def _line(time: ModelledTime) -> TableRow:
     cells = (time.place.title, time.gpu, *_cells(time))
-    return TableRow([TableCell(each, head=not at, kind="modelled" if at > 1 else "") for at, each in enumerate(cells)])
+    return TableRow([TableCell(cell, head=not at, kind="modelled" if at > 1 else "") for at, cell in enumerate(cells)])

@@ -22,7 +22,7 @@ def title(times: TimesBeside) -> str:
 
 def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     """A quantity a line: the reference's if there is one, the stack's, their ratio."""
-    sides = [each for each in (times.reference, times.stack) if each is not None]
+    sides = [side for side in (times.reference, times.stack) if side is not None]
     steps = [side.step for side in sides]
     if not any(steps):
         return []
@@ -40,7 +40,7 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
         rows.append(_line(name, steps, values))
     limits = tuple(step.limit if step else "unavailable" for step in steps)
     rows.append(("waits for", *limits, *[""] * _two(steps)))
-    peaks = [_peak(each) for each in (counts.reference, counts.stack) if each is not None]
+    peaks = [_peak(count) for count in (counts.reference, counts.stack) if count is not None]
     if any(peaks):
         memory = 1e9 * times.device.memory_gb
         of_memory: list[float | None] = [100 * peak / memory if peak else None for peak in peaks]
@@ -50,7 +50,7 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
 
 def notes(times: TimesBeside) -> list[str]:
     """How far it is believed and by what, and why a side has no time."""
-    sides = [each for each in (times.reference, times.stack) if each is not None]
+    sides = [side for side in (times.reference, times.stack) if side is not None]
     sentences = [f"{side.stack}: time unavailable: {side.unavailable}" for side in sides if side.step is None]
     band = times.time_band
     if any(side.step for side in sides):

@@ -63,14 +63,14 @@ def reasons(matrix: ModelsMatrix) -> list[Reason]:
     for placed in matrix.placed():
         if placed.cell.verdict != "works":
             said.setdefault((placed.cell.verdict, re.sub(r"\d+", "0", placed.cell.reason)), []).append(placed)
-    each = [
+    sentences = [
         Reason(
             verdict, where[0].cell.reason, tuple(dict.fromkeys(one.technique for one in where)),
             tuple(dict.fromkeys(one.model for one in where)),
         )
         for (verdict, _), where in said.items()
     ]  # fmt: skip
-    return sorted(each, key=lambda reason: reason.verdict != "defect")
+    return sorted(sentences, key=lambda reason: reason.verdict != "defect")
 
 
 def sentence(shown: Shown) -> str:

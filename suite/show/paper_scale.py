@@ -48,21 +48,21 @@ class CountTable:
 def tables(counts: PaperScale) -> Iterator[CountTable]:
     """Makes a table for each place, the smallest peak first."""
     for place, beside in counts.beside().items():
-        known = [each for each in beside if each.ratio(PEAK) is not None]
+        known = [pair for pair in beside if pair.ratio(PEAK) is not None]
         if known:
             shapes = known[0].reference.batch.items()
             batch = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes)
             own = known[0].reference.quantities
             numbers = ", ".join(f"{METRICS[name].title} {amount(name, own[name])}" for name in RATIOS)
             reference = f"{known[0].reference.stack}: {numbers}; batch {batch}"
-            ordered = sorted(known, key=lambda each: (each.ratio(PEAK) or 0.0, each.stack.stack))
-            yield CountTable(place, reference, ordered, [each for each in beside if each not in known])
+            ordered = sorted(known, key=lambda pair: (pair.ratio(PEAK) or 0.0, pair.stack.stack))
+            yield CountTable(place, reference, ordered, [pair for pair in beside if pair not in known])
 
 
-def cells(each: Beside) -> list[str]:
+def cells(pair: Beside) -> list[str]:
     """The numbers of a line, behind the technique's name."""
-    ratios = [each.ratio(name) for name in RATIOS]
-    peak = amount(PEAK, each.stack.quantities[PEAK])
+    ratios = [pair.ratio(name) for name in RATIOS]
+    peak = amount(PEAK, pair.stack.quantities[PEAK])
     return [peak, *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
 
 
@@ -81,23 +81,23 @@ def section(shown: CountsAtScale) -> Section:
     parts: list[Part] = []
     for table in tables(shown.counts):
         title = table.place.title
-        lines = [_line(each, mark(shown, each)) for each in table.counted]
+        lines = [_line(pair, mark(shown, pair)) for pair in table.counted]
         drawn = PageTable(f"paper-scale-{slug(title)}", title, HEADINGS, lines, sorted_by=2)
         parts += [Subheading(title), Paragraph(table.reference), drawn]
-        if why := [Item(each.stack.unavailable, each.stack.stack) for each in table.uncounted]:
+        if why := [Item(pair.stack.unavailable, pair.stack.stack) for pair in table.uncounted]:
             parts.append(Folded("Not counted, and why", [Items(why)]))
     return Section("paper-scale", TITLE, sentence(shown), parts, READING)
 
 
-def mark(shown: CountsAtScale, each: Beside) -> str:
+def mark(shown: CountsAtScale, pair: Beside) -> str:
     """A dagger behind what older code was counted of."""
-    return "†" if shown.has_changed(each) else ""
+    return "†" if shown.has_changed(pair) else ""
 
 
-def _line(each: Beside, mark: str) -> TableRow:
+def _line(pair: Beside, mark: str) -> TableRow:
     """A row; a ratio is coloured where it is apart from 1 as one reads it."""
-    drawn = [TableCell(each.stack.stack, code=True, head=True, mark=mark)]
-    for number, words in zip((each.stack.quantities[PEAK], *map(each.ratio, RATIOS)), cells(each), strict=True):
+    drawn = [TableCell(pair.stack.stack, code=True, head=True, mark=mark)]
+    for number, words in zip((pair.stack.quantities[PEAK], *map(pair.ratio, RATIOS)), cells(pair), strict=True):
         apart = isinstance(number, float) and words != "1.000"
         lean = ("better" if number < 1 else "worse") if apart and number is not None else ""
         drawn.append(TableCell(words, "" if number is None else f"{number:.6g}", lean))

@@ -76,7 +76,7 @@ class PeerRow:
 
 def apart(rows: Iterable[Row], timed: Iterable[Timed]) -> tuple[list[Row], list[PeerRow]]:
     """The rows of which no side is a package's, or a part of a step alone, and those of ours beside a package's."""
-    packages = {each.id: each.machine.context.get("packages") for each in timed}
+    packages = {timing.id: timing.machine.context.get("packages") for timing in timed}
     ours, beside = list[Row](), list[PeerRow]()
     for row in rows:
         package = package_of(row.reference)
@@ -84,19 +84,19 @@ def apart(rows: Iterable[Row], timed: Iterable[Timed]) -> tuple[list[Row], list[
             ours.append(row)
         elif package and not package_of(row.stack):
             known: Mapping[str, str | None] = next(
-                (found for id in reversed(row.records) if (found := packages.get(id))), {}
+                (versions for id in reversed(row.records) if (versions := packages.get(id))), {}
             )
             beside.append(PeerRow(row, known))
-    beside.sort(key=lambda each: (each.technique, each.package, each.row.conditions.key, each.row.stack))
+    beside.sort(key=lambda peer: (peer.technique, peer.package, peer.row.conditions.key, peer.row.stack))
     return ours, beside
 
 
 def missing(cards: Mapping[str, Card], peers: Sequence[PeerRow]) -> dict[str, str]:
     """Why packages that a card names have no line here, by technique."""
-    timed = {(each.technique, each.package) for each in peers}
+    timed = {(peer.technique, peer.package) for peer in peers}
     known: dict[str, str | None] = {}
-    for each in peers:
-        known |= {name: version for name, version in each.packages.items() if version or name not in known}
+    for peer in peers:
+        known |= {name: version for name, version in peer.packages.items() if version or name not in known}
     why: dict[str, str] = {}
     for id, card in sorted(cards.items()):
         runs = [name for name in card.peers if RUNS.fullmatch(name) and (id, name) not in timed]
@@ -116,13 +116,13 @@ def parts(peers: Sequence[PeerRow], cards: Mapping[str, Card]) -> list[Part]:
     shown: list[Part] = []
     if peers:
         machines = list(
-            dict.fromkeys(f"{each.row.machine.name}: {machine_line(each.row.machine.facts)}" for each in peers)
+            dict.fromkeys(f"{peer.row.machine.name}: {machine_line(peer.row.machine.facts)}" for peer in peers)
         )
         shown = [
             PageTable("peers-table", TITLE, HEAD, list(map(_line, peers)), align="llllr"),
-            Items([Item(each) for each in machines]),
+            Items([Item(machine) for machine in machines]),
         ]
-    failed = [Item("; ".join(failure_lines(each.row)), each.row.reference) for each in peers if each.row.failures]
+    failed = [Item("; ".join(failure_lines(peer.row)), peer.row.reference) for peer in peers if peer.row.failures]
     shown += [Subheading("No numbers"), Items(failed)] if failed else []
     why = [Item(words, id) for id, words in missing(cards, peers).items()]
     shown += [Subheading("Named by a card, and not here"), Items(why)] if why else []
@@ -133,22 +133,22 @@ def section(peers: Sequence[PeerRow], cards: Mapping[str, Card]) -> Section | No
     """All of it; none where nothing was timed."""
     if not peers:
         return None
-    known = {each.technique for each in peers}
-    faster = sum(leaning(each.row.value("step_time")) > 0 for each in peers)
-    slower = sum(leaning(each.row.value("step_time")) < 0 for each in peers)
+    known = {peer.technique for peer in peers}
+    faster = sum(leaning(peer.row.value("step_time")) > 0 for peer in peers)
+    slower = sum(leaning(peer.row.value("step_time")) < 0 for peer in peers)
     words = (
-        f"{len(known)} techniques beside {len({each.package for each in peers})} packages ({COMMAND}): ours surely "
+        f"{len(known)} techniques beside {len({peer.package for peer in peers})} packages ({COMMAND}): ours surely "
         f"faster in {faster} of {len(peers)} lines, surely slower in {slower}."
     )
     return Section("peers", TITLE, words, parts(peers, cards), READING)
 
 
-def _line(each: PeerRow) -> TableRow:
-    lean = LEANS[leaning(each.row.value("step_time"))]
-    mark = "†" if unverified_text(each.row) else ""
-    head, *cells = each.cells
+def _line(peer: PeerRow) -> TableRow:
+    lean = LEANS[leaning(peer.row.value("step_time"))]
+    mark = "†" if unverified_text(peer.row) else ""
+    head, *cells = peer.cells
     drawn = [TableCell(head, code=True, head=True, mark=mark)]
-    ratio = each.row.value("step_time").number
+    ratio = peer.row.value("step_time").number
     drawn += [
         TableCell(words, f"{ratio:.6g}" if name == HEAD[4] else None, lean if name == HEAD[4] else "")
         for name, words in zip(HEAD[1:], cells, strict=True)

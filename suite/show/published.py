@@ -36,37 +36,37 @@ COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed 
 SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond")
 
 
-def table(found: Comparison) -> str:
+def table(comparison: Comparison) -> str:
     """All groups as CSV: of step times, of ratios, and of what is not expressed."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
-    for of, lines in (("time", found.lines), ("ratio", found.ratio_lines), ("peak memory", memory_lines())):
-        for each in lines:
-            numbers = (f"{each.error:.4f}", f"{each.bias:+.4f}", f"{each.coverage:.3f}")
-            out.writerow((of, each.by, each.group, each.count, *("" if "nan" in cell else cell for cell in numbers)))
+    for of, lines in (("time", comparison.lines), ("ratio", comparison.ratio_lines), ("peak memory", memory_lines())):
+        for line in lines:
+            numbers = (f"{line.error:.4f}", f"{line.bias:+.4f}", f"{line.coverage:.3f}")
+            out.writerow((of, line.by, line.group, line.count, *("" if "nan" in cell else cell for cell in numbers)))
     for name, count, error, bias, inside in power_lines():
         out.writerow(("board power", "change", name, count, f"{error:.4f}", f"{bias:+.4f}", f"{inside:.3f}"))
     for name, count in asdict(confusion(shared_peaks())).items():
         out.writerow(("fits 80 GB", "said and happened", name.replace("_", " "), count, "", "", ""))
-    for (source, why), count in sorted(found.not_expressed.items()):
+    for (source, why), count in sorted(comparison.not_expressed.items()):
         out.writerow(("not expressed", source, why, count, "", "", ""))
     return text.getvalue()
 
 
-def predicted_times(found: Comparison) -> str:
+def predicted_times(comparison: Comparison) -> str:
     """Each predicted row's time as CSV."""
-    lines = [f"{each.of.row.table},{each.of.row.line},{each.modelled:.6g}" for each in found.times]
+    lines = [f"{residual.of.row.table},{residual.of.row.line},{residual.modelled:.6g}" for residual in comparison.times]
     return "\n".join(["table,line,modelled_s", *lines, ""])
 
 
 def memory_lines() -> list[StudySummary]:
     """Counted peaks of allocated bytes against published ones, by technique: nothing is fitted."""
-    found = peaks()
-    names = ["all", *sorted({each.row.technique for each in found})]
+    counted_peaks = peaks()
+    names = ["all", *sorted({peak.row.technique for peak in counted_peaks})]
     lines = []
     for name in names:
-        errors = [each.log_error for each in found if name in ("all", each.row.technique)]
+        errors = [peak.log_error for peak in counted_peaks if name in ("all", peak.row.technique)]
         if errors:
             error, bias = float(np.median(np.abs(errors))), float(np.median(errors))
             lines.append(
@@ -82,34 +82,34 @@ def memory_lines() -> list[StudySummary]:
 def power_lines() -> list[tuple[str, int, float, float, float]]:
     """Ratios of board power and of energy, by what changes, each GPU's by what was fitted to the others: how many,
     the median absolute error, the signed one, and the share within 10 %."""
-    found = power_ratios()
+    ratios = power_ratios()
     lines = []
     for change, of in product((LIMITS, BATCHES), ("power", "energy")):
-        own = [each.power_error if of == "power" else each.energy_error for each in found if each.change == change]
-        known = [each for each in own if each is not None]
+        own = [ratio.power_error if of == "power" else ratio.energy_error for ratio in ratios if ratio.change == change]
+        known = [error for error in own if error is not None]
         if known:
-            within = sum(abs(each) <= math.log(1.1) for each in known) / len(known)
+            within = sum(abs(error) <= math.log(1.1) for error in known) / len(known)
             middle = float(np.median(np.abs(known))), float(np.median(known))
             lines.append((f"{of} by {change}", len(known), *middle, within))
     return lines
 
 
-def expressible(found: Comparison) -> tuple[int, int]:
+def expressible(comparison: Comparison) -> tuple[int, int]:
     """Rows with a result that the model expresses (as a step's time, or as a board's power), and all with a result."""
-    unmeasured = sum(count for (_, why), count in found.not_expressed.items() if why == NO_RESULT)
-    powers = sum(1 for each in drawn())
-    return len(found.times) + powers, len(rows()) - unmeasured
+    unmeasured = sum(count for (_, why), count in comparison.not_expressed.items() if why == NO_RESULT)
+    powers = sum(1 for power in drawn())
+    return len(comparison.times) + powers, len(rows()) - unmeasured
 
 
-def sentences(found: Comparison) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     """What the study says, in words."""
-    time, ratio = found.lines[0], found.ratio_lines[0]
-    expressed, measured = expressible(found)
-    several = next((each for each in found.lines if (each.by, each.group) == ("GPUs", "one")), time)
+    time, ratio = comparison.lines[0], comparison.ratio_lines[0]
+    expressed, measured = expressible(comparison)
+    several = next((line for line in comparison.lines if (line.by, line.group) == ("GPUs", "one")), time)
     lines = [
         f"{expressed} of {measured} published rows with a result are expressed ({expressed / measured:.0%}), "
-        f"{len(found.times)} as a step's time, of {len({e.of.row.table for e in found.times})} sources; each source is "
-        f"predicted by constants fitted to the others",
+        f"{len(comparison.times)} as a step's time, of {len({e.of.row.table for e in comparison.times})} sources; "
+        f"each source is predicted by constants fitted to the others",
         f"step time on one GPU ({several.count}): median absolute error {several.error:.1%}, bias {several.bias:+.1%}, "
         f"{several.coverage:.0%} inside the bands of the other sources",
         f"step time, all: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
@@ -131,35 +131,36 @@ def sentences(found: Comparison) -> list[str]:
         for name, count, error, bias, inside in power_lines()
     ]
     lines += [
-        f"band of {kind}: ±{band.half_width:.0%} ({band.residuals} residuals)" for kind, band in found.bands.items()
+        f"band of {kind}: ±{band.half_width:.0%} ({band.residuals} residuals)"
+        for kind, band in comparison.bands.items()
     ]
-    lines += [f"band of {kind}: unavailable ({why})" for kind, why in found.no_bands.items()]
+    lines += [f"band of {kind}: unavailable ({why})" for kind, why in comparison.no_bands.items()]
     return lines
 
 
-def drawing(found: Comparison, width: float = 760, height: float = 520) -> Drawing:
+def drawing(comparison: Comparison, width: float = 760, height: float = 520) -> Drawing:
     """Modelled over measured against measured times, a shape a source; no colour: nothing of it is measured here."""
-    off = [each.modelled / each.measured for each in found.times]
+    off = [residual.modelled / residual.measured for residual in comparison.times]
     frame = Frame(
         68, 34, width - 16, height - 46,
-        Axis("published step time, ms", *around([1e3 * each.measured for each in found.times])),
+        Axis("published step time, ms", *around([1e3 * residual.measured for residual in comparison.times])),
         Axis("modelled over published", *around([*off, 0.7, 1.4])),
     )  # fmt: skip
     marks: list[Mark] = frame.marks()
     marks.append(Line("one", [(frame.left, frame.py(1)), (frame.right, frame.py(1))]))
-    if (band := found.bands.get("time")) is not None:
+    if (band := comparison.bands.get("time")) is not None:
         for edge in (1 + band.half_width, 1 / (1 + band.half_width)):
             marks.append(Line("one dashed", [(frame.left, frame.py(edge)), (frame.right, frame.py(edge))]))
     place = frame.left
-    for shape, source in zip(SHAPES, dict.fromkeys(each.of.row.table for each in found.times)):
+    for shape, source in zip(SHAPES, dict.fromkeys(residual.of.row.table for residual in comparison.times)):
         marks += [_mark(shape, place, 18), Words(place + 9, 22, source.replace("_", " "))]
         place += 30 + 6.6 * len(source)
-        marks += [_place(shape, each, frame) for each in found.times if each.of.row.table == source]
+        marks += [_place(shape, residual, frame) for residual in comparison.times if residual.of.row.table == source]
     return Drawing(width, height, marks, "Modelled step times over published ones; the table has the numbers.")
 
 
-def _place(shape: str, each: Residual, frame: Frame) -> Mark:
-    return _mark(shape, frame.px(1e3 * each.measured), frame.py(each.modelled / each.measured))
+def _place(shape: str, residual: Residual, frame: Frame) -> Mark:
+    return _mark(shape, frame.px(1e3 * residual.measured), frame.py(residual.modelled / residual.measured))
 
 
 def _mark(shape: str, x: float, y: float) -> Mark:
@@ -176,15 +177,15 @@ def _mark(shape: str, x: float, y: float) -> Mark:
 
 
 def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
-    found = study()
+    comparison = study()
     with replacing(folder / "gpu_times.csv") as partial:
-        partial.write_text(table(found), "utf-8")
-    save(drawing(found), folder / "gpu_times.svg")
+        partial.write_text(table(comparison), "utf-8")
+    save(drawing(comparison), folder / "gpu_times.svg")
     with replacing(folder / PREDICTED) as partial:
-        partial.write_text(predicted_times(found), "utf-8")
-    write(found.believed())
-    print("\n".join(sentences(found)))
-    for (source, why), count in sorted(Counter(found.not_expressed).items()):
+        partial.write_text(predicted_times(comparison), "utf-8")
+    write(comparison.believed())
+    print("\n".join(sentences(comparison)))
+    for (source, why), count in sorted(Counter(comparison.not_expressed).items()):
         print(f"not expressed: {source}: {count}: {why}")
     small = small_steps.read(results)
     if isinstance(small, str):

@@ -52,7 +52,7 @@ def answer_in_words(answer: Recommendation) -> str:
     """The best stack with its interval, and what that rests on."""
     best = answer.best
     if best is None:
-        least = min(answer.choice.ranking.too_large, key=lambda each: each.cost.peak_bytes)
+        least = min(answer.choice.ranking.too_large, key=lambda candidate: candidate.cost.peak_bytes)
         return (
             f"Nothing that was counted fits: the least is {amount_of(least.cost.peak_bytes)}, {least.stack}. Give as "
             "much memory, or take a smaller model or batch"
@@ -168,7 +168,7 @@ def untried(answer: Recommendation) -> list[str]:
         f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"
         for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))
     ]
-    lines += [f"{each.stack}: {each.why_not}" for each in answer.choice.ranking.uncounted]
+    lines += [f"{cost.stack}: {cost.why_not}" for cost in answer.choice.ranking.uncounted]
     if answer.choice.uncounted:
         lines.append(f"{answer.choice.uncounted} stacks of the same members promise less, and were not counted")
     return lines
@@ -184,9 +184,9 @@ def as_dict(answer: Recommendation) -> dict[str, Any]:
         "best": answer.best and answer.best.stack, "sentence": answer_in_words(answer),
         "provenance": "measured" if done else "counted, with what records make expected",
         "why_unmeasured": answer.why_unmeasured or None,
-        "fitting": [_candidate(each) for each in choice.ranking.fitting],
-        "too_large": [_candidate(each) for each in choice.ranking.too_large],
-        "uncounted": [each.model_dump() for each in choice.ranking.uncounted], "uncounted_stacks": choice.uncounted,
+        "fitting": [_candidate(candidate) for candidate in choice.ranking.fitting],
+        "too_large": [_candidate(candidate) for candidate in choice.ranking.too_large],
+        "uncounted": [cost.model_dump() for cost in choice.ranking.uncounted], "uncounted_stacks": choice.uncounted,
         "left_out": dict(choice.left_out),
         "rungs": [
             {"steps": rung.steps, "replicates": rung.replicates, "reference": done.reference,
@@ -201,18 +201,18 @@ def as_dict(answer: Recommendation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _candidate(each: Candidate) -> dict[str, Any]:
-    known = {"time": _estimate(each.time), "quality": _estimate(each.quality), "notes": list(each.notes)}
-    return each.cost.model_dump() | known
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    known = {"time": _estimate(candidate.time), "quality": _estimate(candidate.quality), "notes": list(candidate.notes)}
+    return candidate.cost.model_dump() | known
 
 
-def _trial(each: Trial) -> dict[str, Any]:
-    known = {name: _estimate(getattr(each, name)) for name in ("time", "quality", "loss")}
-    return {"stack": each.stack, "failure": each.failure or None} | known
+def _trial(trial: Trial) -> dict[str, Any]:
+    known = {name: _estimate(getattr(trial, name)) for name in ("time", "quality", "loss")}
+    return {"stack": trial.stack, "failure": trial.failure or None} | known
 
 
-def _estimate(each: Estimate | None) -> dict[str, Any] | None:
-    if each is None:
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
         return None
-    low, high = each.ends
-    return {"ratio": math.exp(each.log), "low": finite(low), "high": finite(high), "source": each.source}
+    low, high = estimate.ends
+    return {"ratio": math.exp(estimate.log), "low": finite(low), "high": finite(high), "source": estimate.source}

@@ -54,30 +54,33 @@ class ShownReferences:
         """Keeps what is known of some baselines; all where none is named."""
         return ShownReferences(self.references.on(baselines), self.changed, self.older)
 
-    def heading(self, each: OfReference) -> str:
+    def heading(self, reference: OfReference) -> str:
         """The conditions in words, with an older version; a dagger behind what older code made."""
-        at = each.conditions
+        at = reference.conditions
         version = f" version {at.baseline_version}" if at.family in self.older else ""
         changed = "†" if at.family in self.changed and not version else ""
         return f"{at.baseline}{version} · {at.recipe} · {at.size} · {at.task}{changed}"
 
 
-def verdict(each: LearnedReference) -> str:
+def verdict(reference: LearnedReference) -> str:
     """Says in a sentence whether the bars are passed."""
-    trained = f"{len(each.seeds)} seed{'s' * (len(each.seeds) != 1)}"
-    if each.why:
-        return f"It did not end well: {each.why}."
-    if not each.bars:
+    trained = f"{len(reference.seeds)} seed{'s' * (len(reference.seeds) != 1)}"
+    if reference.why:
+        return f"It did not end well: {reference.why}."
+    if not reference.bars:
         return f"No classical method was tried here ({trained})."
-    failed = [bar.method for bar in each.bars if not bar.passed]
-    passed = f"judged by {each.judged_by}, it is worse than {', '.join(failed)}" if failed else "all are passed"
-    return f"{trained}; loss: {each.quality}; {passed}."
+    failed = [bar.method for bar in reference.bars if not bar.passed]
+    passed = f"judged by {reference.judged_by}, it is worse than {', '.join(failed)}" if failed else "all are passed"
+    return f"{trained}; loss: {reference.quality}; {passed}."
 
 
-def scores(each: LearnedReference) -> tuple[list[str], list[list[str]]]:
+def scores(reference: LearnedReference) -> tuple[list[str], list[list[str]]]:
     """The head and the lines of a table: the reference, then the bars."""
-    metrics = list(each.scores or (each.bars[0].scores if each.bars else ()))
-    known = [("the reference", each.scores, ""), *((bar.method, bar.scores, _passed(bar.passed)) for bar in each.bars)]
+    metrics = list(reference.scores or (reference.bars[0].scores if reference.bars else ()))
+    known = [
+        ("the reference", reference.scores, ""),
+        *((bar.method, bar.scores, _passed(bar.passed)) for bar in reference.bars),
+    ]
     lines = [
         [name, *(f"{values[metric]:.4g}" if metric in values else "n/a" for metric in metrics), passed]
         for name, values, passed in known
@@ -89,34 +92,34 @@ def _passed(passed: bool) -> str:
     return "passed" if passed else "not passed"
 
 
-def further(each: LearnedReference) -> str:
+def further(reference: LearnedReference) -> str:
     """What else the model is worth, in a line."""
-    return "; ".join(f"{name}: {value:.4g}" for name, value in each.further.items())
+    return "; ".join(f"{name}: {value:.4g}" for name, value in reference.further.items())
 
 
-def captioned(each: LearnedReference) -> Iterator[tuple[str, list[Picture]]]:
+def captioned(reference: LearnedReference) -> Iterator[tuple[str, list[Picture]]]:
     """The samples by their caption."""
-    for caption, samples in groupby(each.samples, lambda sample: sample.caption):
+    for caption, samples in groupby(reference.samples, lambda sample: sample.caption):
         yield caption, list(samples)
 
 
-def controls(each: Power) -> tuple[list[str], list[list[str]]]:
+def controls(power: Power) -> tuple[list[str], list[list[str]]]:
     """The head and the lines of the table of controls."""
     lines = [
         [
             control.name, str(control.seeds), f"×{control.loss_ratio:.4f}",
             f"×{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]",
         ]
-        for control in each.controls
+        for control in power.controls
     ]  # fmt: skip
     return ["control", "seeds", "final loss", "equivalent budget"], lines
 
 
-def sees(each: Power) -> str:
+def sees(power: Power) -> str:
     """What it can tell apart, in a sentence."""
     return (
-        f"Of {each.seeds} seeds a comparison on {each.conditions.baseline} sees a change of the equivalent budget of "
-        f"{each.smallest_change:.1%} with 80 % power; the seed's own deviation is {each.seed_deviation:.1%}."
+        f"Of {power.seeds} seeds a comparison on {power.conditions.baseline} sees a change of the equivalent budget of "
+        f"{power.smallest_change:.1%} with 80 % power; the seed's own deviation is {power.seed_deviation:.1%}."
     )
 
 

@@ -23,7 +23,9 @@ COLUMNS = ("machine", "baseline", "task", "stack", "reference", "measured ratio"
 def read(results: Path) -> tuple[SmallSteps, OwnDevice] | str:
     """The committed ratios by the newest measured CPU of a results folder; or why there are none."""
     known = [own_device.read(path.parent) for path in sorted(results.glob(f"*/{own_device.NAME}"))]
-    cpus = sorted((each for each in known if each.samples and each.device == "cpu"), key=lambda each: each.made)
+    cpus = sorted(
+        (device for device in known if device.samples and device.device == "cpu"), key=lambda device: device.made
+    )
     if not cpus:
         return f"no machine's operators are in {results}: {own_device.COMMAND}"
     records, _ = Store(results).read()
@@ -35,10 +37,10 @@ def table(ratios: SmallSteps) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
-    for each in ratios.steps:
-        code = "of the installed code" if each.current else "of older code"
-        numbers = (f"{each.measured:.4f}", f"{each.modelled:.4f}")
-        out.writerow((each.machine, each.place.baseline, each.place.task, each.stack, each.reference, *numbers, code))
+    for step in ratios.steps:
+        code = "of the installed code" if step.current else "of older code"
+        numbers = (f"{step.measured:.4f}", f"{step.modelled:.4f}")
+        out.writerow((step.machine, step.place.baseline, step.place.task, step.stack, step.reference, *numbers, code))
     return text.getvalue()
 
 
@@ -48,8 +50,8 @@ def groups(ratios: SmallSteps) -> list[tuple[str, Agreement]]:
         ("all", ratios.steps), (f"timed on {ratios.machine}", ratios.own),
         ("of the installed code", ratios.current),
     ]  # fmt: skip
-    for baseline in sorted({each.place.baseline for each in ratios.current}):
-        named.append((f"of it {baseline}", [each for each in ratios.current if each.place.baseline == baseline]))
+    for baseline in sorted({step.place.baseline for step in ratios.current}):
+        named.append((f"of it {baseline}", [step for step in ratios.current if step.place.baseline == baseline]))
     return [(name, agreement(steps)) for name, steps in named if len(steps) > 2]
 
 
@@ -68,7 +70,7 @@ def sentences(ratios: SmallSteps, known: OwnDevice) -> list[str]:
 
 def calibrated(known: OwnDevice) -> list[str]:
     """What was measured of a device, in words."""
-    errors = [abs(each) for own in sample_errors(known).values() for each in own] or [0.0]
+    errors = [abs(error) for own in sample_errors(known).values() for error in own] or [0.0]
     steps = residuals(known)
     load = "" if known.load is None else f", {known.load:g} cores busy with something else when it began"
     lines = [
@@ -85,7 +87,7 @@ def calibrated(known: OwnDevice) -> list[str]:
 
 def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
     """Modelled against measured ratios, filled where the timing is of the installed code; no colour."""
-    values = [each.measured for each in ratios.steps] + [each.modelled for each in ratios.steps] or [1.0]
+    values = [step.measured for step in ratios.steps] + [step.modelled for step in ratios.steps] or [1.0]
     ends = around(values)
     frame = Frame(
         68, 16, width - 16, height - 46, Axis("measured step over the reference's", *ends), Axis("modelled", *ends)
@@ -95,9 +97,9 @@ def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Draw
         low, high = max(ends[0], ends[0] / factor), min(ends[1], ends[1] / factor)
         line = [(frame.px(low), frame.py(low * factor)), (frame.px(high), frame.py(high * factor))]
         marks.append(Line("one" if factor == 1 else "one dashed", line))
-    for each in ratios.steps:
-        kind = "dot same" if each.current else "open same"
-        marks.append(Dot(kind, frame.px(each.measured), frame.py(each.modelled), 3))
+    for step in ratios.steps:
+        kind = "dot same" if step.current else "open same"
+        marks.append(Dot(kind, frame.px(step.measured), frame.py(step.modelled), 3))
     if len(ratios.current) > 2:
         of = agreement(ratios.current)
         marks.append(

@@ -140,22 +140,22 @@ def section(of_boards: Sequence[Stacks]) -> Section | None:
     return Section("stacks", "Stacks", READING, parts) if parts else None
 
 
-def _parts(position: int, each: Stacks) -> Iterator[Part]:
+def _parts(position: int, of_board: Stacks) -> Iterator[Part]:
     anchor = f"stacks-{position}"
-    yield Subheading(each.board.title)
-    yield Paragraph(each.board.subtitle)
-    if each.firsts:
-        caption = f"{METRICS[each.headline].heading}: interaction of the row's technique with the column's"
-        columns: list[TableCell | str] = [caption, *(TableCell(name, code=True) for name in each.seconds)]
+    yield Subheading(of_board.board.title)
+    yield Paragraph(of_board.board.subtitle)
+    if of_board.firsts:
+        caption = f"{METRICS[of_board.headline].heading}: interaction of the row's technique with the column's"
+        columns: list[TableCell | str] = [caption, *(TableCell(name, code=True) for name in of_board.seconds)]
         lines = [
             TableRow([TableCell(name, code=True, head=True), *map(_matrix_cell, values)])
-            for name, values in zip(each.firsts, each.matrix, strict=True)
+            for name, values in zip(of_board.firsts, of_board.matrix, strict=True)
         ]
         yield PageTable(f"{anchor}-matrix", caption, columns, lines, kind="matrix", sorted_by=None)
-    lines = list(map(_line, each.interactions))
-    yield PageTable(f"{anchor}-table", f"Stacks of {each.board.title}", HEAD, lines, align="rlr")
+    lines = list(map(_line, of_board.interactions))
+    yield PageTable(f"{anchor}-table", f"Stacks of {of_board.board.title}", HEAD, lines, align="rlr")
     if remarked := [
-        Item("; ".join(sentences), one.whole.stack) for one in each.interactions if (sentences := remarks(one))
+        Item("; ".join(sentences), one.whole.stack) for one in of_board.interactions if (sentences := remarks(one))
     ]:
         yield Items(remarked)
 
@@ -164,16 +164,19 @@ def _matrix_cell(value: MetricValue | None) -> TableCell:
     return TableCell(shown(value), kind=value.kind, title=value.reason or value.note) if value else TableCell("")
 
 
-def _line(each: Interaction) -> TableRow:
+def _line(interaction: Interaction) -> TableRow:
     cells = [
         TableCell(
-            shown(value), repr(shown_number(value, DIRECTION)) if value.known else "", value.kind, each.reading(metric)
+            shown(value),
+            repr(shown_number(value, DIRECTION)) if value.known else "",
+            value.kind,
+            interaction.reading(metric),
         )
-        for metric, value in each.values.items()
+        for metric, value in interaction.values.items()
     ]
-    name = TableCell(each.whole.stack, code=True, head=True, mark="†" if each.whole.unverified else "")
-    counted = [TableCell(str(len(each.parts))), name, *cells, TableCell(str(len(each.seeds)))]
-    return TableRow(counted, dated=bool(each.whole.unverified or each.whole.newer_version))
+    name = TableCell(interaction.whole.stack, code=True, head=True, mark="†" if interaction.whole.unverified else "")
+    counted = [TableCell(str(len(interaction.parts))), name, *cells, TableCell(str(len(interaction.seeds)))]
+    return TableRow(counted, dated=bool(interaction.whole.unverified or interaction.whole.newer_version))
 
 
 def _sorted_by(value: MetricValue) -> str:

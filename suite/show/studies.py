@@ -69,20 +69,20 @@ def placed_studies(
     for row in sorted(rows, key=lambda row: len(row.row.stack), reverse=True):
         sections |= dict.fromkeys(Spelling(row.row.stack).names, row)  # the shortest stack is the technique alone
     placed = []
-    for each in sorted(
+    for studied in sorted(
         studies, key=lambda study: (*_title(study.study), study.study.machine.name, str(study.study.made))
     ):
-        study = each.study
+        study = studied.study
         name = cards[study.technique].name if study.technique in cards else study.technique
         section = sections.get(study.technique)
         placed.append(
             PlacedStudy(
                 study,
                 " · ".join((name, *_title(study)[1:])),
-                each.unverified,
+                studied.unverified,
                 markup.free_anchor(f"study-{slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
-                each.plot,
+                studied.plot,
             )
         )
     return placed

@@ -141,7 +141,7 @@ def tags(line: Piece, side: Run) -> list[str]:
     named = [at.baseline, at.size, at.recipe, at.task, at.device, line.kind, side.status]
     named += Spelling(side.stack).members or [side.stack]
     named += [line.pairing] if isinstance(line, Timed) else []
-    return [each[:TAG_LENGTH] for each in dict.fromkeys(named)]
+    return [tag[:TAG_LENGTH] for tag in dict.fromkeys(named)]
 
 
 def config(line: Piece, side: Run) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def history(side: Run) -> list[dict[str, float]]:
     elif isinstance(side, Learned):
         for part, loss in enumerate(side.train_loss, 1):
             points[round(part / len(side.train_loss) * steps)]["train/loss"] = loss
-        for each in side.curve:
-            scores = {"loss": each.loss, **each.metrics}
-            points[each.step] |= {f"validation/{what}": value for what, value in scores.items()}
+        for evaluation in side.curve:
+            scores = {"loss": evaluation.loss, **evaluation.metrics}
+            points[evaluation.step] |= {f"validation/{what}": value for what, value in scores.items()}
     else:
         for window in side.windows:
             for number, block_s in enumerate(window.block_s):

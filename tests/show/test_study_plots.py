@@ -39,21 +39,21 @@ def test_a_kept_plot_is_shown_as_it_would_be_drawn_without_the_module(
     path = study_plots.keep(made, tmp_path)
     assert path and path.suffix == ".svg" and path.parent.name == "studies"
     monkeypatch.setattr("suite.measure.study.study_of", None)
-    assert study_plots.element(made, "a", "b", study_plots.kept(made, tmp_path)) == fresh
+    assert study_plots.element(made, "a", "b", study_plots.stored_plot(made, tmp_path)) == fresh
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg", "a picture by itself, too"
 
 
 @pytest.mark.usefixtures("drawing")
 def test_a_plot_of_other_tables_or_damaged_is_not_shown(tmp_path: Path) -> None:
-    assert study_plots.kept(study(), tmp_path) == b""
+    assert study_plots.stored_plot(study(), tmp_path) == b""
     path = study_plots.keep(study(), tmp_path)
     assert path
-    assert study_plots.kept(study(), tmp_path)
-    assert not study_plots.kept(study(tables=[StudyTable("other", ("x",), [(1,)])]), tmp_path)
+    assert study_plots.stored_plot(study(), tmp_path)
+    assert not study_plots.stored_plot(study(tables=[StudyTable("other", ("x",), [(1,)])]), tmp_path)
     drawn = path.read_bytes()
     for damaged in (drawn[:-20], b"", b"<!DOCTYPE svg [<!ENTITY a 'b'>]>" + drawn):
         path.write_bytes(damaged)
-        assert not study_plots.kept(study(), tmp_path)
+        assert not study_plots.stored_plot(study(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_drawing_that_is_more_than_plain_is_a_sentence(inside: str, tmp_path: 
     path = study_plots.keep(study(), tmp_path)
     assert path
     path.write_text(path.read_text("utf-8").replace("</svg>", f"{inside}</svg>"), "utf-8")
-    plot = study_plots.kept(study(), tmp_path)
+    plot = study_plots.stored_plot(study(), tmp_path)
     page = Page(whole(html.render(Report(studies=[Studied(study(), plot=plot)]))))
     assert plot and not page.having("svg") and any(each.startswith("No plot: it ") for each in page.words)
 
@@ -78,7 +78,7 @@ def test_attributes_that_do_something_are_left_out(tmp_path: Path) -> None:
     path = study_plots.keep(study(), tmp_path)
     assert path
     path.write_text(path.read_text("utf-8").replace("<g ", "<g onclick='alert(1)' class='x' ", 1), "utf-8")
-    drawn = study_plots.element(study(), "a", "b", study_plots.kept(study(), tmp_path))
+    drawn = study_plots.element(study(), "a", "b", study_plots.stored_plot(study(), tmp_path))
     assert drawn and "onclick" not in drawn and drawn.count("class=") == 1
 
 
@@ -86,7 +86,7 @@ def test_the_committed_plots_are_of_the_committed_tables() -> None:
     """A study whose module draws nothing is tables alone."""
     studies, _ = read_studies(RESULTS)
     drawn = [each for each in studies if hasattr(study_of(catalogue()[each.technique]), "plot")]
-    missing = [each.technique for each in drawn if not study_plots.kept(each, RESULTS)]
+    missing = [each.technique for each in drawn if not study_plots.stored_plot(each, RESULTS)]
     assert len(drawn) > 10 and not missing, "draw them: python -m suite.show.pictures.study_plots"
 
 

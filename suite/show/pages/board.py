@@ -45,7 +45,7 @@ class Board:
         """(tier as shown, row) of all rows that have numbers."""
         first = [(str(number), row) for number, tier in enumerate(self.tiers, 1) for row in tier]
         first += [(bound_sign(row.value(HEADLINE.name), HEADLINE.direction), row) for row in self.bounds]
-        first.sort(key=lambda each: each[1].value(HEADLINE.name).number)
+        first.sort(key=lambda entry: entry[1].value(HEADLINE.name).number)
         return first + [("?", row) for row in self.single] + [("–", row) for row in self.partial]
 
     @property
@@ -114,19 +114,19 @@ def boards(rows: Iterable[Row]) -> list[Board]:
     every = [_board(list(group)) for _, group in groupby(sorted(rows, key=place), key=place)]
     versioned = {board.rows[0].conditions.baseline for board in every if board.rows[0].newer_version}
     every = [replace(board, versioned=board.rows[0].conditions.baseline in versioned) for board in every]
-    titled = {board.title: [each for each in every if each.title == board.title] for board in every}
+    titled = {board.title: [namesake for namesake in every if namesake.title == board.title] for board in every}
     return [replace(board, apart=_apart(board, titled[board.title])) for board in every]
 
 
 def _apart(board: Board, alike: Sequence[Board]) -> tuple[str, ...]:
     """What differs between boards of one title: as much as it takes."""
 
-    def kinds(each: Board) -> tuple[str, ...]:
-        at, machine = each.rows[0].conditions, each.rows[0].machine
+    def kinds(one: Board) -> tuple[str, ...]:
+        at, machine = one.rows[0].conditions, one.rows[0].machine
         threads = f"{at.threads} threads" if at.device == "cpu" else at.device
         return at.data, machine.name, threads, f"version {at.baseline_version}", at.key
 
-    others = [kinds(each) for each in alike if each is not board]
+    others = [kinds(namesake) for namesake in alike if namesake is not board]
     parts: list[str] = []
     for index, part in enumerate(kinds(board)):
         if any(other[index] != part for other in others):
@@ -244,7 +244,7 @@ def reads_as_one(value: MetricValue) -> bool:
     if value.kind == "exact":
         return number(value.number) == "1.00"
     ends = (value.interval.low, value.interval.high) if value.interval else (math.inf,)
-    return all(number(each, 3) == "1.000" for each in (value.number, *ends))
+    return all(number(ratio, 3) == "1.000" for ratio in (value.number, *ends))
 
 
 def quantity(x: float, unit: str) -> str:
@@ -351,7 +351,7 @@ def _options(row: Row) -> str:
     chosen = {
         option: getattr(at, name) for option, name in options.items() if getattr(at, name) != getattr(usual, name)
     }
-    return shlex.join(["-b", at.baseline, *(str(each) for pair in chosen.items() for each in pair),
+    return shlex.join(["-b", at.baseline, *(str(word) for pair in chosen.items() for word in pair),
                        "--steps", str(at.steps)])  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def render(report: Report) -> str:
         *(pack.fold(as_html(section)) for section in _folded(report, of_stacks, of_studies)),
         as_html(references.section(report.references)),
     ]
-    further = pointers(report.verdicts, of_stacks, {each.row.stack: each.technique for each in placed})
+    further = pointers(report.verdicts, of_stacks, {spot.row.stack: spot.technique for spot in placed})
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
     chosen = _chosen(rows)
     selects = _choices(rows, cards)
@@ -123,8 +123,8 @@ def _contents(
     entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     first_of_boards = {spot.anchor: spot for spot in placed}
     entries += [
-        f"<li{_conditions(each.row)}>{markup.link(anchor, in_html(each.board.title))}</li>"
-        for anchor, each in first_of_boards.items()
+        f"<li{_conditions(spot.row)}>{markup.link(anchor, in_html(spot.board.title))}</li>"
+        for anchor, spot in first_of_boards.items()
     ]
     entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
     entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
@@ -197,9 +197,9 @@ def _dated(row: Row) -> bool:
 def _thinned(value: Any) -> Any:
     """Seven digits, and no fields without a value."""
     if isinstance(value, dict):
-        return {key: _thinned(each) for key, each in value.items() if each is not False and each not in (None, "")}
+        return {key: _thinned(entry) for key, entry in value.items() if entry is not False and entry not in (None, "")}
     if isinstance(value, list):
-        return [_thinned(each) for each in value]
+        return [_thinned(element) for element in value]
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 

@@ -23,8 +23,8 @@ CLEAR = 9.0  # of the point's own mark
 STEP = 6.0  # between the boxes that keep a leading line free
 
 AWAY, _TURN = (
-    each.ravel()
-    for each in np.meshgrid(
+    grid.ravel()
+    for grid in np.meshgrid(
         (0.0, 12.0, 24.0, 38.0, 54.0, 72.0, 92.0),
         np.radians((0, 180, -30, 30, 210, 150, -60, 60, 240, 120, -90, 90)),  # clockwise from the right
         indexing="ij",
@@ -57,7 +57,7 @@ class Labels:
         boxes, which = boxes[inside], np.flatnonzero(inside)
         for at in np.flatnonzero(self._free(boxes)):
             lead = _lead(x, y, int(which[at]))
-            around = [_around(*each, 1.5) for each in lead]
+            around = [_around(*point, 1.5) for point in lead]
             if not lead or self._free(np.array(around)).all():
                 box = boxes[at]
                 self.take([tuple(box), *around])
@@ -99,4 +99,4 @@ def _lead(x: float, y: float, which: int) -> list[tuple[float, float]]:
     if not AWAY[which]:
         return []
     reach = np.linspace(EDGE[which], EDGE[which] + AWAY[which] - 2, 2 + int(AWAY[which] // STEP))
-    return [(x + float(ACROSS[which] * each), y + float(DOWN[which] * each)) for each in reach]
+    return [(x + float(ACROSS[which] * distance), y + float(DOWN[which] * distance)) for distance in reach]

@@ -58,13 +58,13 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     taken: set[str] = set()
     for baseline in sorted(
         {row.conditions.baseline for row in report.rows}
-        | {each.baseline for each in report.studies}
+        | {studied.baseline for studied in report.studies}
         | report.references.baselines
     ):
         own = replace(
             report,
             rows=[row for row in report.rows if row.conditions.baseline == baseline],
-            studies=[each for each in report.studies if each.baseline == baseline],
+            studies=[studied for studied in report.studies if studied.baseline == baseline],
             references=report.references.on([baseline]),
         )
         names[baseline] = f"{free_anchor(slug(baseline) or 'baseline', taken)}.md"
@@ -123,9 +123,9 @@ def matrix_section(
     said below."""
     first = matrix.first(rows)
     whole = matrix.matrix(first, goods or {})
-    known = [column for column in whole.columns if any(_is_known(each.best.get(column)) for each in whole.entries)]
+    known = [column for column in whole.columns if any(_is_known(entry.best.get(column)) for entry in whole.entries)]
     columns = known or whole.columns
-    costs = [metric for metric in matrix.COSTS if any(each.cost(metric.name) for each in whole.entries)]
+    costs = [metric for metric in matrix.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
     titles = [
         "technique",
         *(title for title, _ in answer.heads(sized)),
@@ -144,15 +144,15 @@ def matrix_section(
     left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
     for title, entries in groups:
         lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
-        for each in entries[:left]:
-            own, best = sized.get(each.stack, answer.NOTHING), list(each.best.values())
-            cells = list(map(_sized, answer.cells(own, best, every[each.stack], sized)))
+        for entry in entries[:left]:
+            own, best = sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
+            cells = list(map(_sized, answer.cells(own, best, every[entry.stack], sized)))
             cells += [
-                _headline(each.best[column], each.versions.get(column, "")) if column in each.best else ""
+                _headline(entry.best[column], entry.versions.get(column, "")) if column in entry.best else ""
                 for column in columns
             ]
-            ranges = [each.cost(metric.name) for metric in costs]
-            lines.append(_line([code(each.stack), *cells, *ranges, escape(each.sentence)]))
+            ranges = [entry.cost(metric.name) for metric in costs]
+            lines.append(_line([code(entry.stack), *cells, *ranges, escape(entry.sentence)]))
         shown += len(entries[:left])
         left = max(0, left - len(entries))
     hidden = len(whole.entries) - shown
@@ -160,7 +160,7 @@ def matrix_section(
     here = {id(row) for row in first}
     if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if id(row) not in here):
         notes.append(f"On the pages below also: {escape(', '.join(others))}.")
-    if unknown := [each for each in whole.columns if each not in columns]:
+    if unknown := [column for column in whole.columns if column not in columns]:
         notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
     return [*lines, "", " ".join(notes)] if notes else lines
 

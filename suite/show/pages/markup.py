@@ -38,7 +38,7 @@ def link(anchor: str, markup: str) -> str:
 
 
 def items(markup: Iterable[str]) -> str:
-    return "".join(f"<li>{each}</li>" for each in markup)
+    return "".join(f"<li>{item}</li>" for item in markup)
 
 
 def folded(title: str, markup: str) -> str:

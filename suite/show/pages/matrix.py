@@ -159,9 +159,9 @@ class MatrixEntry:
         said = {verdict(row, self.good) for row in self.best.values()}
         if {"better", "worse"} <= said:
             return ("mixed",)
-        for each in ("better", "worse", MORE):
-            if each in said:
-                return (each,)
+        for word in ("better", "worse", MORE):
+            if word in said:
+                return (word,)
         return (next(iter(said)),) if len(said) == 1 else ("undecided",)
 
     def _changes(self, metric: str) -> int:
@@ -368,8 +368,8 @@ def hardware(row: Row) -> str:
     """``on two cores against one``; empty where the row has no more than its reference."""
     if row.split_over == 1:
         return ""
-    each = row.conditions.threads if row.conditions.device == "cpu" else 1
-    fewer, more = (ranks * each for ranks in row.ranks)
+    per_rank = row.conditions.threads if row.conditions.device == "cpu" else 1
+    fewer, more = (ranks * per_rank for ranks in row.ranks)
     what = "cores" if row.conditions.device == "cpu" else "GPUs"
     return f"on {NUMBERS.get(more, more)} {what} against {NUMBERS.get(fewer, fewer)}"
 
@@ -504,7 +504,7 @@ def parts(rows: Iterable[Row]) -> dict[Place, list[Row]]:
 
     homes: dict[Place, Place] = {}
     for place in older:
-        alike = [each for each in by_place if each[:3] == place[:3]]
+        alike = [candidate for candidate in by_place if candidate[:3] == place[:3]]
         homes[place] = max(alike, key=worth, default=place)
     for place, home in homes.items():
         by_place.setdefault(home, []).extend(older[place])
@@ -580,7 +580,7 @@ def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
         key = next(iter(newest)) if row.newer_version and len(newest) == 1 else row.machine.key
         return at.recipe, at.size, at.model or "", machines[key]
 
-    values = [set(each) for each in zip(*map(parted, rows), strict=True)]
+    values = [set(aspect) for aspect in zip(*map(parted, rows), strict=True)]
 
     def title(row: Row) -> str:
         differing = [part for part, value in zip(parted(row), values, strict=True) if len(value) > 1]

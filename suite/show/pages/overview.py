@@ -148,20 +148,20 @@ def matrix(
     """Draw every technique in a line: what a larger model would take, then what was measured here, its intervals on one
     axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first. ``further``:
     markup above them."""
-    by_row = {id(each.row): each for each in placed}
+    by_row = {id(spot.row): spot for spot in placed}
     every: dict[str, list[Row]] = {}
-    for each in placed:
-        every.setdefault(each.row.stack, []).append(each.row)
+    for spot in placed:
+        every.setdefault(spot.row.stack, []).append(spot.row)
     known = LineSources(cards, sized, every)
     parts = [
         _part([by_row[id(row)] for row in of], known, number)
-        for number, of in enumerate(matrices.parts(each.row for each in placed).values())
+        for number, of in enumerate(matrices.parts(spot.row for spot in placed).values())
     ]
-    missing = unmeasured((each.row for each in placed), cards)
+    missing = unmeasured((spot.row for spot in placed), cards)
     absent = f'<ul class="names">{items(map(code, missing))}</ul>'
     return (
         f'<section id="answer">{_verdicts(placed, cards)}{_goals()}{further}{"".join(parts)}'
-        f"{_legends([each.row for each in placed])}"
+        f"{_legends([spot.row for spot in placed])}"
         + (
             folded(f"Not measured at all: {len(missing)} of {len(cards)} techniques of the catalogue", absent)
             if missing
@@ -199,10 +199,10 @@ class LineSources:
 
 def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str:
     """The matrix of one recipe, size and machine, with its answers above."""
-    by_row = {id(each.row): each for each in placed}
-    whole = matrices.matrix((each.row for each in placed), known.goods)
-    costs = [metric for metric in matrices.COSTS if any(each.cost(metric.name) for each in whole.entries)]
-    has_mean = not known.sized and any(each.mean for each in whole.entries)  # there is no room for all
+    by_row = {id(spot.row): spot for spot in placed}
+    whole = matrices.matrix((spot.row for spot in placed), known.goods)
+    costs = [metric for metric in matrices.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
+    has_mean = not known.sized and any(entry.mean for entry in whole.entries)  # there is no room for all
     heads = [
         *((title, " data-sized", largest) for title, largest in answer.heads(known.sized)),
         *((whole.title(column), data(baseline=column), True) for column in whole.columns),
@@ -217,13 +217,13 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str
             f'<tr class="group" data-position="{order + 0.5}"><th colspan="{len(heads) + 1 - len(costs)}" '
             f'scope="rowgroup">{in_html(title)}</th></tr>'
         )
-        for each in entries:
+        for entry in entries:
             order += 1
-            rows = {column: [by_row[id(row)] for row in rows] for column, rows in each.cells.items()}
-            lines.append(_entry(each, rows, whole.columns, costs, has_mean, known, order))
+            rows = {column: [by_row[id(row)] for row in rows] for column, rows in entry.cells.items()}
+            lines.append(_entry(entry, rows, whole.columns, costs, has_mean, known, order))
     if position == 0:
         lines += _unmeasured_lines(known, len(heads) - len(costs), order, len(costs))
-    shown = [each.row for each in placed]
+    shown = [spot.row for spot in placed]
     example = shown[0]
     at = data(recipe=example.conditions.recipe, size=example.conditions.size, machine=example.machine.name)
     caption = f"Every technique: {whole.shared}"
@@ -236,8 +236,8 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str
     )
 
 
-def _head(each: tuple[str, str, bool]) -> str:
-    title, attributes, largest = each
+def _head(column: tuple[str, str, bool]) -> str:
+    title, attributes, largest = column
     sorted_so = ' aria-sort="ascending"' if title == "in words" else ""
     return (
         f'<th scope="col"{attributes}{sorted_so}{" data-largest" if largest else ""}>'
@@ -246,39 +246,42 @@ def _head(each: tuple[str, str, bool]) -> str:
 
 
 def _entry(
-    each: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
+    entry: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
     costs: Sequence[Metric],
     has_mean: bool, known: LineSources, order: int,
 ) -> str:  # fmt: skip
     section = next(iter(rows.values()))[0].technique
-    own, shown = known.sized.get(each.stack, answer.NOTHING), list(each.best.values())
+    own, shown = known.sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
     cells = [
-        row_head(each.stack, link(section, code(each.stack))),
-        *map(_sized, answer.cells(own, shown, known.every.get(each.stack, shown), known.sized)),
+        row_head(entry.stack, link(section, code(entry.stack))),
+        *map(_sized, answer.cells(own, shown, known.every.get(entry.stack, shown), known.sized)),
         *(
-            _headline_cell(rows[column], column, each.versions.get(column, ""), each.good)
+            _headline_cell(rows[column], column, entry.versions.get(column, ""), entry.good)
             if column in rows
             else f'<td data-sort=""{data(baseline=column)}></td>'
             for column in columns
         ),
-        *([_mean_cell(each.mean, each.split_over > 1)] if has_mean else []),
-        *(cell(each.cost(metric.name), _worst(each, metric.name), _cost_kind(each, metric.name)) for metric in costs),
-        cell(each.brief, order, "words", each.sentence if each.sentence != each.brief else ""),
+        *([_mean_cell(entry.mean, entry.split_over > 1)] if has_mean else []),
+        *(
+            cell(entry.cost(metric.name), _worst(entry, metric.name), _cost_kind(entry, metric.name))
+            for metric in costs
+        ),
+        cell(entry.brief, order, "words", entry.sentence if entry.sentence != entry.brief else ""),
     ]
     kind = data(
-        category=kinds(each.stack, known.cards), name=each.stack, position=str(order), **answer.goals(own, shown)
+        category=kinds(entry.stack, known.cards), name=entry.stack, position=str(order), **answer.goals(own, shown)
     )
     return f"<tr{kind}>{''.join(cells)}</tr>"
 
 
-def _sized(each: SizedCell) -> str:
+def _sized(content: SizedCell) -> str:
     """A cell that says on a small screen, where no head stands above it, what it is; its brackets stand in a line of
     their own."""
-    shown, bracket, ends = each.words.partition(" [")
+    shown, bracket, ends = content.words.partition(" [")
     band = f' <span class="band">[{in_html(ends)}</span>' if bracket else ""
-    hovered = f' title="{in_html(each.title)}"' if each.title else ""
-    kind = f"sized {each.kind}".strip()
-    return f'<td{data(sort=each.sort, label=each.label)} class="{kind}"{hovered}>{in_html(shown)}{band}</td>'
+    hovered = f' title="{in_html(content.title)}"' if content.title else ""
+    kind = f"sized {content.kind}".strip()
+    return f'<td{data(sort=content.sort, label=content.label)} class="{kind}"{hovered}>{in_html(shown)}{band}</td>'
 
 
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:
@@ -323,19 +326,19 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
 
     memory = METRICS["peak_tensor_bytes"]
     entries = []
-    for each in whole.answers:
-        unknown = "none surely sooner" if each.decided else "not known yet"
-        time = f'<span class="better">{named(each.time[0], HEADLINE)}</span>' if each.time else unknown
-        least = f'<span class="better">{named(each.memory, memory)}</span>' if each.memory else "none saves any"
+    for best in whole.answers:
+        unknown = "none surely sooner" if best.decided else "not known yet"
+        time = f'<span class="better">{named(best.time[0], HEADLINE)}</span>' if best.time else unknown
+        least = f'<span class="better">{named(best.memory, memory)}</span>' if best.memory else "none saves any"
         useless = (
-            f'<span class="worse">{named(each.no_help, HEADLINE)}</span>'
-            if each.no_help
+            f'<span class="worse">{named(best.no_help, HEADLINE)}</span>'
+            if best.no_help
             else "none surely"
-            if each.decided
+            if best.decided
             else "not known yet"
         )
         entries.append(
-            f"<li{data(baseline=each.column)}><b>{in_html(f'{each.column} {each.version}'.strip())}</b><dl>"
+            f"<li{data(baseline=best.column)}><b>{in_html(f'{best.column} {best.version}'.strip())}</b><dl>"
             f"<dt>best for time here</dt><dd>{time}</dd><dt>best for memory here</dt><dd>{least}</dd>"
             f"<dt>does not help</dt><dd>{useless}</dd></dl></li>"
         )
@@ -345,7 +348,7 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
 def _verdicts(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
     goods = {id: card.good for id, card in cards.items()}
-    said = {matrices.verdict(each.row, matrices.sold(each.row.stack, goods)) for each in placed}
+    said = {matrices.verdict(spot.row, matrices.sold(spot.row.stack, goods)) for spot in placed}
     said |= {"mixed"} if {"better", "worse"} <= said else set()
     buttons = "".join(
         f'<button type="button" class="{slug(verdict)}" aria-pressed="false" data-verdict="{verdict}">'
@@ -375,7 +378,7 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good:
             f"{mark(value, HEADLINE.direction)}{number(shown_number(value, HEADLINE.direction), decimals(interval))}"
         )
     brackets = f'<span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
-    further = "".join(f" {link(each.identity, f'+{n}')}" for n, each in enumerate(others, 1))
+    further = "".join(f" {link(spot.identity, f'+{n}')}" for n, spot in enumerate(others, 1))
     named = f'<abbr title="{in_html(version)}">{matrices.OLDER}</abbr>' if version else ""
     drawn = whisker(interval, AXIS) if interval else ""
     markup = (

@@ -21,17 +21,17 @@ MOST = 8  # names in a sentence
 
 def pointers(judgements: Sequence[Judgement], of_stacks: Sequence[Stacks], anchors: Mapping[str, str]) -> str:
     """The sentences. ``anchors``: of the techniques' sections, by stack."""
-    said = [f"<li>{each}</li>" for each in (_near(judgements, anchors), _together(of_stacks)) if each]
+    said = [f"<li>{sentence}</li>" for sentence in (_near(judgements, anchors), _together(of_stacks)) if sentence]
     return f'<ul class="pointers">{"".join(said)}</ul>' if said else ""
 
 
 def _near(judgements: Sequence[Judgement], anchors: Mapping[str, str]) -> str:
-    claims = [each for each in judgements if not isinstance(each.claim, Property)]
+    claims = [judgement for judgement in judgements if not isinstance(judgement.claim, Property)]
     if not claims:
         return ""
-    words = [each.word for each in claims]
-    held, failed = words.count(REPRODUCED), [each for each in claims if each.word == CONTRADICTED]
-    names = dict.fromkeys((each.technique, f"{each.technique}.{each.claim.id}") for each in failed)
+    words = [judgement.word for judgement in claims]
+    held, failed = words.count(REPRODUCED), [judgement for judgement in claims if judgement.word == CONTRADICTED]
+    names = dict.fromkeys((judgement.technique, f"{judgement.technique}.{judgement.claim.id}") for judgement in failed)
     listed = ", ".join(
         link(anchors[technique], code(name)) if technique in anchors else code(name)
         for technique, name in [*names][:MOST]
@@ -43,16 +43,16 @@ def _near(judgements: Sequence[Judgement], anchors: Mapping[str, str]) -> str:
 
 
 def _together(of_stacks: Sequence[Stacks]) -> str:
-    every = [each for of_board in of_stacks for each in of_board.interactions]
+    every = [interaction for of_board in of_stacks for interaction in of_board.interactions]
     if not every:
         return f"Together: no stack was measured beside its parts yet; {code('leantrain stack A+B')} does."
-    stacks = len({each.whole.stack for each in every})
+    stacks = len({interaction.whole.stack for interaction in every})
     measured = f"{stacks} stacks measured beside their parts" if stacks > 1 else "1 stack measured beside its parts"
-    sooner = [each.whole.stack for each in every if surely(each.whole) > 0]
+    sooner = [interaction.whole.stack for interaction in every if surely(interaction.whole) > 0]
     gaining = [
-        each.whole.stack
-        for each in every
-        if any(value.kind == "measured" and leaning(value) > 0 for value in each.values.values())
+        interaction.whole.stack
+        for interaction in every
+        if any(value.kind == "measured" and leaning(value) > 0 for value in interaction.values.values())
     ]
     return (
         f"Together: {link('stacks', in_html(measured))}; sooner than the reference: {_named(sooner)}; more together "

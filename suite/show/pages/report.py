@@ -62,7 +62,7 @@ class Folder:
         ]
         adapters = {node.name for node in public if isinstance(node, ast.ClassDef) and _is_adapter(node)}
         names = tuple(node.name for node in public if node.name not in adapters)
-        return cls(entry.module, names, tuple(str(each.get("name", "")) for each in written))
+        return cls(entry.module, names, tuple(str(mutant.get("name", "")) for mutant in written))
 
 
 def _is_adapter(node: ast.ClassDef) -> bool:
@@ -86,10 +86,10 @@ def origins(records: Records) -> dict[str, Origin]:
     runs: list[Counted | Learned] = [*records.counted, *records.learned]
     timings = [(timing, timing.contenders[1].stack if len(timing.contenders) > 1 else "") for timing in records.timed]
     return {
-        each.id: Origin(
-            each.kind, stack, each.started, each.place.name, str(each.machine.context.get("git_commit") or "")
+        piece.id: Origin(
+            piece.kind, stack, piece.started, piece.place.name, str(piece.machine.context.get("git_commit") or "")
         )
-        for each, stack in [*((run, run.stack) for run in runs), *timings]
+        for piece, stack in [*((run, run.stack) for run in runs), *timings]
     }
 
 
@@ -177,14 +177,14 @@ class Report:
             ],
             negative=negative_results(chosen, cards.values()),
             peers=[
-                each
-                for each in of_packages
-                if (not stacks or each.technique in named) and (not on or each.row.conditions.baseline in on)
+                peer
+                for peer in of_packages
+                if (not stacks or peer.technique in named) and (not on or peer.row.conditions.baseline in on)
             ],
             calibrations=calibrations,
             cards=cards,
             studies=[
-                Studied(study, study.unverified(), study_plots.kept(study, folder))
+                Studied(study, study.unverified(), study_plots.stored_plot(study, folder))
                 for study in studies
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
@@ -216,13 +216,15 @@ def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[Sh
         return ShownReferences(), [str(error)]
     currency = Currency.of(records.renewals)
     every = [*known.learned, *known.power]
-    old = {each.conditions.family for each in every if not currency.has(each)}
+    old = {reference.conditions.family for reference in every if not currency.has(reference)}
     newest: dict[str, int] = {}
-    for each in every:
-        name, version = each.conditions.baseline, each.conditions.baseline_version
+    for reference in every:
+        name, version = reference.conditions.baseline, reference.conditions.baseline_version
         newest[name] = max(version, newest.get(name, installed_version(name) or version))
     older = {
-        each.conditions.family for each in every if each.conditions.baseline_version < newest[each.conditions.baseline]
+        reference.conditions.family
+        for reference in every
+        if reference.conditions.baseline_version < newest[reference.conditions.baseline]
     }
     known = known.model_copy(update={"learned": _newest_first(known.learned), "power": _newest_first(known.power)})
     return ShownReferences(known, frozenset(old), frozenset(older)), []
@@ -230,4 +232,4 @@ def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[Sh
 
 def _newest_first(known: Sequence[Kind]) -> list[Kind]:
     """Sorts what is known of a baseline, the newest version first."""
-    return sorted(known, key=lambda each: (each.conditions.baseline, -each.conditions.baseline_version))
+    return sorted(known, key=lambda reference: (reference.conditions.baseline, -reference.conditions.baseline_version))

@@ -136,10 +136,10 @@ def _technique(
 
 def _peers(names: Sequence[str], report: Report) -> str:
     """Beside other packages' implementations of the stack's one technique."""
-    own = [each for each in report.peers if [each.technique] == list(names)]
+    own = [peer for peer in report.peers if [peer.technique] == list(names)]
     if not own:
         return ""
-    items = (in_html(": ".join((", ".join(each.cells[1:4]), f"{each.cells[4]} ({each.cells[5]})"))) for each in own)
+    items = (in_html(": ".join((", ".join(peer.cells[1:4]), f"{peer.cells[4]} ({peer.cells[5]})"))) for peer in own)
     return f"<h4>{peers.TITLE}</h4><p>{in_html(peers.READING)}</p><ul>{markup.items(items)}</ul>"
 
 
@@ -165,9 +165,9 @@ def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     """A line for each board; what failed, and what the numbers do not say, below."""
     alive = [spot for spot in placed if not spot.row.failed]
     metrics = [
-        metric for metric in SHOWN if any(each.row.value(metric.name).kind != "unavailable" for each in alive)
+        metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)
     ]  # fmt: skip
-    lines = "\n".join(_result(each, metrics, ranges) for each in alive)
+    lines = "\n".join(_result(spot, metrics, ranges) for spot in alive)
     heads = markup.head(["board", *(f"{metric.heading}\xa0{metric.arrow}" for metric in metrics)])
     anchor = f"{placed[0].technique}--results"
     parts = [markup.table(anchor, f"Results of {placed[0].row.stack}", heads, f"\n{lines}\n")] if alive else []
@@ -185,10 +185,10 @@ def _where(row: Row) -> str:
     return " · ".join([*parts, at.task] if at.task != "pretrain" else parts)
 
 
-def _result(each: PlacedRow, metrics: Sequence[Metric], ranges: Ranges) -> str:
-    row = each.row
+def _result(spot: PlacedRow, metrics: Sequence[Metric], ranges: Ranges) -> str:
+    row = spot.row
     against = "" if row.reference == "baseline" else f' <span class="kind">against {in_html(row.reference)}</span>'
-    name = f"{markup.link(each.identity, in_html(_where(row)))}{markup.unverified(unverified_text(row))}{against}"
+    name = f"{markup.link(spot.identity, in_html(_where(row)))}{markup.unverified(unverified_text(row))}{against}"
     cells = [value_cell(metric, row.value(metric.name), ranges.widths[metric.name]) for metric in metrics]
     return f"<tr>{markup.row_head(_where(row), name)}{''.join(cells)}</tr>"
 
@@ -209,11 +209,11 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     alive = [spot for spot in placed if not spot.row.failed]
     learned: list[str] = []
     costs: list[str] = []
-    for each in alive:
-        quality = ranges.qualities.get(each.row.conditions.baseline, "")
-        where = _where(each.row) + (f" · {quality}" if quality else "")
-        for drawn, into in ((curves(each.row, ranges.curves[each.anchor]), learned),
-                            (cost_and_quality(each.row, ranges.costs[each.anchor]), costs)):  # fmt: skip
+    for spot in alive:
+        quality = ranges.qualities.get(spot.row.conditions.baseline, "")
+        where = _where(spot.row) + (f" · {quality}" if quality else "")
+        for drawn, into in ((curves(spot.row, ranges.curves[spot.anchor]), learned),
+                            (cost_and_quality(spot.row, ranges.costs[spot.anchor]), costs)):  # fmt: skip
             if drawn:
                 into.append(f"<figure>{drawn.svg()}<figcaption>{in_html(where)}</figcaption></figure>")
     titled = (("Learning curves", CURVES_LEGEND, learned), ("Cost against quality", COST_LEGEND, costs))

@@ -32,12 +32,12 @@ def sizes(report: Report) -> Mapping[str, SizesOfStack]:
     """All that is known at the papers' sizes, by stack."""
     of_stacks: dict[str, SizesOfStack] = {}
     for place, every in report.paper_scale.counts.beside().items():
-        for each in every:
-            own = of_stacks.setdefault(each.stack.stack, SizesOfStack())
-            if each.ratio(paper_scale.PEAK) is not None:
-                own.counted.append(each)
-            elif each.stack.unavailable:
-                own.uncounted[f"{place.title}: {each.stack.unavailable}"] = None
+        for pair in every:
+            own = of_stacks.setdefault(pair.stack.stack, SizesOfStack())
+            if pair.ratio(paper_scale.PEAK) is not None:
+                own.counted.append(pair)
+            elif pair.stack.unavailable:
+                own.uncounted[f"{place.title}: {pair.stack.unavailable}"] = None
     for time in report.gpu_times.times:
         of_stacks.setdefault(time.stack, SizesOfStack()).times[time.place, time.gpu] = time
     return of_stacks
@@ -50,7 +50,7 @@ def section(placed: PlacedRow, own: SizesOfStack | None, report: Report) -> str:
         command = f"leantrain count --keep -t {stack} -b {placed.row.conditions.baseline} --size base"
         return f"{title}<p>Not counted yet: {markup.code(command)}</p>"
     gpus = [gpu for gpu in GPUS if any(of == gpu for _, of in own.times)]
-    lines = [_line(each, gpus, own, report) for each in own.counted]
+    lines = [_line(pair, gpus, own, report) for pair in own.counted]
     heads = markup.head(["setting", *paper_scale.HEADINGS[1:], *(f"{gpu}, modelled" for gpu in gpus)])
     caption = f"{stack} at the papers' own sizes"
     drawn = markup.table(f"{placed.technique}--sizes", caption, heads, "\n" + "\n".join(lines) + "\n") if lines else ""
@@ -59,11 +59,11 @@ def section(placed: PlacedRow, own: SizesOfStack | None, report: Report) -> str:
     return f"{title}{drawn}{why if reasons else ''}"
 
 
-def _line(each: Beside, gpus: Sequence[str], own: SizesOfStack, report: Report) -> str:
-    place = each.stack.place
+def _line(pair: Beside, gpus: Sequence[str], own: SizesOfStack, report: Report) -> str:
+    place = pair.stack.place
     short = " · ".join(place.title.split(" · ")[:4])
-    name = f'<span title="{in_html(place.title)}">{in_html(short)}</span>{paper_scale.mark(report.paper_scale, each)}'
-    cells = [markup.cell(words) for words in paper_scale.cells(each)]
+    name = f'<span title="{in_html(place.title)}">{in_html(short)}</span>{paper_scale.mark(report.paper_scale, pair)}'
+    cells = [markup.cell(words) for words in paper_scale.cells(pair)]
     return (
         f"<tr>{markup.row_head(place.title, name)}{''.join(cells)}"
         f"{''.join(_time(own.times.get((place, gpu))) for gpu in gpus)}</tr>"
@@ -79,4 +79,4 @@ def _time(time: ModelledTime | None) -> str:
 
 
 def _untimed(times: Iterable[ModelledTime]) -> list[str]:
-    return [f"{each.place.title}, {each.gpu}: {each.unavailable}" for each in times if each.unavailable]
+    return [f"{time.place.title}, {time.gpu}: {time.unavailable}" for time in times if time.unavailable]

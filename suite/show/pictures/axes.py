@@ -104,8 +104,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     halves = [2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1) if low > 0.2]
     series = [[m * 10.0**decade for decade in decades for m in mantissas] for mantissas in MANTISSAS]
-    within = [[each for each in of if low <= each <= high] for of in (series[0], halves, *series[1:])]
-    return next((each for each in within if 2 < len(each) <= MOST_TICKS), within[-1])
+    within = [[tick for tick in of if low <= tick <= high] for of in (series[0], halves, *series[1:])]
+    return next((ticks for ticks in within if 2 < len(ticks) <= MOST_TICKS), within[-1])
 
 
 def even_ticks(low: float, high: float) -> list[float]:

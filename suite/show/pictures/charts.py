@@ -129,15 +129,15 @@ def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, 
         Line("one", [(frame.left, py(1)), (frame.right, py(1))]),
     ]
     ordered = sorted(plotted, key=lambda point: (point not in best, point.costs, point.name))
-    for position, each in enumerate(ordered):
-        x, y, kind = px(each.time), py(each.memory), "reference" if each is REFERENCE else KINDS[each.leaning]
+    for position, point in enumerate(ordered):
+        x, y, kind = px(point.time), py(point.memory), "reference" if point is REFERENCE else KINDS[point.leaning]
         shape: Mark = Dot(f"dot {kind}", x, y, 4.5)
-        if each.lossy:
+        if point.lossy:
             shape = Line(f"dot {kind}", [(x, y - 6), (x + 6, y + 4), (x - 6, y + 4)], closed=True)
-        ring = [Dot("ring", x, y, 7.5)] if each in best else []
-        target = (links or {}).get(each.name, "") if each is not REFERENCE else ""
-        name = labels.place(x, y, each.name) if position < MOST_NAMES else []
-        marks.append(MarkGroup([*ring, shape, *name], each.says, target))
+        ring = [Dot("ring", x, y, 7.5)] if point in best else []
+        target = (links or {}).get(point.name, "") if point is not REFERENCE else ""
+        name = labels.place(x, y, point.name) if position < MOST_NAMES else []
+        marks.append(MarkGroup([*ring, shape, *name], point.says, target))
     label = f"Training time against peak tensor memory of {len(plotted) - 1} techniques; the table has the numbers."
     return Drawing(width, height, marks, label, "pareto")
 
@@ -148,7 +148,7 @@ def _of_reference(rows: Sequence[Row], metric: str, scale: Callable[[Row], float
         (value.reference * scale(row), row) for row in rows if (value := row.value(metric)).reference and value.known
     ]
     unit = {"training_time": "s", "peak_tensor_bytes": "B"}[metric]
-    return f", 1 = {quantity(float(np.median([each for each, _ in known])), unit)}" if known else ""
+    return f", 1 = {quantity(float(np.median([amount for amount, _ in known])), unit)}" if known else ""
 
 
 def _training_s(row: Row) -> float:
@@ -232,13 +232,13 @@ def ruler(
     labels = Labels((frame.left, frame.top, width - 4, frame.bottom), _curve_boxes(curve, frame))
     spots = [(mark, *_spot(mark, frame)) for mark in sorted(marks, key=lambda mark: (mark.loss, mark.stack))]
     labels.take(point_box(x, y) for _, x, y in spots)
-    labels.take((frame.px(each.low), y - 2, frame.px(each.high), y + 2) for each, _, y in spots if not each.beyond)
+    labels.take((frame.px(point.low), y - 2, frame.px(point.high), y + 2) for point, _, y in spots if not point.beyond)
     drawn: list[Mark] = [*frame.marks(), *_curve_marks(curve, frame)]
     kinds = {row.stack: KINDS[leaning(row.value("equivalent_budget"))] for row in rows}
-    for position, (each, x, y) in enumerate(spots):
-        name = labels.place(x, y, each.stack) if position < MOST_NAMES else []
-        shape = _ruler_mark(each, x, y, frame, kinds[each.stack])
-        drawn.append(MarkGroup([*shape, *name], each.says, (links or {}).get(each.stack, "")))
+    for position, (point, x, y) in enumerate(spots):
+        name = labels.place(x, y, point.stack) if position < MOST_NAMES else []
+        shape = _ruler_mark(point, x, y, frame, kinds[point.stack])
+        drawn.append(MarkGroup([*shape, *name], point.says, (links or {}).get(point.stack, "")))
     label = f"The reference's final loss against its budget, with {len(marks)} techniques; the table has the numbers."
     return Drawing(width, height, drawn, label, "ruler")
 
@@ -317,7 +317,7 @@ def _ruler_frame(
         Axis("budget, or time, over the reference's own" if costs else "budget over the reference's own (steps)",
              min([least, *costs]) / pad, max([most, *costs]) * pad, ticks=_shares(curve, width)),
         Axis(f"final test loss: {quality}" if quality and height > 400 else "final test loss",
-             *around([math.exp(each) for each in seen])),
+             *around([math.exp(log_loss) for log_loss in seen])),
     )  # fmt: skip
 
 
@@ -328,7 +328,7 @@ def _shares(curve: Ruler, width: float) -> list[float]:
 def _curve(curve: Ruler, dots: int) -> list[tuple[float, float]]:
     """(budget, loss) along the fit."""
     fine = np.linspace(curve.log_budgets[0], curve.log_budgets[-1], dots)
-    return [(math.exp(each), math.exp(curve.log_loss(each))) for each in fine]
+    return [(math.exp(log_budget), math.exp(curve.log_loss(log_budget))) for log_budget in fine]
 
 
 def _curve_boxes(curve: Ruler, frame: Frame) -> list[Box]:
@@ -342,7 +342,7 @@ def _curve_marks(curve: Ruler, frame: Frame, seeds: bool = True) -> list[Mark]:
     line = _curve(curve, dots)
     drawn: list[Mark] = [Line("one", [(frame.px(1), frame.top), (frame.px(1), frame.bottom)])]
     if curve.log_errors.any():
-        errors = np.interp(np.log([each for each, _ in line]), curve.log_budgets, BAND * curve.log_errors)
+        errors = np.interp(np.log([budget for budget, _ in line]), curve.log_budgets, BAND * curve.log_errors)
         upper, lower = ([(frame.px(budget), frame.py(loss * math.exp(sign * error)))
                          for (budget, loss), error in zip(line, errors, strict=True)] for sign in (1, -1))  # fmt: skip
         drawn.append(Line("band reference", [*upper, *lower[::-1]], closed=True))
@@ -404,7 +404,7 @@ def _curve_of(learned: Learned, reference_steps: int) -> Floats:
     """Validation loss over reference steps, where it is a number."""
     if not learned.steps:
         return np.zeros((0, 2))
-    curve = [(each.step / learned.steps * reference_steps, each.loss) for each in learned.curve]
+    curve = [(evaluation.step / learned.steps * reference_steps, evaluation.loss) for evaluation in learned.curve]
     line = np.array(curve, dtype=np.float64).reshape(-1, 2)
     return line[np.isfinite(line).all(axis=1) & (line[:, 1] > 0)]
 
@@ -413,8 +413,8 @@ def loss_range(rows: Iterable[Row]) -> tuple[float, float] | None:
     """The least and the largest validation loss of the rows' mean curves, an axis that they share; None without any.
     What climbs above where the references began is cut there."""
     means = [(side.kind, side.mean[:, 1]) for row in rows for side in learning_curves(row)]
-    starts = [each[0] for kind, each in means if kind == "reference"]
-    return (float(min(each.min() for _, each in means)), float(1.05 * max(starts))) if starts else None
+    starts = [mean[0] for kind, mean in means if kind == "reference"]
+    return (float(min(mean.min() for _, mean in means)), float(1.05 * max(starts))) if starts else None
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) 
     known = [(row, value) for row, value in known if 0 < value.number < math.inf]
     if not known:
         return None
-    known.sort(key=lambda each: (each[1].number, each[0].stack))
+    known.sort(key=lambda pair: (pair[1].number, pair[0].stack))
     places = [1.0]
     for _, value in known:
         interval = value.speedup

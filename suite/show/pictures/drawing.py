@@ -162,7 +162,7 @@ class MarkGroup:
 
     def svg(self) -> str:
         title = f"<title>{in_html(self.says)}</title>" if self.says else ""
-        drawn = f"<g>{title}{''.join(each.svg() for each in self.marks)}</g>"
+        drawn = f"<g>{title}{''.join(mark.svg() for mark in self.marks)}</g>"
         if not self.target:
             return drawn
         return f'<a href="#{in_html(self.target)}" aria-label="{in_html(self.says)}">{drawn}</a>'
@@ -188,8 +188,8 @@ Mark = Line | Dot | Words | MarkGroup | Shared
 def definitions(shared: Iterable[Shared]) -> str:
     """An element of a page that shows nothing, and has what its drawings share."""
     groups = "".join(
-        f'<g class="chart" id="{in_html(each.anchor)}">{"".join(mark.svg() for mark in each.marks)}</g>'
-        for each in shared
+        f'<g class="chart" id="{in_html(group.anchor)}">{"".join(mark.svg() for mark in group.marks)}</g>'
+        for group in shared
     )
     return f'<svg class="chart shared" aria-hidden="true"><defs>{groups}</defs></svg>' if groups else ""
 
@@ -210,7 +210,7 @@ class Drawing:
         role = "group" if links else "img"  # an image's links could not be reached by a screen reader
         return (
             f'<svg class="chart {self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="{role}" '
-            f'aria-label="{in_html(self.label)}">{"".join(each.svg() for each in self.marks)}</svg>'
+            f'aria-label="{in_html(self.label)}">{"".join(mark.svg() for mark in self.marks)}</svg>'
         )
 
     def file(self) -> str:
@@ -220,7 +220,7 @@ class Drawing:
             f'width="{self.width:g}" height="{self.height:g}" role="img" aria-label="{in_html(self.label)}">'
             f"<style>{colours_css('svg')}{charts_css()}</style>"
             f'<rect width="100%" height="100%" style="fill: var(--page)"/>'
-            f"{''.join(each.svg() for each in _standing_alone(self.marks))}</svg>\n"
+            f"{''.join(mark.svg() for mark in _standing_alone(self.marks))}</svg>\n"
         )
 
 
@@ -240,11 +240,11 @@ def in_columns(panels: Sequence[Drawing], columns: int, title: str = "", gap: fl
     y, width = 34.0 if title else 0.0, 0.0
     for row in rows:
         x = 0.0
-        for each in row:
-            marks += [mark.moved(x, y) for mark in each.marks]
-            x += each.width + gap
+        for panel in row:
+            marks += [mark.moved(x, y) for mark in panel.marks]
+            x += panel.width + gap
         width = max(width, x - gap)
-        y += max(each.height for each in row) + gap
+        y += max(panel.height for panel in row) + gap
     return Drawing(width, y - gap, marks, "; ".join(panel.label for panel in panels))
 
 

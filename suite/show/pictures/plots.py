@@ -25,12 +25,12 @@ def figure(row: Row) -> Drawing:
     Raises ValueError when there is none to draw.
     """
     drawn = [curves(row, width=WIDTH, height=HEIGHT), _ratios(row), cost_and_quality(row, width=WIDTH, height=HEIGHT)]
-    panels = [each for each in drawn if each]
+    panels = [panel for panel in drawn if panel]
     if row.failed or not panels:
         raise ValueError(f"nothing of {row.stack} was learned or timed, so there is nothing to draw")
     at = row.conditions
     shown = [COLUMNS[0], *(column for column in COLUMNS if column.name == "step_time")]
-    headline = ", ".join(f"{each.heading} {text(row.value(each.name), each.direction)}" for each in shown)
+    headline = ", ".join(f"{column.heading} {text(row.value(column.name), column.direction)}" for column in shown)
     where = f"{row.stack} on {at.baseline} {at.size} ({at.recipe}), {evidence_text(row)}, {row.machine.name}"
     whole = in_columns(panels, len(panels), where)
     legend: list[Mark] = []
@@ -58,9 +58,9 @@ def _ratios(row: Row) -> Drawing | None:
     if step and bounded(step):
         corners = [(frame.left, step.high), (frame.right, step.high), (frame.right, step.low), (frame.left, step.low)]
         drawn.append(Line("band technique", [(x, frame.py(ratio)) for x, ratio in corners], closed=True))
-    for timing, each in enumerate(row.known.timed):
-        ends = [*each.progress[1:], 1.0]
-        for low, high, logs in zip(each.progress, ends, each.window_log_ratios, strict=True):
+    for timing, record in enumerate(row.known.timed):
+        ends = [*record.progress[1:], 1.0]
+        for low, high, logs in zip(record.progress, ends, record.window_log_ratios, strict=True):
             places = low + (high - low) * (np.arange(len(logs)) + 0.5) / len(logs)
             kind = f"dot {SHADES[timing % len(SHADES)]}"
             drawn += [
@@ -98,7 +98,7 @@ every technique on it, learning curves."""
 def of_boards(report: Report, plot: str) -> Drawing:
     """One of :data:`PLOTS` of every board, two beside each other. Raises ValueError where there is nothing to draw."""
     drawn = [(board.title, PLOTS[plot](board)) for board in boards(report.rows)]
-    panels: Sequence[Drawing] = [_titled(title, each) for title, each in drawn if each]
+    panels: Sequence[Drawing] = [_titled(title, panel) for title, panel in drawn if panel]
     if not panels:
         raise ValueError(f"none of these rows has what the plot {plot} shows ({HEADLINE.title}, curves, costs)")
     return in_columns(panels, 1 if plot == "curves" or len(panels) == 1 else 2)

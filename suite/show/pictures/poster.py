@@ -56,7 +56,7 @@ def render(report: Report) -> str:
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
     sized = _sized(whole, report)
-    costs = [] if sized else [each for each in matrix.COSTS if any(entry.cost(each.name) for entry in whole.entries)]
+    costs = [] if sized else [cost for cost in matrix.COSTS if any(entry.cost(cost.name) for entry in whole.entries)]
     names = max(NAME, 24 + max(_name_width(entry) for entry in whole.entries))
     sizes = [cell.label for cell in next(iter(sized.values()), [])]
     ends = [names + SIZED * (at + 1) for at in range(len(sizes))]
@@ -97,8 +97,8 @@ def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
     """What each stack takes at the papers' own sizes, without the budget, which the intervals show; empty where nothing
     was counted or modelled there."""
     known = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
-    cells = {each.stack: answer.cells(known.get(each.stack, answer.NOTHING), (), (), known)[:-1]
-             for each in whole.entries}  # fmt: skip
+    cells = {entry.stack: answer.cells(known.get(entry.stack, answer.NOTHING), (), (), known)[:-1]
+             for entry in whole.entries}  # fmt: skip
     return cells if any(cells.values()) else {}
 
 

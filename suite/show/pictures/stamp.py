@@ -36,7 +36,7 @@ def check(path: Path, new: bytes) -> None:
         if OURS.get(path.suffix, b"leantrain") not in content:
             raise ValueError(f"{path} is something else than a board; {way_out}")
         return
-    old, about = (json.loads(each.group(1)) for each in (ours, now) if each)
+    old, about = (json.loads(match.group(1)) for match in (ours, now) if match)
     if any(old.get(key) != about[key] for key in ("results", "chosen")) or old.get("records", 0) > about["records"]:
         raise ValueError(f"{path} is a board of {_words(old)}, and this one is of {_words(about)}; {way_out}")
 

@@ -37,7 +37,7 @@ PAPER = {"#000000": "currentColor", "#ffffff": "var(--page)"}  # what matplotlib
 # kept beside the tables ----------------------------------------------------------------------------------------------
 
 
-def kept(study: Study, records: Path) -> bytes:
+def stored_plot(study: Study, records: Path) -> bytes:
     """The plot that the results folder keeps of these tables; empty where it has none, or one of others."""
     try:
         svg = read_plain(_path(study, records))
@@ -133,8 +133,8 @@ def inline(svg: bytes, anchor: str, label: str) -> str:
     """An SVG file as an element of a page. Raises ValueError where it has more than a plain drawing, or refers to
     anything outside of it."""
     root = _plain(svg)
-    for each in root.iter():
-        each.attrib = {name: _ours(name, value, anchor) for name, value in each.attrib.items()}
+    for node in root.iter():
+        node.attrib = {name: _ours(name, value, anchor) for name, value in node.attrib.items()}
     width = float(root.attrib["viewBox"].split()[2])
     root.attrib = {
         "class": "study", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"], "width": f"{width}pt",
@@ -186,7 +186,7 @@ def _ours(name: str, value: str, anchor: str) -> str:
 def main(records: Path) -> None:
     studies, _ = read_studies(records)
     for study in studies:
-        if not kept(study, records) and (path := keep(study, records)):
+        if not stored_plot(study, records) and (path := keep(study, records)):
             print(path)
 
 

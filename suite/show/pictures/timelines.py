@@ -29,18 +29,18 @@ def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure
     if not chosen:
         raise ValueError("there is no series to draw")
     drawing = Figure(figsize=(9, 2.6 * len(chosen)), layout="constrained")  # no pyplot: no window, no global state
-    for axes, each in zip(drawing.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
-        for machine in dict.fromkeys(point.machine for point in each.points):
-            places = [place for place, point in enumerate(each.points) if point.machine == machine]
-            axes.plot(places, np.exp(each.values[places]), ".", label=machine.replace("$", r"\$"))
-        cuts = [0, *(step.at for step in of[id(each)]), len(each.points)]
+    for axes, series in zip(drawing.subplots(len(chosen), squeeze=False)[:, 0], chosen, strict=True):
+        for machine in dict.fromkeys(point.machine for point in series.points):
+            places = [place for place, point in enumerate(series.points) if point.machine == machine]
+            axes.plot(places, np.exp(series.values[places]), ".", label=machine.replace("$", r"\$"))
+        cuts = [0, *(step.at for step in of[id(series)]), len(series.points)]
         for low, high in pairwise(cuts):
-            axes.hlines(math.exp(np.median(each.values[low:high])), low - 0.5, high - 0.5, color="0.3")
-        for step in of[id(each)]:
+            axes.hlines(math.exp(np.median(series.values[low:high])), low - 0.5, high - 0.5, color="0.3")
+        for step in of[id(series)]:
             axes.axvline(step.at - 0.5, color="C3")
             axes.axvspan(step.low - 0.5, step.high - 0.5, color="C3", alpha=0.15, linewidth=0)
         axes.axhline(1.0, color="0.6", linestyle=":")
-        axes.set_title(each.name.replace("$", r"\$"), fontsize="small", loc="left")
+        axes.set_title(series.name.replace("$", r"\$"), fontsize="small", loc="left")
         axes.set(ylabel="ratio to reference", xlabel="replicate, oldest first")
         axes.legend(frameon=False, fontsize="x-small")
     return drawing
