@@ -105,19 +105,19 @@ class Slot:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor: Tensor | None = tensor
-        self.kept: Tensor | None = None
+        self.holder: Tensor | None = None
         self.stored: StoredTensor | None = None
 
     def keep(self) -> None:
         """Hands the tensor to autograd's saved-tensor hooks, as of what a forward pass leaves behind."""
-        if self.tensor is not None and self.kept is None:
+        if self.tensor is not None and self.holder is None:
             with torch.enable_grad():
-                self.kept = _Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
+                self.holder = _Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
             self.tensor = None
 
     def get(self) -> Tensor:
-        if self.kept is not None:
-            (saved,) = self.kept.grad_fn.saved_tensors  # type: ignore[union-attr]
+        if self.holder is not None:
+            (saved,) = self.holder.grad_fn.saved_tensors  # type: ignore[union-attr]
             return saved
         if self.tensor is None:
             assert self.stored is not None
@@ -126,14 +126,14 @@ class Slot:
 
     def offload(self, tier: Tier) -> None:
         self.stored = tier.store(self.get())
-        self.tensor = self.kept = None
+        self.tensor = self.holder = None
 
     def wait(self) -> None:
         if self.stored is not None:
             self.stored.wait()
 
     def prefetch(self) -> None:
-        if self.tensor is None and self.kept is None and self.stored is not None:
+        if self.tensor is None and self.holder is None and self.stored is not None:
             self.stored.fetch()
 
 

@@ -85,18 +85,18 @@ def clocked(
     bare: list[float] = []
     device = next(stacks[0][0].parameters()).device
     for repetition in range(passes + 1):
-        again, kept = (_Clock(device) for _ in range(2))
+        again, saving = (_Clock(device) for _ in range(2))
         _pass(stacks, loss_of, again.around, every_input)
-        kept.restart()
+        saving.restart()
         loss_of().backward()
-        pass_s = kept.restart()
-        _pass(stacks, loss_of, kept.around, plain)
-        kept.ended()
+        pass_s = saving.restart()
+        _pass(stacks, loss_of, saving.around, plain)
+        saving.ended()
         if repetition:
             bare.append(pass_s)
-            for key, at in (again.seconds | kept.seconds).items():
+            for key, at in (again.seconds | saving.seconds).items():
                 samples[key].append(at / pass_s)
-            for number, at in kept.turns.items():
+            for number, at in saving.turns.items():
                 turns[number].append(at / pass_s)
     pass_s = statistics.median(bare)
     seconds = {key: statistics.median(at) * pass_s for key, at in samples.items()}
@@ -162,10 +162,10 @@ class _NamedHigh(LiveBytes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: tuple[Any, list[int]] | None = None
+        self.maker: tuple[Any, list[int]] | None = None
 
     def mark(self) -> int:
-        self.made = None
+        self.maker = None
         return super().mark()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -173,14 +173,14 @@ class _NamedHigh(LiveBytes):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if self.high_bytes > high_bytes:
             results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-            self.made = func, list(max(results, key=Tensor.numel).shape)
+            self.maker = func, list(max(results, key=Tensor.numel).shape)
         return out
 
     def where(self, place: str) -> str:
         """The place in words, with what made the highest there."""
-        if self.made is None:
+        if self.maker is None:
             return place
-        operator, shape = self.made
+        operator, shape = self.maker
         return f"{place}, where {str(operator.overloadpacket).removeprefix('aten.')} makes {shape}"
 
 

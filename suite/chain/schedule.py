@@ -138,16 +138,16 @@ def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
     A block's graph goes on holding its input. Moves may name an activation that nothing needs; they are left out.
     """
     listed = list(ops)
-    kept: list[Op] = []
+    reversed_ops: list[Op] = []
     needed: set[int] = set()  # activations that a later operation reads
     graphs: set[int] = set()  # blocks whose graphs one does
     for op in reversed(listed):
         dropped = []
         if op.kind in ("run", "save"):
-            made, read = op.block + 1, op.block
-            if made not in needed:
-                dropped.append(Op("drop", made))
-            needed.discard(made)
+            written, read = op.block + 1, op.block
+            if written not in needed:
+                dropped.append(Op("drop", written))
+            needed.discard(written)
             if read not in needed:
                 dropped.append(Op("drop", read))
             needed.add(read)
@@ -156,8 +156,8 @@ def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
             graphs.add(op.block)
         elif op.kind in MOVES and op.item is None and op.block not in needed | graphs:
             continue
-        kept += [*dropped, op]
-    return Schedule(depth, tuple(reversed(kept)))
+        reversed_ops += [*dropped, op]
+    return Schedule(depth, tuple(reversed(reversed_ops)))
 
 
 def plain(depth: int) -> Schedule:

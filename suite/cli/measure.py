@@ -218,7 +218,7 @@ def run(
     if as_json:
         print(json.dumps([json.loads(piece.model_dump_json()) for piece in measured.added]))
     else:
-        if measured.left and not measured.made:
+        if measured.left and not measured.tally:
             out.print(escape(measured.sentence))
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
@@ -572,7 +572,7 @@ def leave(measured: Measured, failed: bool = False) -> None:
         raise typer.Exit(int(Exit.RUN_FAILED))
     if measured.busy:
         raise typer.Exit(int(Exit.UNFIT))
-    if measured.left and not measured.made:
+    if measured.left and not measured.tally:
         raise typer.Exit(int(Exit.INCONCLUSIVE))
 
 

@@ -305,13 +305,13 @@ class RateGrid(Strict):
 
     @model_validator(mode="after")
     def _is_fair(self) -> RateGrid:
-        labels = [self.reference, *(each.label for each in self.contender)]
+        labels = [self.reference, *(contender.label for contender in self.contender)]
         if len(set(labels)) != len(labels):
             raise ValueError(f"two have one label: {', '.join(labels)}")
-        for each in self.contender:
-            if len(each.stacks) != len(self.rates):
+        for side in self.contender:
+            if len(side.stacks) != len(self.rates):
                 raise ValueError(
-                    f"{each.label} has {len(each.stacks)} rates and {self.reference} {len(self.rates)}: give every "
+                    f"{side.label} has {len(side.stacks)} rates and {self.reference} {len(self.rates)}: give every "
                     "side as many, or the comparison is one of how well rates were chosen"
                 )
         return self
@@ -395,7 +395,7 @@ class Card(Strict):
         """What it sells, by which it is grouped: what the claims promise less of, else robustness."""
         promised = [claim.metric for claim in self.claim if _promises_less(claim)]
         for good, names in GOODS.items():
-            if not self.sells and any(each.startswith(names) for each in promised):
+            if not self.sells and any(metric.startswith(names) for metric in promised):
                 return good
         return self.sells or "robustness"
 

@@ -141,5 +141,5 @@ def activity_probes(stack: str) -> tuple[str, ...]:
     names = Spelling(stack).names
     if len(names) != 1 or names[0] not in entries:
         return ()
-    probes = (each.needs.active.removeprefix("probe.") for each in entries[names[0]].card.claim if each.needs.active)
-    return tuple(dict.fromkeys(each if each.startswith(f"{names[0]}.") else f"{names[0]}.{each}" for each in probes))
+    probes = (claim.needs.active.removeprefix("probe.") for claim in entries[names[0]].card.claim if claim.needs.active)
+    return tuple(dict.fromkeys(name if name.startswith(f"{names[0]}.") else f"{names[0]}.{name}" for name in probes))

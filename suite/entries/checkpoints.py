@@ -48,17 +48,17 @@ def weight_files(folder: str | Path) -> list[Path]:
             shards = sorted(set(json.loads((path / INDEX).read_text("utf-8"))["weight_map"].values()))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise ValueError(f"--model {folder}: cannot read {INDEX}: {AGAIN}") from None
-        if foreign := [each for each in shards if not isinstance(each, str) or Path(each).name != each]:
+        if foreign := [shard for shard in shards if not isinstance(shard, str) or Path(shard).name != shard]:
             raise ValueError(
                 f"--model {folder}: {INDEX} names {printable(str(foreign[0]))}, which is no file beside it"
             )
-        if missing := [each for each in shards if not (path / each).is_file()]:
+        if missing := [shard for shard in shards if not (path / shard).is_file()]:
             raise ValueError(
                 f"--model {folder}: {len(missing)} of {len(shards)} weight files are missing, {printable(missing[0])} "
                 f"for one: {AGAIN}"
             )
-        return [path / each for each in shards]
-    if begun := [each.name for each in path.glob("*.safetensors*")]:
+        return [path / shard for shard in shards]
+    if begun := [file.name for file in path.glob("*.safetensors*")]:
         raise ValueError(f"--model {folder}: {printable(begun[0])} is there, but neither {SINGLE} nor {INDEX}: {AGAIN}")
     if unsafe := [name for name in UNSAFE if (path / name).exists()]:
         raise ValueError(
@@ -85,9 +85,9 @@ def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
         whole = 0 < length <= min(size - 8, HEADER_LIMIT_BYTES)
         try:
             header = json.loads(opened.read(length)) if whole else {}
-            tensors = {name: each for name, each in header.items() if name != "__metadata__"}
-            ends = [each["data_offsets"][1] for each in tensors.values()]
-            shapes = {name: tuple(map(int, each["shape"])) for name, each in tensors.items()}
+            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            ends = [entry["data_offsets"][1] for entry in tensors.values()]
+            shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
         except (ValueError, LookupError, TypeError, AttributeError):
             whole = False
     if not whole or not tensors or size != 8 + length + max(ends):
@@ -105,7 +105,7 @@ def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
     fitting: dict[str, str] = {}
     own = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in own.items():
-        theirs = next((by_name[each] for each in _spellings(name) if each in by_name), None)
+        theirs = next((by_name[spelling] for spelling in _spellings(name) if spelling in by_name), None)
         if theirs is not None and saved[theirs].shape == tuple(parameter.shape):
             fitting[name] = theirs
     present = {id(own[name]) for name in fitting}
@@ -158,7 +158,7 @@ def check(folder: str | Path, model: nn.Module) -> None:
         return
     fitting, own = fitted(folder, model), dict(model.named_parameters(remove_duplicate=False))
     present = {id(own[name]) for name in fitting}
-    if fresh := [name for name, each in model.named_parameters() if id(each) not in present]:
+    if fresh := [name for name, parameter in model.named_parameters() if id(parameter) not in present]:
         warnings.warn(f"{len(fresh)} parameters are not in {folder} and begin afresh: {_listed(fresh)}", stacklevel=2)
 
 

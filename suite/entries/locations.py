@@ -85,11 +85,11 @@ def check_data(location: str, of_images: bool) -> None:
         return
     if not path.is_file() and not path.is_dir():
         raise Outside(f"--data {location}: it is a pipe or a device; give a file or a folder")
-    for each in sorted(path.rglob("*")) if path.is_dir() else ():
-        if not each.is_file() and not each.is_dir():
-            raise Outside(f"--data {location}: {printable(each.name)} is no regular file; take it away")
-        if not _inside(each, path):
-            raise Outside(f"--data {location}: {printable(each.name)} is a link to a file elsewhere; copy that here")
+    for entry in sorted(path.rglob("*")) if path.is_dir() else ():
+        if not entry.is_file() and not entry.is_dir():
+            raise Outside(f"--data {location}: {printable(entry.name)} is no regular file; take it away")
+        if not _inside(entry, path):
+            raise Outside(f"--data {location}: {printable(entry.name)} is a link to a file elsewhere; copy that here")
     kind, files = _read_by(path)
     folder = path if path.is_dir() else path.parent
     if kind == SAVED:
@@ -119,8 +119,8 @@ def _read_by(path: Path) -> tuple[str, list[Path]]:
     if path.is_file():
         kinds = (kind for kind, suffixes in KINDS.items() if path.suffix.lower() in suffixes)
         return next(kinds, ""), [path]
-    seen = [each for each in sorted(path.rglob("*")) if each.is_file()]
-    files = [each for each in seen if not any(part[0] == "." for part in each.relative_to(path).parts)]
+    seen = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    files = [file for file in seen if not any(part[0] == "." for part in file.relative_to(path).parts)]
     if any((path / name) in files for name in (STATE, SPLITS)):
         return SAVED, []
     for kind, suffixes in KINDS.items():
@@ -278,7 +278,7 @@ def _columns_of_images(schema: Any) -> list[str]:
     return [
         field.name for field in schema
         if field.name in images
-        or (pa.types.is_struct(field.type) and {each.name for each in field.type} <= {"path", "bytes"})
+        or (pa.types.is_struct(field.type) and {member.name for member in field.type} <= {"path", "bytes"})
     ]  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
         if name not in columns:
             continue
         if pa.types.is_struct(column.type):
-            members = {each.name for each in column.type}
+            members = {member.name for member in column.type}
             paths = column.field("path").to_pylist() if "path" in members else [None] * len(column)
             content = column.field("bytes") if "bytes" in members else None
             is_content = content is not None and (
@@ -301,7 +301,7 @@ def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
         elif not (
             pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_list(column.type)
         ):
-            yield from ((each, None) for each in column.to_pylist())
+            yield from ((value, None) for value in column.to_pylist())
 
 
 def _of_hub(match: re.Match[str]) -> Iterator[Named]:
@@ -346,9 +346,9 @@ def check_configuration(folder: str) -> None:
     What is not there, or is no configuration, is for the reader to say.
     """
     path = Path(folder).expanduser()
-    for each in path.iterdir() if path.is_dir() else ():
-        if not each.is_file() and not each.is_dir():
-            raise Outside(f"--model {folder}: {printable(each.name)} is no regular file; take it away")
+    for entry in path.iterdir() if path.is_dir() else ():
+        if not entry.is_file() and not entry.is_dir():
+            raise Outside(f"--model {folder}: {printable(entry.name)} is no regular file; take it away")
     try:
         content = json.loads(read_plain_text(path / "config.json"))
     except (OSError, ValueError, RecursionError):
@@ -363,11 +363,11 @@ def check_configuration(folder: str) -> None:
 def _implementations(content: Any) -> Iterator[tuple[str, Any]]:
     """The implementations that are not PyTorch's own, however deep."""
     if isinstance(content, list):
-        for each in content:
-            yield from _implementations(each)
+        for item in content:
+            yield from _implementations(item)
     for name, value in content.items() if isinstance(content, dict) else ():
         if re.search(r"implementation(_internal)?$", name):
             chosen = value.values() if isinstance(value, dict) else [value]
-            yield from ((name, each) for each in chosen if each is not None and each not in IMPLEMENTATIONS)
+            yield from ((name, choice) for choice in chosen if choice is not None and choice not in IMPLEMENTATIONS)
         else:
             yield from _implementations(value)

@@ -31,7 +31,7 @@ def packages_of(entry: Entry) -> list[str]:
     """The packages that can do what the technique does, installed or not."""
     hint = get_type_hints(entry.technique).get(IMPLEMENTATION)
     by_field = [name for name in get_args(hint) if name != OWN]
-    return [*by_field, *(each for each in _beside(entry) if each not in by_field)]
+    return [*by_field, *(package for package in _beside(entry) if package not in by_field)]
 
 
 def is_installed(package: str) -> bool:
@@ -63,7 +63,7 @@ def built(stack: str) -> Stack:
 def _of_package(entry: Entry, settings: Mapping[str, str]) -> Technique | None:
     """The technique by the package that its settings name; None where its own field says so, or none is named."""
     package = settings.get(IMPLEMENTATION, OWN)
-    has_field = any(each.name == IMPLEMENTATION for each in fields(entry.technique))
+    has_field = any(field.name == IMPLEMENTATION for field in fields(entry.technique))
     beside = _beside(entry)
     if package not in beside:
         if has_field:

@@ -85,15 +85,15 @@ def _of_a_user(setting: Setting, baseline: Baseline, folder: str) -> Path:
 
 
 def _kept(
-    baseline: Baseline, setting: Setting, content: Mapping[str, Any], made: Callable[[], Mapping[str, Tensor]]
+    baseline: Baseline, setting: Setting, content: Mapping[str, Any], make: Callable[[], Mapping[str, Tensor]]
 ) -> Path:
-    """The file of what ``content`` decides; ``made`` gives the weights where it is not there yet."""
+    """The file of what ``content`` decides; ``make`` gives the weights where it is not there yet."""
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
     path = cache_folder() / "checkpoints" / f"{baseline.id}-{setting.size}-{key}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
-            weights = made()
+            weights = make()
             with replacing(path) as partial:
                 torch.save({name: tensor.cpu() for name, tensor in weights.items()}, partial)
     return path

@@ -25,7 +25,7 @@ Name = TypeVar("Name", bound=str)
 
 def chosen(kind: str, value: str, among: tuple[Name, ...]) -> Name:
     """``value`` if it is one of ``among``. Raises UnknownId with the nearest names."""
-    return lookup(kind, value, {each: each for each in among})
+    return lookup(kind, value, {name: name for name in among})
 
 
 def setting_of(

@@ -125,7 +125,7 @@ class Reach:
 
     def leaves_out(self, module: str) -> bool:
         """Whether a module is outside."""
-        return any(module == each or module.startswith(f"{each}.") for each in self.outside)
+        return any(module == package or module.startswith(f"{package}.") for package in self.outside)
 
 
 @cache
@@ -154,7 +154,7 @@ def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
     for name, places, elsewhere in standing:
         inside = [place for place in places if not reach.leaves_out(place[0])]
         needed |= set(inside)
-        meant |= {f"{name}={each}" for each in (*map(_text_hash, inside), *elsewhere)}
+        meant |= {f"{name}={meaning}" for meaning in (*map(_text_hash, inside), *elsewhere)}
     return _sha256("\0".join([statement.text, *sorted(meant)])), frozenset(needed)
 
 
@@ -197,7 +197,7 @@ def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
         done |= {(name, number) for number, statement in enumerate(source.statements) if statement.effect}
         used = {chain[0] for statement in source.statements for chain in statement.uses}
         unused = [bound for binding, every in source.bindings.items() if binding not in used for bound in every]
-        waiting += [*_parents(name), *(each for each in unused if isinstance(each, str))]
+        waiting += [*_parents(name), *(bound for bound in unused if isinstance(bound, str))]
     return frozenset(done)
 
 
@@ -254,7 +254,7 @@ def _file(name: str) -> Path | None:
     if package is None or package.is_file():
         return None if rest else package
     path = package.joinpath(*rest)
-    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 @cache

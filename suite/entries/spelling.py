@@ -36,7 +36,9 @@ def configured(cls: type[Technique], name: str, settings: Mapping[str, str]) -> 
     values = {}
     for key, text in settings.items():
         if key not in known:
-            has = ", ".join(f"{each.name}={'' if each.default is MISSING else each.default}" for each in known.values())
+            has = ", ".join(
+                f"{field.name}={'' if field.default is MISSING else field.default}" for field in known.values()
+            )
             raise StackError(f"{name} has no hyper-parameter {key!r}; it has: {has or 'none'}")
         try:
             values[key] = _parsed(hints[key], text)

@@ -21,13 +21,13 @@ from suite.record.job import Job, Spelling, StackError
 def built(stack: str) -> Stack:
     """The stack as :func:`suite.entries.packages.built` makes it. Raises UnknownId, and StackError also for techniques
     that exclude one another."""
-    made = packages.built(stack)
-    planners = [name for name, each in made.techniques.items() if isinstance(each, Solver) and not each.is_reference]
+    whole = packages.built(stack)
+    planners = [name for name, part in whole.techniques.items() if isinstance(part, Solver) and not part.is_reference]
     if len(planners) > 1:
         raise StackError(
             f"{' and '.join(planners)} cannot be stacked: each plans how the same blocks run; keep one of them"
         )
-    return made
+    return whole
 
 
 def run_of(job: Job, **options: Any) -> Run:

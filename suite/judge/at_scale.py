@@ -23,9 +23,9 @@ class CountsAtScale:
     def __bool__(self) -> bool:
         return any(self.counts.beside().values())
 
-    def has_changed(self, each: Beside) -> bool:
+    def has_changed(self, beside: Beside) -> bool:
         """Whether older code than the installed one was counted, on either side."""
-        return any((side.place, side.stack) in self.changed for side in (each.reference, each.stack))
+        return any((side.place, side.stack) in self.changed for side in (beside.reference, beside.stack))
 
 
 def counts_at_scale(

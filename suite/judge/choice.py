@@ -100,7 +100,7 @@ class Member:
     @property
     def to_quality(self) -> float:
         """ln of the time to the same quality; what is not known of it changes nothing."""
-        return sum(each.log for each in (self.time, self.quality) if each)
+        return sum(estimate.log for estimate in (self.time, self.quality) if estimate)
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -123,11 +123,11 @@ def useful(members: Iterable[Member]) -> tuple[list[Member], dict[str, str]]:
         else:
             gaining.append(member)
     chosen = []
-    for each in gaining:
-        if better := next((other for other in gaining if _dominates(other, each)), None):
-            left_out[each.id] = f"{better.id}, of its category, is as good in time, bytes and quality, by the records"
+    for member in gaining:
+        if better := next((other for other in gaining if _dominates(other, member)), None):
+            left_out[member.id] = f"{better.id}, of its category, is as good in time, bytes and quality, by the records"
         else:
-            chosen.append(each)
+            chosen.append(member)
     return chosen, left_out
 
 
@@ -147,10 +147,10 @@ def shortlist(goal: Goal, members: Sequence[Member], most: int) -> list[Member]:
         for of in dict.fromkeys((goal, "memory", "time"))
     ]
     chosen: dict[str, Member] = {}
-    for each in (each for turn in zip(*orders) for each in turn):
-        of_category = sum(other.category == each.category for other in chosen.values())
-        if len(chosen) < most and (each.id in chosen or of_category < A_CATEGORY):
-            chosen[each.id] = each
+    for member in (pick for turn in zip(*orders) for pick in turn):
+        of_category = sum(other.category == member.category for other in chosen.values())
+        if len(chosen) < most and (member.id in chosen or of_category < A_CATEGORY):
+            chosen[member.id] = member
     return list(chosen.values())
 
 
@@ -209,9 +209,9 @@ def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -
     """
 
     def key(chosen: Combination) -> tuple[object, ...]:
-        peak = sum(each.peak.log for each in chosen if each.peak)
-        time = together(each.time or SAME for each in chosen)
-        quality = together(each.quality or SAME for each in chosen)
+        peak = sum(member.peak.log for member in chosen if member.peak)
+        time = together(member.time or SAME for member in chosen)
+        quality = together(member.quality or SAME for member in chosen)
         lacking = max(0.0, peak - log_room)
         return (lacking > 0, lacking, *score(goal, time, quality, peak), len(chosen))
 
@@ -281,7 +281,7 @@ def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Can
 def _of_all(estimates: Iterable[Estimate | None]) -> Estimate | None:
     """What is expected of members together; None where nothing is known of one."""
     known = list(estimates)
-    return together(each for each in known if each) if all(known) else None
+    return together(estimate for estimate in known if estimate) if all(known) else None
 
 
 @dataclass(frozen=True)
@@ -295,13 +295,13 @@ class Ranking:
     @property
     def least_bytes(self) -> int:
         """The smallest peak of all; 0 where nothing was counted."""
-        return min((each.cost.peak_bytes for each in (*self.fitting, *self.too_large)), default=0)
+        return min((option.cost.peak_bytes for option in (*self.fitting, *self.too_large)), default=0)
 
 
 def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_bytes: float) -> Ranking:
     """The candidates by what the goal orders by; what cannot fit is never run."""
     known = list(candidates)
-    counts = [each for each in known if not each.cost.why_not]
+    counts = [option for option in known if not option.cost.why_not]
     return Ranking(
         tuple(sorted(
             (counted for counted in counts if counted.cost.peak_bytes <= memory_bytes),
@@ -311,7 +311,7 @@ def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_
             (counted for counted in counts if counted.cost.peak_bytes > memory_bytes),
             key=lambda counted: counted.cost.peak_bytes,
         )),
-        tuple(each.cost for each in known if each.cost.why_not),
+        tuple(option.cost for option in known if option.cost.why_not),
     )  # fmt: skip
 
 
@@ -353,7 +353,7 @@ def halved(goal: Goal, trials: Iterable[Trial], keep: int) -> list[str]:
     """The ``keep`` best of those that ended well, the best first: a rung of successive halving (Jamieson & Talwalkar
     2016)."""
     well = [trial for trial in trials if not trial.failure]
-    return [each.stack for each in sorted(well, key=lambda each: (each.score(goal), each.stack))][:keep]
+    return [trial.stack for trial in sorted(well, key=lambda trial: (trial.score(goal), trial.stack))][:keep]
 
 
 def rungs(finalists: int) -> list[int]:
@@ -376,4 +376,4 @@ def paired(best: Mapping[int, float], other: Mapping[int, float], source: str) -
     shared = sorted(best.keys() & other.keys())
     if not shared:
         return None
-    return Estimate.of(replicate_interval([best[each] - other[each] for each in shared]), source)
+    return Estimate.of(replicate_interval([best[replicate] - other[replicate] for replicate in shared]), source)

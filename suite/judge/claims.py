@@ -373,12 +373,12 @@ def is_exact(claim: Claim) -> bool:
 
 def observed(claim: Claim, row: Row) -> Observation:
     """Observe the claim's metric in a row."""
-    seeds = len(row.seeds) + len([each for each in row.failures if each.kind == "learned"])
+    seeds = len(row.seeds) + len([failure for failure in row.failures if failure.kind == "learned"])
     failed = f"{seeds - len(row.seeds)} of {seeds} seeds failed" if row.seeds and seeds > len(row.seeds) else ""
     needed = _kinds_behind(claim, row)
-    changed = [each for each in row.unverified if each in needed]
+    changed = [kind for kind in row.unverified if kind in needed]
     old = f"unverified: the code changed since it was {' and '.join(changed)}" if changed else of_version(row)
-    ended = [(each.kind, each.status, each.stack) for each in row.failures]
+    ended = [(failure.kind, failure.status, failure.stack) for failure in row.failures]
     diverged = ended.count(("learned", "diverged", row.stack))
     if diverged and _about_quality(claim):
         seen = Observation(missed=f"diverged in {diverged} of {seeds} seeds", certain=diverged > 1)
@@ -460,7 +460,10 @@ def _kinds_behind(claim: Claim, row: Row) -> tuple[str, ...]:
 def _failure(claim: Claim, row: Row) -> str:
     """How what the claim's metric is read from failed; "" where it did not."""
     needed = _kinds_behind(claim, row)
-    return next((f"{each.stack}: {each.status}: {each.reason}" for each in row.failures if each.kind in needed), "")
+    return next(
+        (f"{failure.stack}: {failure.status}: {failure.reason}" for failure in row.failures if failure.kind in needed),
+        "",
+    )
 
 
 # over the catalogue -------------------------------------------------------------------------------------------------
@@ -478,7 +481,7 @@ def chosen(id: str | None) -> list[Card]:
     card = lookup("technique", name, entries).card
     if not dot:
         return [card]
-    one = lookup(f"claim of {name}", claim, {each.id: each for each in card.judged})
+    one = lookup(f"claim of {name}", claim, {predicate.id: predicate for predicate in card.judged})
     return [card.model_copy(update={"claim": (one,), "properties": ()})]
 
 
@@ -498,13 +501,13 @@ def verdicts(
     for row in rows:
         known.setdefault((row.stack, row.reference), []).append(row)
     chosen = [entry.card for entry in with_cards(catalogue())[0].values()] if cards is None else list(cards)
-    besides, made = at_scale.counts.beside(), list(studies)
+    besides, known_studies = at_scale.counts.beside(), list(studies)
     return [
         judgement
         for card in chosen
         for claim in card.judged
         for judgement in (
-            _by_studies(card, claim, made)
+            _by_studies(card, claim, known_studies)
             if of_study(claim)
             else _of_claim(
                 card, claim, rows_about(card, claim, known), _counted_at_scale(card, claim, at_scale, besides)
@@ -528,7 +531,10 @@ def control_of(claim: Claim) -> str:
 def stacks_of(cards: Iterable[Card]) -> set[str]:
     """The stacks by whose rows claims of the cards are judged."""
     stacks = {
-        stack for card in cards for each in card.judged for stack in (card.id, stack_of(card, each), control_of(each))
+        stack
+        for card in cards
+        for claim in card.judged
+        for stack in (card.id, stack_of(card, claim), control_of(claim))
     }
     return stacks - {""}
 
@@ -536,8 +542,8 @@ def stacks_of(cards: Iterable[Card]) -> set[str]:
 def only_controls(cards: Iterable[Card]) -> set[str]:
     """The stacks that claims compare with and that no card is about: what is known of them is part of those claims."""
     every = list(cards)
-    about = {stack for card in every for each in card.judged for stack in (card.id, stack_of(card, each))}
-    return {control_of(each) for card in every for each in card.judged} - about - {""}
+    about = {stack for card in every for claim in card.judged for stack in (card.id, stack_of(card, claim))}
+    return {control_of(claim) for card in every for claim in card.judged} - about - {""}
 
 
 def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequence[Row]]) -> Sequence[Row]:
@@ -560,16 +566,16 @@ def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequenc
 
 def _nearest(row: Row, others: Sequence[Row]) -> Row:
     """The row of the same machine, where there is one, of some under equal conditions: curves and counts travel."""
-    return next((each for each in others if each.machine.key == row.machine.key), others[0])
+    return next((other for other in others if other.machine.key == row.machine.key), others[0])
 
 
 def _beside(row: Row, other: Row) -> Row:
     """A row against another of the same reference: the contenders, seed by seed where both ended with equal bits."""
-    theirs = {each.seed: each.contender for each in other.known.learned}
+    theirs = {pair.seed: pair.contender for pair in other.known.learned}
     learned = [
-        LearnedPair(theirs[each.seed], each.contender)
-        for each in row.known.learned
-        if each.seed in theirs and theirs[each.seed].bits == each.contender.bits
+        LearnedPair(theirs[pair.seed], pair.contender)
+        for pair in row.known.learned
+        if pair.seed in theirs and theirs[pair.seed].bits == pair.contender.bits
     ]
     known = Known((other.known.counted[1], row.known.counted[1]), tuple(learned))
     return replace(
@@ -593,14 +599,14 @@ def _counted_at_scale(
         return []
     stack = stack_of(card, claim)
     return [
-        _by_count(card, claim, each, value, at_scale.has_changed(each))
+        _by_count(card, claim, beside, value, at_scale.has_changed(beside))
         for place, every in besides.items()
         if (place.task, unfit(claim, place.recipe, place.size, place.device)) == (card.task, "")
         and place.baseline in (claim.baselines or card.baselines)
-        for each in every
-        if each.stack.stack == stack
-        and (each.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
-        and (value := each.of(claim.metric, claim.absolute)) is not None
+        for beside in every
+        if beside.stack.stack == stack
+        and (beside.stack.reference == card.reference or claim.metric in PER_PARAMETER)  # no ratio to it
+        and (value := beside.of(claim.metric, claim.absolute)) is not None
     ]
 
 
@@ -632,7 +638,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
         near = [row for row in rows if (row.conditions.baseline, row.conditions.task) == (baseline, card.task)]
         fitting = best(row for row in near if not unfit_row(claim, row))
         judgements += [judge_row(card, claim, row) for row in fitting]
-        counted = [each for each in at_scale if each.baseline == baseline]
+        counted = [judgement for judgement in at_scale if judgement.baseline == baseline]
         judgements += counted
         if not fitting and not counted:
             others = sorted({unfit_row(claim, row) for row in near})
@@ -646,14 +652,14 @@ def _by_studies(card: Card, claim: Claim, studies: Sequence[Study]) -> list[Judg
     """The verdicts by the technique's studies on each baseline that the claim is about."""
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
-        made = [
-            each
-            for each in studies
-            if (each.technique, each.baseline) == (card.id, baseline)
-            and not unfit(claim, each.recipe, each.size, each.device)
+        own_studies = [
+            study
+            for study in studies
+            if (study.technique, study.baseline) == (card.id, baseline)
+            and not unfit(claim, study.recipe, study.size, study.device)
         ]
-        judgements += [_by_study(card, claim, each) for each in made]
-        if not made:
+        judgements += [_by_study(card, claim, study) for study in own_studies]
+        if not own_studies:
             place = ClaimPlace(baseline, command=f"leantrain study {card.id} -b {baseline}")
             judgements.append(judge(claim, card.id, Observation(reason="the study was not made"), place))
     return judgements
@@ -678,7 +684,7 @@ def _in_study(claim: Claim, study: Study) -> Observation:
     """What the claim's cell holds: a share of as many seeds as its row says, or a modelled number."""
     _, name, column = claim.metric.split(".")
     by_model = claim.kind == "modelled"
-    table = next((each for each in study.tables if each.name == name), None)
+    table = next((candidate for candidate in study.tables if candidate.name == name), None)
     if table is None or not {column, *claim.cell, *(() if by_model else ("seeds",))} <= {*table.columns}:
         return Observation(reason=f"the study has no {column} in a table {name}")
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -734,8 +740,8 @@ def unfit_row(claim: Claim, row: Row) -> str:
 def _lacks(claim: Claim, row: Row) -> str:
     """Name what the row's runs do not have and the claim needs; "" where they have all."""
     needs, (reference, _) = claim.needs, row.known.counted
-    recipes = [each.reference.recipe for each in row.known.learned] or [
-        each.reference.recipe for each in row.known.timed
+    recipes = [run.reference.recipe for run in row.known.learned] or [
+        timing.reference.recipe for timing in row.known.timed
     ]
     counters = counters_of(reference)
     has = {
@@ -800,8 +806,8 @@ def _distance(claim: Claim, row: Row) -> tuple[str, ...]:
 def setting_of(row: Row) -> EvidenceSetting:
     """Where a row's evidence comes from, as papers say it of theirs."""
     c, counters = row.conditions, row.known.counters[0]
-    recipes = [each.reference.recipe for each in row.known.learned]
-    recipes += [each.reference.recipe for each in row.known.timed]
+    recipes = [run.reference.recipe for run in row.known.learned]
+    recipes += [timing.reference.recipe for timing in row.known.timed]
     batch = recipes[0].get("batch_size") if recipes else None
     return EvidenceSetting(
         c.baseline, "" if c.model else c.size, c.model or "",
@@ -815,9 +821,9 @@ def setting_of(row: Row) -> EvidenceSetting:
 
 def cpu_seconds(row: Row) -> float | None:
     """Processor seconds of both sides' learned and timed steps; None where any were not recorded."""
-    learned = [side.cpu_s for each in row.known.learned for side in each.sides]
-    every = [*learned, *(side.cpu_s for each in row.known.timed for side in each.sides)]
-    known = [each for each in every if each is not None]
+    learned = [side.cpu_s for run in row.known.learned for side in run.sides]
+    every = [*learned, *(side.cpu_s for timing in row.known.timed for side in timing.sides)]
+    known = [seconds for seconds in every if seconds is not None]
     return sum(known) if every and len(known) == len(every) else None
 
 

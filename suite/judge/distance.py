@@ -126,12 +126,12 @@ def _data(there: PaperSetting, here: EvidenceSetting) -> list[str]:
 def _metric(there: PaperSetting, metric: str) -> list[str]:
     """The claim's own quantity; the last part of a name (``final.accuracy``) is one that papers use."""
     named = MEANT.get(metric, (metric.rpartition(".")[2],))
-    alike = not there.metric or any(each in there.metric.lower() for each in named)
+    alike = not there.metric or any(name in there.metric.lower() for name in named)
     return [] if alike else [f"judged by {metric}, not {there.metric}"]
 
 
 def _clock(there: PaperSetting, metric: str) -> list[str]:
-    work = any(each in there.clock.lower() for each in ("flop", "comput"))
+    work = any(word in there.clock.lower() for word in ("flop", "comput"))
     return [f"judged by time, where the paper counts {there.clock}"] if work and "flops" not in metric else []
 
 

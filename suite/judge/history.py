@@ -261,7 +261,7 @@ class ChangePoint:
             "p_value": self.p_value,
             "changed": self.changed,
             "verdict": self.verdict,
-            "fresh_ratios": [math.exp(each) for each in self.fresh],
+            "fresh_ratios": [math.exp(log_ratio) for log_ratio in self.fresh],
         }
 
     def sentence(self) -> str:
@@ -370,7 +370,7 @@ E = TypeVar("E", bound=Evidence)
 def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[E, E]]:
     """Each contender's evidence with that of the reference that was started nearest to it; none without references."""
     ordered = sorted(references, key=lambda reference: reference.started)
-    starts = [datetime.fromisoformat(each.started) for each in ordered]
+    starts = [datetime.fromisoformat(reference.started) for reference in ordered]
     for contender in contenders if references else ():
         start = datetime.fromisoformat(contender.started)
         after = bisect_left(starts, start)
@@ -397,16 +397,16 @@ def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
         for position in passing
     ]
     factor = len(tested) / max(1, len(passing))  # what adjusting does to the largest p that passes
-    return [point for each, splits in [*exact, *noisy] for point in _change_points(each, splits, factor)]
+    return [point for timeline, splits in [*exact, *noisy] for point in _change_points(timeline, splits, factor)]
 
 
-def _change_points(each: Series, splits: Sequence[Split], factor: float) -> Iterable[ChangePoint]:
-    x = each.values
+def _change_points(series: Series, splits: Sequence[Split], factor: float) -> Iterable[ChangePoint]:
+    x = series.values
     cuts = [0, *(split.at for split in splits), len(x)]
     for position, split in enumerate(splits):
         before, after = x[cuts[position] : split.at], x[split.at : cuts[position + 2]]
         yield ChangePoint(
-            each, split.at, split.low, split.high, shift(before, after), min(1.0, split.p_value * factor), before,
+            series, split.at, split.low, split.high, shift(before, after), min(1.0, split.p_value * factor), before,
             after, last=position == len(splits) - 1,
         )  # fmt: skip
 
@@ -440,6 +440,6 @@ def alarms(steps: Iterable[ChangePoint]) -> list[ChangePoint]:
 def summary(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> str:
     """How many series were searched, and how many were too short for that."""
     short = [series for series in all_series if not series.exact and len(series.points) < FEWEST]
-    most = max((len(each.points) for each in short), default=0)
+    most = max((len(series.points) for series in short), default=0)
     left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""
     return f"{len(steps)} change points in {len(all_series)} series{left}"

@@ -39,9 +39,9 @@ def counters_of(counted: Counted | None) -> Counters | None:
     """The counts of a run: FLOPs are the mean over its fifths, all else is of the step with the largest peak."""
     if counted is None or not counted.points:
         return None
-    each = [point.counters for point in counted.points]
-    largest = max(each, key=lambda counters: counters.peak_tensor_bytes)
-    return largest.model_copy(update={"flops": round(sum(counters.flops for counters in each) / len(each))})
+    counts = [point.counters for point in counted.points]
+    largest = max(counts, key=lambda counters: counters.peak_tensor_bytes)
+    return largest.model_copy(update={"flops": round(sum(counters.flops for counters in counts) / len(counts))})
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def timed_pair(timed: Timed, index: int) -> TimedPair:
         raise ValueError("the sides were not timed in the same rounds")
     ratios, paces_s = [], []
     for a, b in windows:
-        times_a, times_b = (np.array(each.block_s, dtype=np.float64) / each.block_steps for each in (a, b))
+        times_a, times_b = (np.array(window.block_s, dtype=np.float64) / window.block_steps for window in (a, b))
         ratios.append(round_log_ratios(times_a, times_b))
         paces_s.append(median(times_a.mean(axis=1)))
     pair = TimedPair(
@@ -219,7 +219,7 @@ class Known:
     def never_acted(self, probes: Iterable[str]) -> str:
         """Which of these probes, of what a mechanism does, is 0 in every seed; empty where none is, or nobody knows."""
         for name in probes:
-            values = [each.contender.probes.get(name) for each in self.learned]
+            values = [run.contender.probes.get(name) for run in self.learned]
             if values and all(value is not None and value <= 0 for value in values):
                 return f"{name} is 0 in every seed: the mechanism never acted"
         return ""

@@ -246,7 +246,7 @@ def _of_process(
     def value(known: Known, priors: Priors) -> MetricValue:
         log = _of_sets(name, samples(known), priors)
         sides = zip(*(timing.sides for timing in known.timed), strict=True)
-        theirs, ours = ([quantity(side) or math.nan for side in each] for each in sides)
+        theirs, ours = ([quantity(side) or math.nan for side in column] for column in sides)
         return _value_of(log, theirs, ours)
 
     return Metric(name, title, unit, kind, samples, value, uses=uses)
@@ -268,7 +268,7 @@ def _learned(
 
     def value(known: Known, priors: Priors) -> MetricValue:
         log = _moderated(name, samples(known), priors)
-        theirs, ours = ([quantity(side) or math.nan for side in each] for each in zip(*known.facts(), strict=True))
+        theirs, ours = ([quantity(side) or math.nan for side in column] for column in zip(*known.facts(), strict=True))
         return _value_of(log, theirs, ours)
 
     return Metric(
@@ -283,8 +283,8 @@ def _counted(
 
     def numbers(known: Known) -> tuple[float, float]:
         sides = [
-            quantity(Facts(each.stack, _whole_steps(known, index), known.counters[index])) if each else None
-            for index, each in enumerate(known.counted)
+            quantity(Facts(counted.stack, _whole_steps(known, index), known.counters[index])) if counted else None
+            for index, counted in enumerate(known.counted)
         ]
         if sides[0] is None or sides[1] is None:
             raise ValueError("not counted")
@@ -527,7 +527,7 @@ def _crossing(known: Known, pair: LearnedPair) -> TimeToQuality:
 def _curve(learned: Learned) -> Floats:
     if not learned.curve:
         raise ValueError("no validation curve was recorded")
-    return np.array([(each.step, each.loss) for each in learned.curve], dtype=np.float64)
+    return np.array([(point.step, point.loss) for point in learned.curve], dtype=np.float64)
 
 
 def _first_crossing(known: Known, priors: Priors) -> MetricValue:
@@ -578,13 +578,13 @@ def _modelled_joules(pair: TimedPair) -> tuple[float, float]:
     watts = watts_of(pair.processor)
     assert pair.reference.steps
     reference_s = pair.reference_step_s * pair.reference.steps
-    each = []
+    energies_j = []
     for side, wall_s in zip(pair.sides, (reference_s, reference_s * math.exp(pair.training_log_ratio)), strict=True):
         processor_s = _processor_s(side)
         if processor_s is None:
             raise ValueError("processor seconds were not recorded")
-        each.append(joules(watts, wall_s, processor_s, pair.threads * int(side.recipe.get("world_size", 1))))
-    return each[0], each[1]
+        energies_j.append(joules(watts, wall_s, processor_s, pair.threads * int(side.recipe.get("world_size", 1))))
+    return energies_j[0], energies_j[1]
 
 
 def _modelled_samples(known: Known) -> Samples:
@@ -625,11 +625,11 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
         direction="higher", quality=True, uses=Uses(10, headline=True, in_stacks=True),
     ),
     _timed(
-        "step_time", "step time", attrgetter("step_log_ratios"), lambda each: median(each.step_log_ratios),
+        "step_time", "step time", attrgetter("step_log_ratios"), lambda pair: median(pair.step_log_ratios),
         Uses(20, headline=True, in_stacks=True, in_history=True),
     ),
     replace(  # judged by claims alone; its rounds are among those of step_time
-        _timed("step_time_at_end", "step time at the end", _last_window, lambda each: median(_last_window(each))),
+        _timed("step_time_at_end", "step time at the end", _last_window, lambda pair: median(_last_window(pair))),
         round_samples=None,
     ),
     _timed(
@@ -756,9 +756,9 @@ def values(known: Known, priors: Priors) -> dict[str, MetricValue]:
 def samples(known: Known, among: Iterable[Metric]) -> dict[str, Samples]:
     """Read the log cost ratios of all replicates by metric; metrics that the pair does not have are left out."""
     read = {}
-    for each in among:
+    for metric in among:
         try:
-            read[each.name] = each.samples(known)
+            read[metric.name] = metric.samples(known)
         except (ValueError, ArithmeticError):
             continue
     return read
@@ -768,6 +768,6 @@ def priors(pairs: Sequence[Known]) -> dict[str, Prior]:
     """The variance of a replicate by metric, shared by comparable pairs."""
     noisy = [metric for metric in METRICS.values() if metric.kind in ("learned", "timed", "measured")]
     read = [samples(known, noisy) for known in pairs]
-    shared = {each.name: pooled_variance([list(one[each.name].values()) for one in read if each.name in one])
-              for each in noisy}  # fmt: skip
+    shared = {metric.name: pooled_variance([list(one[metric.name].values()) for one in read if metric.name in one])
+              for metric in noisy}  # fmt: skip
     return {name: prior for name, prior in shared.items() if prior}

@@ -45,16 +45,16 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
                 if fits and not unfit_row(claim, row):
                     place = at.baseline, at.recipe, at.model or at.size
                     histories.setdefault(place, []).append(judge_row(card, claim, row))
-            results += [each for history in histories.values() for each in _of_place(history)]
+            results += [result for history in histories.values() for result in _of_place(history)]
     return sorted(
         results, key=lambda result: (result.date, result.judgement.technique, result.judgement.claim.id), reverse=True
     )
 
 
 def _of_place(history: Sequence[Judgement]) -> list[NegativeResult]:
-    ordered = sorted(history, key=lambda each: (each.place.version or 0, each.place.newest))
+    ordered = sorted(history, key=lambda judgement: (judgement.place.version or 0, judgement.place.newest))
     return [
-        NegativeResult(each, tuple(later for later in ordered[at + 1 :] if later.outcome != "not measured"))
-        for at, each in enumerate(ordered)
-        if each.outcome == FAILS
+        NegativeResult(judgement, tuple(later for later in ordered[at + 1 :] if later.outcome != "not measured"))
+        for at, judgement in enumerate(ordered)
+        if judgement.outcome == FAILS
     ]

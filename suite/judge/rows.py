@@ -110,7 +110,7 @@ class Row:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of what was learned."""
-        return tuple(each.seed for each in self.known.learned)
+        return tuple(pair.seed for pair in self.known.learned)
 
     @property
     def tuning_open(self) -> bool:
@@ -174,8 +174,8 @@ class Currency:
     def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
         """What holds for two codes each holds for both: renewals follow each other, and go back."""
         by_source: dict[str, list[Renewal]] = {"": []}
-        for each in renewals:
-            by_source.setdefault(each.source, []).append(each)
+        for renewal in renewals:
+            by_source.setdefault(renewal.source, []).append(renewal)
         ours = by_source[""]
         return cls(
             code_of, {source: _alike([*ours, *theirs] if source else ours) for source, theirs in by_source.items()}
@@ -211,10 +211,10 @@ class Currency:
 def _alike(renewals: Iterable[Renewal]) -> dict[tuple[str, str, str], set[str]]:
     """(family, stack, code) -> all codes that compute the same."""
     same: dict[tuple[str, str, str], set[str]] = {}
-    for each in renewals:
-        old, new = ((each.family, each.stack, code) for code in (each.old, each.new))
-        joined = same.get(old, {each.old}) | same.get(new, {each.new})
-        same |= dict.fromkeys(((each.family, each.stack, code) for code in joined), joined)
+    for renewal in renewals:
+        old, new = ((renewal.family, renewal.stack, code) for code in (renewal.old, renewal.new))
+        joined = same.get(old, {renewal.old}) | same.get(new, {renewal.new})
+        same |= dict.fromkeys(((renewal.family, renewal.stack, code) for code in joined), joined)
     return same
 
 
@@ -251,13 +251,13 @@ class _Pool:
         self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
         self.learners: dict[str, set[str]] = defaultdict(set)  # by where bits repeat, the machines that learned there
         self.failing: list[Failing] = []
-        for each in pieces_of(records):
+        for piece in pieces_of(records):
             try:
-                self._admit(each)
+                self._admit(piece)
             except Exception as error:  # of one record, whatever it holds; the others have their rows
-                self.failing.append(Failing([each], [each], error))
+                self.failing.append(Failing([piece], [piece], error))
         if self.failing:
-            records = without(records, {each.id for failing in self.failing for each in failing.pieces})
+            records = without(records, {culprit.id for failing in self.failing for culprit in failing.pieces})
         for learned in _better_last(records.learned, currency.has):
             c = learned.conditions
             self.learners[learned.bits].add(learned.place.key)
@@ -271,16 +271,16 @@ class _Pool:
                 self.curves[c.family, c.rate].append(learned)
         for counted in _better_last(records.counted, currency.has):
             self.counted[counted.conditions.key, counted.stack][counted.place.key] = counted
-        for timed in _better_last(records.timed, lambda each: currency.has_side(each, each.reference)):
+        for timed in _better_last(records.timed, lambda timing: currency.has_side(timing, timing.reference)):
             for index, side in enumerate(timed.contenders[1:], 1):
-                twin = sum(each.stack == side.stack for each in timed.contenders[1:index])
+                twin = sum(other.stack == side.stack for other in timed.contenders[1:index])
                 at = timed.conditions.key, timed.reference.stack, side.stack
                 self.timed[at][timed.place.key][timed.replicate, twin] = (timed, index)
 
-    def _admit(self, each: Piece) -> None:
+    def _admit(self, piece: Piece) -> None:
         """Takes what a record says of itself."""
-        place, c = each.place, each.conditions
-        _ = self.currency.has_side(each, each.reference) if isinstance(each, Timed) else self.currency.has(each)
+        place, c = piece.place, piece.conditions
+        _ = self.currency.has_side(piece, piece.reference) if isinstance(piece, Timed) else self.currency.has(piece)
         self.conditions[c.key] = c
         self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))
         self.machines[place.key] = place
@@ -295,14 +295,14 @@ class _Pool:
         key = conditions.family, rate, conditions.steps
         if key not in self._rulers:
             by_bits: dict[str, list[Learned]] = defaultdict(list)
-            for each in self.curves.get((conditions.family, rate), ()):
-                by_bits[each.bits].append(each)
+            for run in self.curves.get((conditions.family, rate), ()):
+                by_bits[run.bits].append(run)
             candidates = [
-                (not all(each.source for each in learned), ruler_of(learned, conditions.steps))
+                (not all(member.source for member in learned), ruler_of(learned, conditions.steps))
                 for learned in by_bits.values()
             ]
             known = [(ours, ruler) for ours, ruler in candidates if ruler]
-            best = max(known, key=lambda each: (each[0], each[1].losses.size), default=None)
+            best = max(known, key=lambda candidate: (candidate[0], candidate[1].losses.size), default=None)
             self._rulers[key] = best[1] if best else None
         return self._rulers[key]
 
@@ -332,14 +332,14 @@ class _Pool:
     def pair(self, reference: Learned, contender: Learned) -> LearnedPair:
         """The two runs of a seed, and those of the reference's trajectory that measured what the contender did."""
         at = reference.conditions.key, reference.bits, reference.trajectory_sha256
-        alike = [each for stack, each in self.alike[at].items() if stack != reference.stack]
-        twins = (each for each in alike if each.probes.keys() & contender.probes.keys())
+        alike = [run for stack, run in self.alike[at].items() if stack != reference.stack]
+        twins = (run for run in alike if run.probes.keys() & contender.probes.keys())
         return LearnedPair(reference, contender, tuple(twins))
 
 
 def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
     """Current evidence after other, ours after that of others, newer after older: what comes last is kept."""
-    return sorted(evidence, key=lambda each: (current(each), not each.source, each.started))
+    return sorted(evidence, key=lambda piece: (current(piece), not piece.source, piece.started))
 
 
 def pairs(
@@ -381,7 +381,7 @@ def _pairs(
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency, version_of)
     places = _places(pool, reference)
-    failing, drafts, made = pool.failing, [], []
+    failing, drafts, all_rows = pool.failing, [], []
     shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
     for place in places:
         try:
@@ -397,10 +397,10 @@ def _pairs(
             if board not in moderation:
                 moderation[board] = priors(shared[board])
             if wanted(draft.place.stack):
-                made.append(draft.row(moderation[board], active(draft.place.stack)))
+                all_rows.append(draft.row(moderation[board], active(draft.place.stack)))
         except Exception as error:
             failing.append(_failing(draft.place, pool, records, error))
-    return made, failing
+    return all_rows, failing
 
 
 def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> Failing:
@@ -408,11 +408,13 @@ def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> 
     family = pool.conditions[place.key].family
     sides = {place.stack, place.reference}
     of_pair = [
-        (each, stacks)
-        for each in pieces_of(records)
-        if each.conditions.family == family and (stacks := {*stacks_of(each)}) & sides
+        (piece, stacks)
+        for piece in pieces_of(records)
+        if piece.conditions.family == family and (stacks := {*stacks_of(piece)}) & sides
     ]
-    return Failing([each for each, _ in of_pair], [each for each, stacks in of_pair if place.stack in stacks], error)
+    return Failing(
+        [piece for piece, _ in of_pair], [piece for piece, stacks in of_pair if place.stack in stacks], error
+    )
 
 
 def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[_Place, None]:
@@ -464,12 +466,12 @@ class _Draft:
             evidence += [*pair.sides, *pair.twins]
             if not all(map(pool.currency.has, [*pair.sides, *pair.twins])):
                 unverified["learned"] = None
-            if broken := next((each for each in reversed(pair.sides) if each.status != "ok"), None):
+            if broken := next((run for run in reversed(pair.sides) if run.status != "ok"), None):
                 failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
             else:
                 good.append(pair)
-        counted = tuple(_nearest(pool.counted[place.key, each], place.machine)
-                        for each in (place.reference, place.stack))  # fmt: skip
+        counted = tuple(_nearest(pool.counted[place.key, stack], place.machine)
+                        for stack in (place.reference, place.stack))  # fmt: skip
         for one in counted:
             if one is None:
                 continue
@@ -487,7 +489,7 @@ class _Draft:
             sides = timing.contenders[index], timing.reference
             if not all(pool.currency.has_side(timing, side) for side in sides):
                 unverified["timed"] = None
-            if side := next((each for each in sides if each.status != "ok"), None):
+            if side := next((ended for ended in sides if ended.status != "ok"), None):
                 failures.append(Failure("timed", replicate, side.stack, side.status, side.reason))
                 continue
             try:
@@ -512,14 +514,14 @@ class _Draft:
             metrics = {name: replace(value, control=True) for name, value in metrics.items()}
         elif inactive := self.known.never_acted(active):
             metrics = {name: _unexercised(name, value, inactive) for name, value in metrics.items()}
-        learned = [each for each in self.failures if each.kind == "learned"]
-        if diverged := sum((each.stack, each.status) == (self.place.stack, "diverged") for each in learned):
+        learned = [failure for failure in self.failures if failure.kind == "learned"]
+        if diverged := sum((failure.stack, failure.status) == (self.place.stack, "diverged") for failure in learned):
             of = len(learned) + len(self.known.learned)
             metrics["time_to_quality"] = MetricValue("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
         conditions = self.pool.conditions[self.place.key]
         newer_version = self.pool.newer_version(conditions)
-        setup = [each.setup_cost for each in self.known.timed]
+        setup = [pair.setup_cost for pair in self.known.timed]
         return Row(
             stack=self.place.stack,
             reference=self.place.reference,
@@ -530,8 +532,8 @@ class _Draft:
             metrics=metrics,
             setup=replicate_interval(setup) if setup else None,
             probes=probes_of(self.known),
-            newest=max(each.started for each in self.evidence),
-            records=tuple(dict.fromkeys(each.id for each in self.evidence)),
+            newest=max(piece.started for piece in self.evidence),
+            records=tuple(dict.fromkeys(piece.id for piece in self.evidence)),
             learned_on=self.learned_on,
             detectable_effect=detectable_effect(headline) if headline else math.inf,
             notes=(*([f"{NOT_EXERCISED}: {inactive}"] if inactive else []), *self._notes()),
@@ -547,7 +549,7 @@ class _Draft:
         notes = []
         if known.does_the_same:
             notes.append("a control: it does what the reference does, in every bit and count")
-        if any(isinstance(each, Timed) and each.pairing == "sequential" for each in self.evidence):
+        if any(isinstance(piece, Timed) and piece.pairing == "sequential" for piece in self.evidence):
             notes.append("timed one after the other, not interleaved")
         if self.learned_on and self.learned_on != here:
             notes.append(f"curves learned on {self.learned_on}")
@@ -555,11 +557,11 @@ class _Draft:
             notes.append(tuning.in_words(*self.tuned))
         elif self.to_tune and known.learned:
             notes.append("its learning rate is not tuned yet")
-        if lent := [str(each.seed) for each in known.learned if each.contender is each.reference]:
+        if lent := [str(pair.seed) for pair in known.learned if pair.contender is pair.reference]:
             notes.append(f"equal to the reference's run to the bit, so not run again with seed {', '.join(lent)}")
         if 0 < len(known.timed) < FEWEST_TIMED:
             notes.append("one set of processes: no interval of its times")
-        hidden = [_hidden_cost(each) for each in known.timed]
+        hidden = [_hidden_cost(pair) for pair in known.timed]
         if len(hidden) >= FEWEST_TIMED:
             interval = replicate_interval(hidden)
             if interval.low > 0 and interval.estimate > HIDDEN_COST:
@@ -576,7 +578,7 @@ def _unexercised(name: str, value: MetricValue, why: str) -> MetricValue:
 
 def _hidden_cost(pair: TimedPair) -> float:
     """ln of summed over median-priced time, contender over reference."""
-    summed = [sum(sum(map(sum, each.block_s)) / (2 * len(each.block_s) * each.block_steps) for each in side.windows)
+    summed = [sum(sum(map(sum, part.block_s)) / (2 * len(part.block_s) * part.block_steps) for part in side.windows)
               for side in pair.sides]  # fmt: skip
     assert pair.contender.steps and pair.reference.steps
     progress = math.log(pair.contender.steps / pair.reference.steps)
@@ -602,16 +604,16 @@ def _learned_pairs(
             return shared(bits, (theirs.rate, ours.rate)), (theirs, ours)
         return shared(bits, (own, own)), None
 
-    each = [(place.machine in machines, *of(bits)) for bits, machines in pool.learners.items()]
+    options = [(place.machine in machines, *of(bits)) for bits, machines in pool.learners.items()]
     _, pairs, tuned = max(
-        each, key=lambda known: (known[0] and bool(known[1]), len(known[1])), default=(False, [], None)
+        options, key=lambda known: (known[0] and bool(known[1]), len(known[1])), default=(False, [], None)
     )
     names = dict.fromkeys(pair.contender.place.name for pair in pairs)
     return pairs, ", ".join(sorted(names)), tuned
 
 
 def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
-    return by_machine.get(own) or min(by_machine.values(), key=lambda each: bool(each.source), default=None)
+    return by_machine.get(own) or min(by_machine.values(), key=lambda counted: bool(counted.source), default=None)
 
 
 def probes_of(known: Known) -> dict[str, Interval]:
@@ -622,8 +624,8 @@ def probes_of(known: Known) -> dict[str, Interval]:
         name: Interval(value, value, value, 1.0, EXACT, 1) for name, value in of_steps.items() if math.isfinite(value)
     }
     read: dict[str, list[float]] = defaultdict(list)
-    for each in known.learned:
-        for name, value in each.contender.probes.items():
+    for pair in known.learned:
+        for name, value in pair.contender.probes.items():
             if math.isfinite(value):
                 read[name].append(value)
     of_seeds = {name: moderated_interval(numbers, None) for name, numbers in read.items()}
@@ -643,7 +645,7 @@ def of_version(row: Row) -> str:
 def reached(row: Row) -> int:
     """Seeds whose final loss came within the tolerance of the reference's."""
     try:
-        return sum(each <= QUALITY_TOLERANCE for each in METRICS["loss"].samples(row.known).values())
+        return sum(log_ratio <= QUALITY_TOLERANCE for log_ratio in METRICS["loss"].samples(row.known).values())
     except ValueError:
         return 0
 
@@ -727,7 +729,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "tuning_open": row.tuning_open,
         "seeds": list(row.seeds),
         "timings": len(row.known.timed),
-        "failures": [vars(each) for each in row.failures],
+        "failures": [vars(failure) for failure in row.failures],
         "unverified": list(row.unverified),
         "newer_version": row.newer_version,
         "notes": list(row.notes),
@@ -757,7 +759,7 @@ def interval_as_dict(interval: Interval | None) -> dict[str, Any] | None:
     if interval is None:
         return None
     ends = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    return {name: finite(each) for name, each in ends.items()} | {
+    return {name: finite(end) for name, end in ends.items()} | {
         "level": interval.level, "method": interval.method, "n": interval.n,
     }  # fmt: skip
 

@@ -111,7 +111,7 @@ class Ruler:
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
         """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
         seeds (Efron & Stein 1981). 0 where one seed cannot tell: then there are no :attr:`degrees_of_freedom`."""
-        means = [each.log_budget_ratios(reference, contender).mean() for each in self._left_out]
+        means = [ruler.log_budget_ratios(reference, contender).mean() for ruler in self._left_out]
         return float(_jackknife(np.array(means)))
 
     @property
@@ -122,7 +122,7 @@ class Ruler:
     @cached_property
     def log_errors(self) -> Floats:
         """Standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
-        means = [each.log_losses for each in self._left_out]
+        means = [ruler.log_losses for ruler in self._left_out]
         return _jackknife(np.array(means).reshape(-1, len(self.shares)))
 
     @cached_property

@@ -39,9 +39,9 @@ def from_sound(records: Records, compute: Callable[[Records], tuple[V, Sequence[
         if not failing:
             break
         bad: dict[str, tuple[Piece, Exception]] = {}
-        for each in failing:
-            culprits = _culprits(each, compute) if number < PASSES else each.pieces
-            bad |= {piece.id: (piece, each.error) for piece in culprits}
+        for part in failing:
+            culprits = _culprits(part, compute) if number < PASSES else part.pieces
+            bad |= {piece.id: (piece, part.error) for piece in culprits}
         left_out += [sentence(records, piece, error) for piece, error in bad.values()]
         records = without(records, bad)
         view, failing = compute(records)
@@ -57,7 +57,7 @@ def without(records: Records, ids: Collection[str]) -> Records:
     """All but these."""
     return replace(
         records,
-        counted=[each for each in records.counted if each.id not in ids],
+        counted=[count for count in records.counted if count.id not in ids],
         learned=[run for run in records.learned if run.id not in ids],
         timed=[timing for timing in records.timed if timing.id not in ids],
     )

@@ -330,7 +330,7 @@ def difference_interval(
 
     Welch's: standard errors add in squares, degrees of freedom by Welch & Satterthwaite.
     """
-    parts = [(each.standard_error if each.half_width else 0.0, each.degrees_of_freedom) for each in (first, second)]
+    parts = [(mean.standard_error if mean.half_width else 0.0, mean.degrees_of_freedom) for mean in (first, second)]
     parts.append((extra_error, extra_degrees_of_freedom))
     total = sum(error**2 for error, _ in parts)
     centre = first.estimate - second.estimate

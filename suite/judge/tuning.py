@@ -84,7 +84,7 @@ def _beyond(tried: Sequence[float], best: float) -> list[float]:
 def _around(rate: float) -> list[float]:
     """Its neighbours in RATES."""
     at = RATES.index(rate)
-    return [each for each in (RATES[max(0, at - 1)], RATES[min(at + 1, len(RATES) - 1)]) if each != rate]
+    return [neighbour for neighbour in (RATES[max(0, at - 1)], RATES[min(at + 1, len(RATES) - 1)]) if neighbour != rate]
 
 
 def in_words(reference: Choice, contender: Choice) -> str:

@@ -43,7 +43,7 @@ def word(outcome: Outcome | Unjudged, near: bool, read: bool, size: str) -> str:
 def rank(said: str) -> tuple[int, str]:
     """The order in which reports count the words on claims: what is near first, what is not judged last."""
     order = (*FIRST, *OUTCOMES[2:5], UNREAD, *get_args(Unjudged))
-    return next((place for place, each in enumerate(order) if said.startswith(each)), len(order)), said
+    return next((place for place, start in enumerate(order) if said.startswith(start)), len(order)), said
 
 
 ChangeVerdict = Literal[

@@ -257,9 +257,9 @@ def examinations(module: str, device: str, timed: bool) -> dict[str, Examination
     return {name: _parsed(load) for name, load in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def _parsed(each: dict[str, Any]) -> Examination:
-    timing = each.pop("timing")
-    return Examination(**each, timing=BenchTiming(**timing) if timing else None)
+def _parsed(values: dict[str, Any]) -> Examination:
+    timing = values.pop("timing")
+    return Examination(**values, timing=BenchTiming(**timing) if timing else None)
 
 
 def _main(module: str, device: str, mode: str) -> None:

@@ -183,7 +183,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
 
     def _left_out(self) -> Tensor | None:
         """Not 0 where this step is to be left out, of shape []; None where it certainly is not."""
-        flags = [found.reshape(())] if (found := getattr(self, "found_inf", None)) is not None else []
+        flags = [found_inf.reshape(())] if (found_inf := getattr(self, "found_inf", None)) is not None else []
         if self._clip is not None:
             flags.append((~self._clip[0].isfinite()).float())
         return torch.stack([flag.to(flags[0].device) for flag in flags]).sum() if flags else None

@@ -125,8 +125,8 @@ def narrow_stochastic(x, bits, DTYPE: tl.constexpr):
         word = x.to(tl.uint32, bitcast=True)
         rounded = tl.add(word, bits & 0xFFFF, sanitize_overflow=False) >> 16
         # The carry would turn a NaN with a full mantissa into zero.
-        kept = tl.where(x == x, rounded, (word >> 16) | 0x40)
-        return kept.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        upper = tl.where(x == x, rounded, (word >> 16) | 0x40)
+        return upper.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
         return narrow(x, DTYPE)
 

@@ -59,8 +59,8 @@ def narrow(x, DTYPE: tl.constexpr):
         # Half of the dropped range, less one where the kept part is even: the carry rounds, ties go to even.
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         # The carry would turn a NaN with a full mantissa into zero.
-        kept = tl.where(x == x, rounded, (bits >> 16) | 0x40)
-        return kept.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        upper = tl.where(x == x, rounded, (bits >> 16) | 0x40)
+        return upper.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     elif INTERPRET and tl.float8e4nv == DTYPE:  # the interpreter loses carries, and the one NaN of this format
         code = _on_grid(x, -6, 3).to(DTYPE).to(tl.uint8, bitcast=True)
         return tl.where(x == x, code, 0x7F).to(tl.uint8).to(DTYPE, bitcast=True)

@@ -130,7 +130,7 @@ class Attachment:
     def _watched_modules(self) -> Iterator[None]:
         modules = {id(site): site for site in self.sites.values() if isinstance(site, nn.Module)}
         handles = [
-            module.register_forward_hook(lambda each, *_: self._ran.add(id(each))) for module in modules.values()
+            module.register_forward_hook(lambda site, *_: self._ran.add(id(site))) for module in modules.values()
         ]
         try:
             yield

@@ -112,14 +112,14 @@ class Measured:
     busy: float = 0.0
 
     @property
-    def made(self) -> Tally:
+    def tally(self) -> Tally:
         return tally(self.added)
 
     @property
     def sentence(self) -> str:
         """What was made here, what was read, and what is left, in words: first of all if nothing was made, and why."""
-        if self.made:
-            parts = [f"made here: {self.made}"]
+        if self.tally:
+            parts = [f"made here: {self.tally}"]
         elif self.left:
             parts = [f"nothing was measured here: {self.why or 'what is missing cannot be had'}"]
         else:
@@ -272,10 +272,10 @@ class _Campaign:
             runs=sum(job.stack not in refused for job in plan.jobs()),
             timings=sum(len(timing.stacks) - 1 for timing in left),
         )
-        new_ids = {each.id for each in self.measured.added}
-        read = [each for each in plan.used() if each.id not in new_ids]
+        new_ids = {line.id for line in self.measured.added}
+        read = [piece for piece in plan.used() if piece.id not in new_ids]
         self.measured.read = tally(read)
-        names = {each.place.name for each in read} - {self.machine}
+        names = {piece.place.name for piece in read} - {self.machine}
         self.measured.read_from = tuple(sorted(names))
 
     def _part(self, now: float, later: float) -> None:
@@ -394,13 +394,13 @@ class _Campaign:
         if not self._on_cpu:
             at_once = min(at_once, COUNTED_ON_A_GPU)
         with ThreadPoolExecutor(at_once, "counting") as pool:
-            counts = pool.map(lambda each: None if self._late else count(each[0], each[1], self.effort.limits), wanted)
+            counts = pool.map(lambda item: None if self._late else count(item[0], item[1], self.effort.limits), wanted)
             try:
-                for number, (each, counted) in enumerate(zip(wanted, counts, strict=True)):
+                for number, (side, counted) in enumerate(zip(wanted, counts, strict=True)):
                     if counted is None:
                         return False
                     self._keep(counted)
-                    show((number + 1) / len(wanted), f"counting on {each[0].baseline}: {each[1]}")
+                    show((number + 1) / len(wanted), f"counting on {side[0].baseline}: {side[1]}")
             except BaseException:  # nobody waits for the others
                 pool.shutdown(wait=False, cancel_futures=True)
                 end_all()
@@ -446,7 +446,7 @@ class _Campaign:
                 self._keep_new(learned, plan.runs(job), plan.unverified(job))
             elif job == witness_job(job.setting, job.stack):
                 known = plan.witnesses(job)
-                self._keep_new(witness_of(learned), known, [each for each in known if not plan.currency.has(each)])
+                self._keep_new(witness_of(learned), known, [run for run in known if not plan.currency.has(run)])
             self._renew_up_to_rounding(job, learned, plan.unverified_elsewhere(job))
         if finished < len(jobs):
             self._stop()
@@ -454,10 +454,10 @@ class _Campaign:
 
     def _keep_new(self, run: Learned | Witness, known: Sequence[Trained], unverified: Sequence[Trained]) -> None:
         """Keeps what a run tells: that other code computes the same, or what none of the known ones says."""
-        renewals = filter(None, (renewal_of(each, run) for each in unverified))
+        renewals = filter(None, (renewal_of(trained, run) for trained in unverified))
         for renewal in {renewal.old: renewal for renewal in renewals}.values():
             self._keep(renewal)
-        if run.status != "ok" or not any(equal_to_the_bit(each, run) for each in known):
+        if run.status != "ok" or not any(equal_to_the_bit(trained, run) for trained in known):
             self._keep(run)
 
     def _renew_up_to_rounding(self, job: Job, run: Learned, elsewhere: Sequence[Trained]) -> None:

@@ -19,18 +19,18 @@ from suite.measure.plan import Pair
 
 def control_pairs(pairs: Iterable[Pair]) -> list[Pair]:
     """The pairs that claims of the techniques name, at the settings of their own pairs, and that are not among them."""
-    given = list(pairs)
+    originals = list(pairs)
     entries = catalogue()
     wanted: dict[Pair, bool] = {}
-    for pair in given:
+    for pair in originals:
         entry = entries.get(pair.stack)  # with its defaults: other settings are nobody's claims
         if entry is None or pair.reference != entry.card.reference:
             continue
         for claim in entry.card.claim:
             if _is_learned_or_timed(claim) and _fits(entry.card, claim, pair):
-                for each, timed in _named(pair, entry.card, claim).items():
-                    wanted[each] = wanted.get(each, False) or timed
-    return [replace(each, timed=timed) for each, timed in wanted.items() if each not in given]
+                for control, timed in _named(pair, entry.card, claim).items():
+                    wanted[control] = wanted.get(control, False) or timed
+    return [replace(other, timed=timed) for other, timed in wanted.items() if other not in originals]
 
 
 def _is_learned_or_timed(claim: Claim) -> bool:

@@ -61,7 +61,7 @@ def among(machine: Machine, records: Records) -> list[str]:
     if not known:
         return ["there are no records yet, so none that this machine could share; measure some with: leantrain run"]
     timings = Counter(timing.place.key for timing in records.timed)
-    others = [each for key, each in sorted(known.items()) if key != machine.key]
+    others = [other for key, other in sorted(known.items()) if key != machine.key]
     said = []
     if equal := known.get(machine.key):
         said.append(
@@ -70,7 +70,7 @@ def among(machine: Machine, records: Records) -> list[str]:
         )
     else:
         said.append(
-            f"this machine is none of these: {', '.join(printable(each.name) for each in others)}; so none of their "
+            f"this machine is none of these: {', '.join(printable(other.name) for other in others)}; so none of their "
             f"timings ({timings.total()}) counts here: leantrain run makes its own"
         )
     said.append("counts and curves travel: those of every machine are used here, and each row says whose they are")

@@ -40,7 +40,7 @@ class Lab:
         """The counts of each stack, where it was counted."""
         plan = self._measured(stacks)
         counted = {pair.stack: plan.counted(pair.setting, pair.stack) for pair in plan.pairs}
-        return {stack: each for stack, each in counted.items() if each}
+        return {stack: counts for stack, counts in counted.items() if counts}
 
     def _measured(self, stacks: Sequence[str]) -> CampaignPlan:
         at, wanted = self.setting, Wanted(self.seeds, timings=0, tuned=False)

@@ -75,7 +75,7 @@ def learn(
 
 def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> str:
     """A hash of every training loss and every evaluation, to the bit."""
-    evaluated = [value for each in curve for value in (each.loss, *each.metrics.values())]
+    evaluated = [value for evaluation in curve for value in (evaluation.loss, *evaluation.metrics.values())]
     numbers = [*losses, *evaluated]
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
@@ -148,17 +148,17 @@ def learn_all(
         try:
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for each in done:
+                for future in done:
                     try:
-                        job, learned = each.result()
+                        job, learned = future.result()
                     except CancelledError:
                         continue
                     finished += 1
                     progress(finished / total, f"{job.setting.baseline} seed {job.seed}: {job.stack}")
                     yield job, learned
         finally:
-            for each in pending:
-                each.cancel()
+            for future in pending:
+                future.cancel()
             if pending:  # left early: what still trains is of no use to anybody
                 stopped.set()
                 end_all()

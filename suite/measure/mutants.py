@@ -108,7 +108,7 @@ def mutants_of(entry: Entry) -> list[Mutant]:
     if unknown := settings.keys() - set(methods):
         raise ValueError(f"{entry.folder}: settings for {', '.join(sorted(unknown))}, which it does not override")
     automatic = [Mutant(entry.id, f"no {name}", lacks=name, settings=settings.get(name, "")) for name in methods]
-    edits = [replace(Mutant(entry.id, "", module=entry.module), **each) for each in written]
+    edits = [replace(Mutant(entry.id, "", module=entry.module), **table) for table in written]
     for edit in edits:
         if edit.module.partition(".")[0] == HARNESS:
             raise ValueError(
@@ -134,8 +134,8 @@ class Deputies:
         self.number = number
         self._all = [Deputy(ENTRY_S, may_start=True) for _ in range(number)]
         self._free: Queue[Deputy] = Queue()
-        for each in self._all:
-            self._free.put(each)
+        for deputy in self._all:
+            self._free.put(deputy)
 
     def notices(self, entry: Entry, on: Sequence[str]) -> list[Notice]:
         """What notices each mutant of an entry, asked of one that is free. Raises ValueError and ContenderFailed."""
@@ -144,12 +144,12 @@ class Deputies:
             said = deputy(_said, entry.id, tuple(on), mendable=(ValueError,))
         finally:
             self._free.put(deputy)
-        return [_heard(mutant, each) for mutant, each in zip(mutants_of(entry), said, strict=True)]
+        return [_heard(mutant, answer) for mutant, answer in zip(mutants_of(entry), said, strict=True)]
 
     def close(self) -> None:
         """Ends them."""
-        for each in self._all:
-            each.close()
+        for deputy in self._all:
+            deputy.close()
 
 
 @contextmanager
@@ -180,8 +180,8 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], by: Deputies, progress:
                 progress(done / number, f"{futures[future]}: {len(notices)} mutants")
                 yield from notices
         except BaseException:
-            for each in futures:
-                each.cancel()
+            for future in futures:
+                future.cancel()
             raise
 
 
@@ -214,7 +214,7 @@ def _notices(id: str, on: Sequence[str]) -> list[Notice]:
     notices: list[Notice] = []
     for mutant in mutants_of(entry):
         notices.append(_first_notice(mutant, applicable, of_the_whole))
-        applicable.sort(key=lambda each: each != notices[-1].baseline)  # what noticed one may well notice the next
+        applicable.sort(key=lambda name: name != notices[-1].baseline)  # what noticed one may well notice the next
     return notices
 
 

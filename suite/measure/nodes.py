@@ -38,9 +38,9 @@ def on_every_node(network: LinkedNodes, command: Sequence[str], limit_s: float) 
             running.append(subprocess.Popen(own, env=environment, start_new_session=True, stdin=subprocess.DEVNULL))
         return _status(running, time.monotonic() + limit_s)
     finally:
-        for each in running:
-            end_session(each.pid)
-            each.wait()
+        for process in running:
+            end_session(process.pid)
+            process.wait()
 
 
 def _filled(word: str, names: dict[str, str]) -> str:
@@ -51,14 +51,14 @@ def _filled(word: str, names: dict[str, str]) -> str:
 
 def _status(running: Sequence[subprocess.Popen[bytes]], end_s: float) -> int:
     failed = 0
-    while None in [each.poll() for each in running]:
-        codes = [each.returncode for each in running if each.returncode]
+    while None in [process.poll() for process in running]:
+        codes = [process.returncode for process in running if process.returncode]
         if codes and not failed:
             failed, end_s = codes[0], min(end_s, time.monotonic() + GRACE_S)
         if time.monotonic() > end_s:
             return failed or 124
         time.sleep(WATCHED_S)
-    return failed or next((each.returncode for each in running if each.returncode), 0)
+    return failed or next((process.returncode for process in running if process.returncode), 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -203,7 +203,7 @@ def settled(records: Records) -> Records:
     for line in records.lines:
         if tried := _tried(line):
             tries.setdefault(tried, []).append(line)
-    again = {each.id for failed in tries.values() if len(failed) < TRIES for each in failed}
+    again = {failure.id for failed in tries.values() if len(failed) < TRIES for failure in failed}
     return Records.of(line for line in records.lines if line.id not in again)
 
 
@@ -238,7 +238,7 @@ class CampaignPlan:
         self.machine = here.key
         self.bits = bits_of(off_the_clock(setting.device), here)
         self._known_counts = {
-            (each.conditions.key, each.stack): each for each in records.counted if self.currency.has(each)
+            (count.conditions.key, count.stack): count for count in records.counted if self.currency.has(count)
         }
 
     def used(self) -> list[Counted | Learned | Timed]:
@@ -247,7 +247,7 @@ class CampaignPlan:
         for pair in self.pairs:
             counts = filter(None, (self.counted(pair.setting, stack) for stack in pair.sides))
             at = [replace(pair, setting=setting) for setting in self._compared_at(pair)]
-            runs = [run for each in at for sides in self.learned_pairs(each) for run in sides]
+            runs = [run for other in at for sides in self.learned_pairs(other) for run in sides]
             pieces: list[Counted | Learned | Timed] = [*counts, *runs, *self.timed(pair)]
             used |= {piece.id: piece for piece in pieces}
         return list(used.values())
@@ -282,7 +282,7 @@ class CampaignPlan:
                 }
                 jobs |= dict.fromkeys(job for pair in pairs for job in self._twins(pair, seed))
             if seed < self.wanted.ruler_seeds:
-                for setting in dict.fromkeys(each for pair in pairs for each in self._compared_at(pair)):
+                for setting in dict.fromkeys(at for pair in pairs for at in self._compared_at(pair)):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
         return [job for job in jobs if self.learned(job) is None]
 
@@ -360,14 +360,14 @@ class CampaignPlan:
         family = conditions_of(job.setting).family, job.stack
         key = _key(job.setting)
         runs = self._runs_elsewhere.get((key, job.stack, job.seed), ())
-        witnesses = (each for each in self._witnesses_elsewhere.get(family, ()) if each.conditions.key == key)
+        witnesses = (witness for witness in self._witnesses_elsewhere.get(family, ()) if witness.conditions.key == key)
         return [run for run in (*runs, *witnesses) if run.first_losses and not self.currency.has(run)]
 
     def repeats(self) -> list[Job]:
         """The shortest run that can renew each stack's runs by other code."""
         repeats: dict[tuple[str, str], Job] = {}
         for job in self.jobs():
-            if codes := {each.code.trajectory for each in (*self.unverified(job), *self.unverified_elsewhere(job))}:
+            if codes := {run.code.trajectory for run in (*self.unverified(job), *self.unverified_elsewhere(job))}:
                 witnessed = any(self.currency.same(witness, code) for witness in self.witnesses(job) for code in codes)
                 shortest = (witnessed and witness_job(job.setting, job.stack)) or job
                 repeats.setdefault((conditions_of(job.setting).family, job.stack), shortest)
@@ -405,12 +405,12 @@ class CampaignPlan:
     def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
         """The reference's and the contender's current runs by seed: with this machine's bits, or those of which there
         are more."""
-        each = [
+        by_bits = [
             [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
             for bits in sorted(self._current, key=lambda name: name != self.bits)
             for theirs, ours in [self._sides(pair, bits)]
         ]
-        return max(each, key=len, default=[])
+        return max(by_bits, key=len, default=[])
 
     def _sides(self, pair: Pair, bits: str) -> tuple[Mapping[int, Learned], Mapping[int, Learned]]:
         """Both sides' current runs of equal bits by seed, where the reference's may stand for the contender's."""
@@ -460,13 +460,13 @@ class CampaignPlan:
         for replicate in range(self.wanted.timings):
             if self.together:
                 first, stacks = self.pairs[0], (self.pairs[0].reference, *(pair.stack for pair in self.pairs))
-                if not any(each.replicate == replicate for each in self._timed_together(first.setting, stacks)):
+                if not any(timed.replicate == replicate for timed in self._timed_together(first.setting, stacks)):
                     missing.append(Timing(first.setting, stacks, replicate, self._windows(first.setting, stacks)))
                 continue
             lacking = [
                 pair
                 for pair in self.pairs
-                if pair.timed and replicate not in {each.replicate for each in self.timed(pair)}
+                if pair.timed and replicate not in {timed.replicate for timed in self.timed(pair)}
             ]
             missing += [
                 Timing(group[0].setting, (group[0].reference, *(pair.stack for pair in group)), replicate, windows)
@@ -486,7 +486,7 @@ class CampaignPlan:
             if len(open_groups[-1]) == MOST_TOGETHER or held_bytes > TOGETHER_BYTES or not alike:
                 open_groups.append([])
             open_groups[-1].append(pair)
-        return [(windows, group) for (_, _, windows), each in groups.items() for group in each if group]
+        return [(windows, group) for (_, _, windows), own_groups in groups.items() for group in own_groups if group]
 
     def _peak_bytes(self, setting: Setting, stack: str) -> float:
         """Tensors that a stack holds at once; unbounded where that is not known or is an accelerator's, and of one that
@@ -501,17 +501,17 @@ class CampaignPlan:
         wanted = self._windows(pair.setting, pair.sides)
         at = _key(pair.setting), *pair.sides
         return [
-            each for each, index in self._timings.get(at, ())
-            if each.windows_of(index) >= wanted and self._is_current(each, (0, index))
+            timed for timed, index in self._timings.get(at, ())
+            if timed.windows_of(index) >= wanted and self._is_current(timed, (0, index))
         ]  # fmt: skip
 
     def _timed_together(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
         """The current timings of exactly these stacks on this machine."""
         wanted, at = self._windows(setting, stacks), (_key(setting), stacks[0], stacks[1])
         return [
-            each for each, _ in self._timings.get(at, ())
-            if tuple(side.stack for side in each.contenders) == tuple(stacks)
-            and each.windows >= wanted and self._is_current(each, range(len(stacks)))
+            timed for timed, _ in self._timings.get(at, ())
+            if tuple(side.stack for side in timed.contenders) == tuple(stacks)
+            and timed.windows >= wanted and self._is_current(timed, range(len(stacks)))
         ]  # fmt: skip
 
     def _is_current(self, timed: Timed, sides: Iterable[int]) -> bool:
@@ -524,11 +524,11 @@ class CampaignPlan:
     def _timings(self) -> Mapping[tuple[str, str, str], list[tuple[Timed, int]]]:
         """All timings on this machine by key, reference and contender, with the contender's place."""
         index: dict[tuple[str, str, str], list[tuple[Timed, int]]] = {}
-        for each in self.records.timed:
-            if each.place.key == self.machine:
-                for place, side in enumerate(each.contenders[1:], 1):
-                    at = each.conditions.key, each.reference.stack, side.stack
-                    index.setdefault(at, []).append((each, place))
+        for timed in self.records.timed:
+            if timed.place.key == self.machine:
+                for place, side in enumerate(timed.contenders[1:], 1):
+                    at = timed.conditions.key, timed.reference.stack, side.stack
+                    index.setdefault(at, []).append((timed, place))
         return index
 
 

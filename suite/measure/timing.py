@@ -230,9 +230,9 @@ class _Timing:
             warmup = side.run(count)
             if warmup and not window:
                 side.known |= {"warmup_s": warmup.seconds, "warmup_steps": count}
-        for each in in_rounds(list(steps), rounds, self.coin, lambda side, number: side.block(steps[side])):
-            self.orders.append([self.sides.index(side) for side in each.order])
-            for side, seconds in each.block_s.items():
+        for timed_round in in_rounds(list(steps), rounds, self.coin, lambda side, number: side.block(steps[side])):
+            self.orders.append([self.sides.index(side) for side in timed_round.order])
+            for side, seconds in timed_round.block_s.items():
                 times[side].append((round(seconds[0], 7), round(seconds[1], 7)))
             if not self._reference_lives(group):
                 return

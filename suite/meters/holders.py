@@ -120,14 +120,14 @@ def _tensors() -> list[Tensor]:
 
 def _buffers() -> list[Buffer]:
     """The memory behind arrays, mapped files and buffers that an object refers to, each once."""
-    found: list[Any] = []
+    buffers: list[Any] = []
     objects = gc.get_objects()
     while objects:
         referred = gc.get_referents(*objects)
         kinds = {kind for kind in set(map(type, referred)) if issubclass(kind, BUFFERS)}
-        found += [referent for referent in referred if type(referent) in kinds]
+        buffers += [referent for referent in referred if type(referent) in kinds]
         objects = [referent for referent in referred if type(referent) in (dict, tuple) and not gc.is_tracked(referent)]
-    owners = (_owner(buffer) for buffer in found)
+    owners = (_owner(buffer) for buffer in buffers)
     return list({id(owner): owner for owner in owners if isinstance(owner, BUFFERS)}.values())
 
 

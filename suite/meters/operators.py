@@ -219,15 +219,15 @@ class OperatorTrace(TorchDispatchMode):
     ) -> tuple[Bytes, Bytes]:
         """Bytes that an operator reads and writes, by storage."""
         args, kwargs = call
-        reads, made = self._sizes(inputs), self._sizes(outputs)
+        reads, results = self._sizes(inputs), self._sizes(outputs)
         schema = func._schema.arguments
-        given = [
+        arguments = [
             *zip(schema, args),
             *((argument, kwargs[argument.name]) for argument in schema if argument.name in kwargs),
         ]
-        targets = [leaf for argument, value in given if argument.is_write for leaf in _tensors(value)]
-        writes = self._sizes(targets) | {number: size for number, size in made.items() if number not in reads}
-        only_written = [leaf for argument, value in given if argument.is_out for leaf in _tensors(value)]
+        targets = [leaf for argument, value in arguments if argument.is_write for leaf in _tensors(value)]
+        writes = self._sizes(targets) | {number: size for number, size in results.items() if number not in reads}
+        only_written = [leaf for argument, value in arguments if argument.is_out for leaf in _tensors(value)]
         for target in only_written or (targets[:1] if name in WRITE_ONLY else []):
             reads.pop(self._number(target.untyped_storage()), None)
         written = sum(writes.values())
@@ -336,13 +336,13 @@ def _one_kernel(group: Sequence[_Event], last: Mapping[int, int], end: int) -> _
     """What adjacent operators are as one: ``last`` says which event is the last to read a storage, ``end`` which comes
     next. What they reduce along different sizes takes a kernel each, three at most."""
     reads: Bytes = {}
-    made: Bytes = {}
+    written: Bytes = {}
     for event in group:
         for number, size in event.reads.items():
-            if number not in made:
+            if number not in written:
                 reads[number] = max(reads.get(number, 0), size)
-        made |= event.writes
-    writes = {number: size for number, size in made.items() if last.get(number, end) >= end}
+        written |= event.writes
+    writes = {number: size for number, size in written.items() if last.get(number, end) >= end}
     reducing = [event for event in group if event.operator.kind in ("reduction", "norm", "softmax")]
     passes = len({max(event.writes.values(), default=0) for event in reducing})
     first = group[0].operator

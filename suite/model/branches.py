@@ -26,10 +26,10 @@ SAME = 1e-2  # of an output: a norm's epsilon leaves this little of a scale
 def branch_ends(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[tuple[Part, ...]]:
     """The modules of each block whose outputs are its branches'. Raises ValueError with the reason where a scale
     cannot stand there."""
-    found = each_design(model, blocks, forward, _ends)
+    ends = each_design(model, blocks, forward, _ends)
     return [
         tuple(Part(f"{block.path}.{name}", block.module.get_submodule(name)) for name in names)
-        for block, names in zip(blocks, found, strict=True)
+        for block, names in zip(blocks, ends, strict=True)
     ]
 
 

@@ -90,9 +90,9 @@ def untrained(model: nn.Module, accumulated: Literal["none", "held", "all"] = "n
                 model.train()
             yield
     finally:
-        for (parameter, gradient, hooks), kept in zip(before, arrived, strict=True):
+        for (parameter, gradient, hooks), own_hooks in zip(before, arrived, strict=True):
             parameter.grad = gradient
-            hooks.update(kept)
+            hooks.update(own_hooks)
         for parameter, copy in zip(trained, copies, strict=False):
             if copy is not None and parameter.grad is not None:
                 parameter.grad.copy_(copy)

@@ -57,8 +57,8 @@ def pin(parts: Anatomy) -> None:
         return
     largest = max(parts.stacks, key=lambda stack: sum(p.numel() for p in stack.container.parameters()))
     for stack in parts.stacks:
-        kept = pinned(stack) or _seen(parts, stack)
-        setattr(stack.container, PIN, replace(kept, main=stack is largest))
+        stack_pin = pinned(stack) or _seen(parts, stack)
+        setattr(stack.container, PIN, replace(stack_pin, main=stack is largest))
 
 
 def _seen(parts: Anatomy, stack: BlockStack) -> Pin:

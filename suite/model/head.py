@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
 class _Ran(NamedTuple):
     part: Part
-    given: Tensor | None
+    argument: Tensor | None
     output: Tensor
 
 
@@ -47,9 +47,9 @@ def head_of(parts: Anatomy, forward: Forward) -> Head:
     chain: list[_Ran] = []
     wanted: Tensor | None = logits
     before = len(ran)
-    while (at := _maker(ran[:before], wanted)) is not None and ran[at].given is not None:
+    while (at := _maker(ran[:before], wanted)) is not None and ran[at].argument is not None:
         chain.insert(0, ran[at])
-        wanted, before = ran[at].given, at
+        wanted, before = ran[at].argument, at
     while chain and not any(parameter.ndim >= 2 for parameter in chain[0].part.module.parameters()):
         chain.pop(0)
     if not chain:
@@ -57,7 +57,7 @@ def head_of(parts: Anatomy, forward: Forward) -> Head:
             f"cannot tell what makes the logits of {type(parts.model).__name__}: no module outside of its blocks gives "
             "them; use a model whose output layer is its last step"
         )
-    _check_by_position(parts.model, [traced.part for traced in chain], chain[0].given)
+    _check_by_position(parts.model, [traced.part for traced in chain], chain[0].argument)
     return Head(tuple(traced.part for traced in chain), logits.shape[-1])
 
 

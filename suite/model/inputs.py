@@ -54,7 +54,7 @@ def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward)
         if idle := [stack.path for stack in stacks if stack.path not in hidden]:
             raise ValueError(f"{idle[0]} did not run, so that nothing tells what its stream begins with")
         taken: set[int] = set()
-        found = []
+        starts = []
         for stack in stacks:
             free = [parameter for parameter in outside if id(parameter) not in taken]
             start = hidden[stack.path].sum()
@@ -63,8 +63,8 @@ def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward)
                 parameter for parameter, gradient in zip(free, gradients, strict=True) if gradient is not None
             )
             taken |= {id(maker) for maker in makers}
-            found.append(Beginning(hidden[stack.path].detach(), makers))
-    return found
+            starts.append(Beginning(hidden[stack.path].detach(), makers))
+    return starts
 
 
 @torch.no_grad()

@@ -45,13 +45,13 @@ def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward)
 
     Raises ValueError where that cannot be told.
     """
-    found = each_design(model, blocks, forward, _rows)
+    designs = each_design(model, blocks, forward, _rows)
     return [
         {
             role: Rows(Part(f"{block.path}.{name}", block.module.get_submodule(name)), rows, bypassed)
             for role, (name, rows, bypassed) in by_role.items()
         }
-        for block, by_role in zip(blocks, found, strict=True)
+        for block, by_role in zip(blocks, designs, strict=True)
     ]
 
 
@@ -113,8 +113,8 @@ class AttentionInputs(TorchFunctionMode):
         if self.value is not None:
             return output
         if func is F.scaled_dot_product_attention:
-            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-            self.query, self.key, self.value = given["query"], given["key"], given["value"]
+            arguments = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+            self.query, self.key, self.value = arguments["query"], arguments["key"], arguments["value"]
         elif func in PRODUCTS:
             left, right = _factors(func, args, kwargs)
             activations = min(left.ndim, right.ndim) >= 3 and left.requires_grad and right.requires_grad

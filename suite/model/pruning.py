@@ -72,22 +72,22 @@ def mlp_neurons(parts: Anatomy, forward: Forward) -> list[Units]:
     return _each(parts, parts.every_block, forward, _neurons)
 
 
-def keep(model: nn.Module, units: Units, kept: Sequence[int]) -> None:
-    """Takes all units but ``kept`` (ascending) out of ``model``, in place: the layers get smaller parameters.
+def keep(model: nn.Module, units: Units, remaining: Sequence[int]) -> None:
+    """Takes all units but ``remaining`` (ascending) out of ``model``, in place: the layers get smaller parameters.
 
-    Raises ValueError for an empty ``kept``.
+    Raises ValueError for an empty ``remaining``.
     """
-    if not kept:
+    if not remaining:
         raise ValueError(f"{units.joint} joins {units.count} units, and at least one must stay")
-    gone = set(range(units.count)).difference(kept)
+    gone = set(range(units.count)).difference(remaining)
     for path, rows in units.rows.items():
         layer, taken = _layer(model, path), {row for unit in gone for row in rows[unit]}
         _keep_features(layer, [row for row in range(out_features(layer)) if row not in taken], of_input=False)
-    columns = [unit * units.size + column for unit in kept for column in range(units.size)]
+    columns = [unit * units.size + column for unit in remaining for column in range(units.size)]
     _keep_features(_layer(model, units.joint), columns, of_input=True)
     for module in model.get_submodule(units.owner).modules():
         if not is_linear(module):
-            _count_anew(module, units, len(kept))
+            _count_anew(module, units, len(remaining))
 
 
 # finding ------------------------------------------------------------------------------------------------------------
@@ -235,28 +235,28 @@ def _layer(model: nn.Module, path: str) -> Any:
     return innermost(Part(path, model.get_submodule(path))).module
 
 
-def _keep_features(layer: Any, kept: Sequence[int], *, of_input: bool) -> None:
+def _keep_features(layer: Any, features: Sequence[int], *, of_input: bool) -> None:
     """Leaves a linear layer these of its inputs or outputs."""
-    index = torch.tensor(kept, device=layer.weight.device)
+    index = torch.tensor(features, device=layer.weight.device)
     axis = int(of_input) ^ int(is_transposed(layer))
     layer.weight = _selected(layer.weight, index, axis)
     if not of_input and getattr(layer, "bias", None) is not None:
         layer.bias = _selected(layer.bias, index, 0)
     for name in ("in_features", "nx") if of_input else ("out_features", "nf"):
         if isinstance(getattr(layer, name, None), int):
-            setattr(layer, name, len(kept))
+            setattr(layer, name, len(features))
 
 
 def _selected(parameter: nn.Parameter, index: Tensor, axis: int) -> nn.Parameter:
     return nn.Parameter(parameter.detach().index_select(axis, index), parameter.requires_grad)
 
 
-def _count_anew(module: nn.Module, units: Units, kept: int) -> None:
+def _count_anew(module: nn.Module, units: Units, count: int) -> None:
     """Attributes that say the number of units, or of all their columns, follow."""
     for name, value in list(vars(module).items()):
         if type(value) is not int:
             continue
         if value == units.count and units.size > 1 and HEADS.fullmatch(name):
-            setattr(module, name, kept)
+            setattr(module, name, count)
         elif value == units.count * units.size:
-            setattr(module, name, kept * units.size)
+            setattr(module, name, count * units.size)

@@ -127,14 +127,14 @@ class _Segment:
         self.forwards = [block.forward for block in blocks]
         self.modules = [module for block in blocks for module in block.modules()]
         self.start, self.wrapper, self.name = start, wrapper, name
-        self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.extras: tuple[Any, ...] | None = None
         self.hidden: Tensor | None = None
 
     def lead(self, *args: Any, **kwargs: Any) -> Any:
         """The first block's forward: the whole segment."""
         hidden, args, kwargs = split_hidden(args, kwargs)
-        self.given = args, kwargs
+        self.arguments = args, kwargs
         own_args = tuple(without_cache(value, self.start) for value in args)
         own_kwargs = {key: without_cache(value, self.start) for key, value in kwargs.items()}
 
@@ -159,7 +159,7 @@ class _Segment:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             hidden, args, kwargs = split_hidden(args, kwargs)
-            given_args, given_kwargs = self.given
+            given_args, given_kwargs = self.arguments
             if not (_same(args, given_args) and _same(kwargs, given_kwargs)):
                 raise SegmentError(
                     f"block {position} of segment {self.name} gets other arguments than the segment's first block, so "
@@ -179,7 +179,7 @@ class _Segment:
 
     def forget(self) -> None:
         """Drops the tensors of this forward, which would otherwise live until the next."""
-        self.given, self.extras, self.hidden = ((), {}), None, None
+        self.arguments, self.extras, self.hidden = ((), {}), None, None
 
 
 def split_hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:

@@ -100,8 +100,8 @@ def layout(model: nn.Module, forward: Forward, axes: Collection[Axis] = AXES) ->
         if len(parts.stacks) > 1:
             paths = " and ".join(level.path for level in parts.stacks)
             raise ValueError(f"{paths} are several stacks of blocks, whose widths hang together: use a model of one")
-        for block, made in zip(stack.blocks, projection_rows(model, stack.blocks, forward), strict=True):
-            layers |= _attention_layers(block, stack, made)
+        for block, projections in zip(stack.blocks, projection_rows(model, stack.blocks, forward), strict=True):
+            layers |= _attention_layers(block, stack, projections)
     residual = Role("residual", stack.width)
     uses: dict[int, list[Roles]] = {}
     for module in model.modules():
@@ -119,11 +119,11 @@ def layout(model: nn.Module, forward: Forward, axes: Collection[Axis] = AXES) ->
     return roles_of
 
 
-def _attention_layers(block: Block, stack: BlockStack, made: Mapping[Any, Rows]) -> Layers:
+def _attention_layers(block: Block, stack: BlockStack, projections: Mapping[Any, Rows]) -> Layers:
     residual, reads = Role("residual", block.width), Role("residual", block.width, read=True)
     if stack.heads is None:
         raise ValueError(f"{block.attention.path} does not say how many heads it has, so that none can be left out")
-    if len({len(made[role].rows) for role in ROLES}) > 1:
+    if len({len(projections[role].rows) for role in ROLES}) > 1:
         raise ValueError(f"{block.attention.path} has fewer keys than queries: use a model with as many heads of each")
     layers: Layers = {}
     for part in block.attention_linears:
@@ -131,7 +131,7 @@ def _attention_layers(block: Block, stack: BlockStack, made: Mapping[Any, Rows])
             size = _whole(in_features(part.module), stack.heads, part)
             layers[_bare(part.module)] = residual, Role("heads", stack.heads, grain=size, read=True)
             continue
-        own = [projection.rows for projection in made.values() if projection.layer.path == part.path]
+        own = [projection.rows for projection in projections.values() if projection.layer.path == part.path]
         if not own:
             raise ValueError(f"{part.path} makes neither queries, keys nor values: nothing tells what its rows are")
         one_after_another = all(isinstance(rows, range) for rows in own)

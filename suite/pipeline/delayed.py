@@ -56,7 +56,7 @@ class Delayed:
     def step(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
         """One update by the mean gradient of a batch's micro-batches; their losses."""
         self.optimizer.zero_grad(set_to_none=True)
-        newest, found = self.history[-1], []
+        newest, loss_values = self.history[-1], []
         for place, loss_of in enumerate(losses):
             late = {name: self.delay(self.stage_of[name], place) for name in self.parameters}
             self._fill({name: self._at(name, delay.forward) for name, delay in late.items()})
@@ -66,7 +66,7 @@ class Delayed:
                 backward = {name: self.correction(name, value, self.stage_of[name]) for name, value in backward.items()}
             self._fill(backward)
             (loss / len(losses)).backward()
-            found.append(loss.item())
+            loss_values.append(loss.item())
         self._fill(newest)
         for stage in sorted(set(self.stage_of.values())):
             own = [parameter for name, parameter in self.parameters.items() if self.stage_of[name] == stage]
@@ -74,7 +74,7 @@ class Delayed:
         self.optimizer.step()
         self.updates += 1
         self.history.append(self._copy())
-        return found
+        return loss_values
 
     def _fill(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():

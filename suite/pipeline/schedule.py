@@ -106,15 +106,15 @@ def check(program: Program, stages: int) -> None:
     done: set[tuple[str, int, int]] = set()
     for rank, ops in enumerate(program):
         seen: set[tuple[str, int, int]] = set()
-        made = dict.fromkeys(range(stages), 0)
+        newest = dict.fromkeys(range(stages), 0)
         for op in ops:
             if op.kind == "update":
-                if op.version != made[op.stage] + 1:
-                    raise Broken(f"rank {rank}: {op} follows version {made[op.stage]}")
-                made[op.stage] = op.version
+                if op.version != newest[op.stage] + 1:
+                    raise Broken(f"rank {rank}: {op} follows version {newest[op.stage]}")
+                newest[op.stage] = op.version
                 continue
-            if op.version > made[op.stage] or op.version < 0:
-                raise Broken(f"rank {rank}: {op} uses a version that is not made yet: {made[op.stage]} is the newest")
+            if op.version > newest[op.stage] or op.version < 0:
+                raise Broken(f"rank {rank}: {op} uses a version that is not made yet: {newest[op.stage]} is the newest")
             key = (op.kind, op.stage, op.micro)
             if key in seen or key in done:
                 raise Broken(f"rank {rank}: {op} is made twice")
@@ -135,7 +135,7 @@ def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
     """The delay of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
     forward: dict[int, int] = {}
     waiting: dict[int, int] = {}
-    found: dict[int, Delay] = {}
+    by_micro: dict[int, Delay] = {}
     for op in (op for op in ops if op.stage == stage):
         if op.kind == "forward":
             forward[op.micro] = op.version
@@ -143,9 +143,9 @@ def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
             waiting[op.micro] = op.version
         else:
             before = op.version - 1
-            found |= {micro: Delay(before - forward[micro], before - at) for micro, at in waiting.items()}
+            by_micro |= {micro: Delay(before - forward[micro], before - at) for micro, at in waiting.items()}
             waiting = {}
-    return found
+    return by_micro
 
 
 def live_versions(ops: Sequence[PipelineOp], stage: int) -> int:

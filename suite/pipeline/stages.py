@@ -96,8 +96,8 @@ class Stages:
 
     def keep(self, model: nn.Module, stages: Sequence[int]) -> None:
         """Leaves in the model the parameters of these stages alone."""
-        kept = frozenset[str]().union(*(self.used[stage] for stage in stages))
-        wanted = {id(weight) for name, weight in model.named_parameters() if name in kept}
+        names = frozenset[str]().union(*(self.used[stage] for stage in stages))
+        wanted = {id(weight) for name, weight in model.named_parameters() if name in names}
         for module in model.modules():
             for name, parameter in list(module._parameters.items()):
                 if parameter is not None and id(parameter) not in wanted:
@@ -113,9 +113,9 @@ class Stages:
 
         def passes(at: int) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
-                given = hidden if at == start - 1 else split_hidden(args, kwargs)[0]
+                incoming = hidden if at == start - 1 else split_hidden(args, kwargs)[0]
                 extras = self.extras[at]
-                return given if extras is None else (given, *extras)
+                return incoming if extras is None else (incoming, *extras)
 
             return forward
 

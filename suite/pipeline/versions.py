@@ -34,9 +34,9 @@ class WeightVersions:
             return
         other = self.beside.pop(version)
         for parameter, values in zip(self.parameters, other, strict=True):
-            kept = parameter.detach().clone()
+            previous = parameter.detach().clone()
             parameter.data.copy_(values)
-            values.copy_(kept)
+            values.copy_(previous)
         self.beside[self.held], self.held = other, version
 
     @torch.no_grad()

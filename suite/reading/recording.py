@@ -159,7 +159,7 @@ class Recording:
     def at(self, parameters: Values) -> Iterator[None]:
         """The run's model has these parameters meanwhile, and comes back to the bit."""
         own = {name: parameter for name, parameter in self.run.model.named_parameters() if name in parameters}
-        kept = {name: parameter.detach().clone() for name, parameter in own.items()}
+        copies = {name: parameter.detach().clone() for name, parameter in own.items()}
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(parameters[name])
@@ -168,7 +168,7 @@ class Recording:
         finally:
             with torch.no_grad():
                 for name, parameter in own.items():
-                    parameter.copy_(kept[name])
+                    parameter.copy_(copies[name])
 
 
 def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:

@@ -66,12 +66,12 @@ def read_source(path: Path) -> Source:
     """
     content = path.read_bytes()
     key = hashlib.sha256(_reader() + content).hexdigest()
-    kept = cache_folder() / "sources" / key[:2] / f"{key}.json"
+    cache_file = cache_folder() / "sources" / key[:2] / f"{key}.json"
     try:
-        return _of_json(opened(kept.read_bytes()))
+        return _of_json(opened(cache_file.read_bytes()))
     except (OSError, ValueError):  # not read before, or damaged
         source = _parsed(content)
-        with suppress(OSError), replacing(kept) as partial:
+        with suppress(OSError), replacing(cache_file) as partial:
             partial.write_bytes(sealed(_as_json(source)))
         return source
 
@@ -84,8 +84,15 @@ def _reader() -> bytes:
 
 def _as_json(source: Source) -> bytes:
     statements = [
-        [each.text, each.lines.start, each.lines.stop, sorted(each.uses), sorted(each.when_called), each.effect]
-        for each in source.statements
+        [
+            statement.text,
+            statement.lines.start,
+            statement.lines.stop,
+            sorted(statement.uses),
+            sorted(statement.when_called),
+            statement.effect,
+        ]
+        for statement in source.statements
     ]
     return json.dumps({"statements": statements, "bindings": source.bindings}).encode()
 
@@ -113,7 +120,7 @@ def _parsed(content: bytes) -> Source:
             continue
         for name in _bound(node):
             bindings.setdefault(name, []).append(len(statements))
-        called = frozenset(each for inner in _functions(node) for each in _imports(inner, inside_functions=True))
+        called = frozenset(binding for inner in _functions(node) for binding in _imports(inner, inside_functions=True))
         lines, acts, uses = _lines(node), _acts(node), frozenset(resolve(node))  # last, since it puts numbers for names
         statements.append(Statement(_text(node), lines, uses, called, acts))
     return Source(tuple(statements), {name: tuple(bound) for name, bound in bindings.items()})
@@ -164,7 +171,7 @@ def _acts(node: ast.AST) -> bool:
     """Whether a statement does more than bind names: calls, assignments into objects, whatever is conditional, and
     definitions that a decorator hands on."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        decorators = [ast.unparse(each) for each in node.decorator_list]
+        decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
         return any(word in decorator for word in REGISTERING for decorator in decorators)
     targets: Iterable[ast.AST] = ()
     if isinstance(node, ast.Assign):
@@ -177,7 +184,7 @@ def _acts(node: ast.AST) -> bool:
 
 
 def _lines(node: ast.stmt) -> range:
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
     return range(first, (node.end_lineno or first) + 1)
 
 
@@ -258,8 +265,8 @@ class _Stripped(ast.NodeTransformer):
         tenths of a tree."""
         for name in BLOCKS.intersection(node._fields):
             statements: list[ast.AST] = []
-            for each in getattr(node, name):
-                visited = self.visit(each)
+            for child in getattr(node, name):
+                visited = self.visit(child)
                 statements += visited if isinstance(visited, list) else [visited] if visited is not None else []
             setattr(node, name, statements)
         return node
@@ -314,8 +321,8 @@ def _write(value: Any, parts: list[str]) -> None:
         parts.append(")")
     elif isinstance(value, list):
         parts.append("[")
-        for each in value:
-            _write(each, parts)
+        for item in value:
+            _write(item, parts)
             parts.append(",")
         parts.append("]")
     else:

@@ -92,20 +92,20 @@ class Gpu:
 def parsed(text: str) -> dict[str, Gpu]:
     """GPUs by name. Raises ValueError for a table of another form."""
     try:
-        listed = [_device(dict(each)) for each in tomllib.loads(text)["device"]]
+        listed = [_device(dict(table)) for table in tomllib.loads(text)["device"]]
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a table of GPUs: {error}") from None
-    for each in listed:
-        if not min(each.half_tflops, each.float32_tflops, each.bandwidth_gb_s, each.link_gb_s, each.power_w) > 0:
-            raise ValueError(f"{each.name}: rates, bandwidths and power are positive")
-        if not all(0 < share <= 1 for share in (each.reached.half, each.reached.float32, each.reached.copy)):
-            raise ValueError(f"{each.name}: what is reached is a share of the peak")
-    return {each.name: each for each in listed}
+    for gpu in listed:
+        if not min(gpu.half_tflops, gpu.float32_tflops, gpu.bandwidth_gb_s, gpu.link_gb_s, gpu.power_w) > 0:
+            raise ValueError(f"{gpu.name}: rates, bandwidths and power are positive")
+        if not all(0 < share <= 1 for share in (gpu.reached.half, gpu.reached.float32, gpu.reached.copy)):
+            raise ValueError(f"{gpu.name}: what is reached is a share of the peak")
+    return {device.name: device for device in listed}
 
 
-def _device(each: dict[str, Any]) -> Gpu:
-    reached = Reached(**each.pop("reached"))
-    return Gpu(**{**each, "aliases": tuple(each["aliases"])}, reached=reached)
+def _device(table: dict[str, Any]) -> Gpu:
+    reached = Reached(**table.pop("reached"))
+    return Gpu(**{**table, "aliases": tuple(table["aliases"])}, reached=reached)
 
 
 @cache

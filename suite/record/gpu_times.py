@@ -47,9 +47,9 @@ class GpuTimes(Stored):
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
         """The times of some stacks on some baselines; all where none is named."""
         wanted = [
-            each
-            for each in self.times
-            if (not baselines or each.place.baseline in baselines) and (not stacks or each.stack in stacks)
+            time
+            for time in self.times
+            if (not baselines or time.place.baseline in baselines) and (not stacks or time.stack in stacks)
         ]
         return self.model_copy(update={"times": wanted})
 

@@ -80,18 +80,18 @@ def split(text: str) -> list[tuple[str, dict[str, str]]]:
     for part in (piece.strip() for piece in re.split(r"\+(?![0-9])", text) if text.strip()):
         if not part:
             raise StackError(f"{text!r}: a + stands between two techniques, and one of them is missing")
-        name, settings = (each.strip() for each in part.partition(":")[::2])
+        name, settings = (piece.strip() for piece in part.partition(":")[::2])
         if not name:
             raise StackError(f"{part!r}: the name of a technique is missing")
         values: dict[str, str] = {}
         for setting in filter(None, (part.strip() for part in settings.split(","))):
-            key, equals, value = (each.strip() for each in setting.partition("="))
+            key, equals, value = (piece.strip() for piece in setting.partition("="))
             if not equals or not key or not value:
                 raise StackError(f"{part!r}: write hyper-parameters as {name}:name=value,name=value; got {setting!r}")
             if key in values:
                 raise StackError(f"{part!r}: {key} is set twice")
             values[key] = value
-        if name in (each for each, _ in parts):
+        if name in (other for other, _ in parts):
             raise StackError(f"{text!r}: {name} stands twice in the stack")
         parts.append((name, values))
     return parts

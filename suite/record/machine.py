@@ -76,7 +76,7 @@ def slug(facts: Mapping[str, Any]) -> str:
     if gpu := facts.get("gpu"):
         count = f"-x{gpu['count']}" if gpu["count"] > 1 else ""
         return _words(" and ".join(gpu["names"])) + count
-    family, model = (facts.get(each) for each in ("cpu_family", "cpu_model"))
+    family, model = (facts.get(name) for name in ("cpu_family", "cpu_model"))
     which = [_words(f"f{family}m{model}")[:12]] if family is not None and model is not None else []
     size = [f"{facts['cores']}c"] + ([f"{facts['memory_gib']}g"] if facts["memory_gib"] else [])
     return "-".join([_words(facts["cpu"] or "cpu"), *which, *size])
@@ -124,7 +124,7 @@ def _cpu(root: Path) -> dict[str, Any]:
     """
     said = _cpuinfo(root)
     arm = "CPU part" in said
-    family, model = (said.get(each) for each in (("CPU architecture", "CPU part") if arm else ("cpu family", "model")))
+    family, model = (said.get(key) for key in (("CPU architecture", "CPU part") if arm else ("cpu family", "model")))
     stepping = f"r{said.get('CPU variant')}p{said.get('CPU revision')}" if arm else _whole(said.get("stepping"))
     mhz, source = _nominal_clock(root)
     return {
@@ -156,7 +156,7 @@ def _caches_kib(root: Path) -> dict[str, int] | None:
     ``/proc/cpuinfo`` has, which does not say its level."""
     caches_kib = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
-        level, kind, size = ((_text(index / each) or "").strip() for each in ("level", "type", "size"))
+        level, kind, size = ((_text(index / name) or "").strip() for name in ("level", "type", "size"))
         if kind in ("Data", "Unified") and (kib := _whole(size.removesuffix("K"))):
             caches_kib[f"L{level}{'d' if kind == 'Data' else ''}"] = kib
     stated = _whole((_cpuinfo(root).get("cache size") or "").removesuffix(" KB"))
@@ -182,7 +182,7 @@ def _nominal_clock(root: Path) -> tuple[int | None, str | None]:
 
 def _instance(root: Path) -> str:
     """Tells this machine from every other one, until it is started again."""
-    parts = [_text(root / each) for each in ("etc/machine-id", "proc/sys/kernel/random/boot_id")]
+    parts = [_text(root / name) for name in ("etc/machine-id", "proc/sys/kernel/random/boot_id")]
     return hashlib.sha256(repr((*parts, socket.gethostname())).encode()).hexdigest()[:16]
 
 
@@ -227,7 +227,7 @@ def _memory_gib(root: Path) -> int | None:
     """Physical memory, or the control group's limit where that is lower, in GiB rounded to whole ones."""
     total = _meminfo(root).get("MemTotal")
     limit = (_text(root / "sys/fs/cgroup/memory.max") or "max").strip()
-    known = [each for each in (total, int(limit) if limit.isdigit() else None) if each is not None]
+    known = [size for size in (total, int(limit) if limit.isdigit() else None) if size is not None]
     return round(min(known) / 2**30) if known else None
 
 
@@ -254,7 +254,7 @@ def _gpu() -> dict[str, Any] | None:
     listed = _nvidia_smi("-L") or ""
     cards = re.findall(r"^GPU \d+: (.*?) \(", listed, re.MULTILINE)
     slices = re.findall(r"^\s+(MIG \S+)", listed, re.MULTILINE)
-    names = [f"{cards[0]} {each}" for each in slices] if cards and slices else cards
+    names = [f"{cards[0]} {mig_slice}" for mig_slice in slices] if cards and slices else cards
     driver = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
     asked = ("compute_cap", "clocks.max.sm", "clocks.max.memory", "power.limit")
     said = _nvidia_smi(f"--query-gpu={','.join(asked)}", "--format=csv,noheader,nounits") or ""
@@ -312,7 +312,7 @@ def differing(facts: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Lists the facts with the GPU's one by one."""
     gpu = facts.get("gpu")
-    return {**facts, **{f"gpu {name}": each for name, each in gpu.items()}, "gpu": True} if gpu else dict(facts)
+    return {**facts, **{f"gpu {name}": value for name, value in gpu.items()}, "gpu": True} if gpu else dict(facts)
 
 
 # context -------------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Believed(Stored):
     def attention(self, kernel: str, device: Gpu) -> float:
         """What multiplies the rate of a generation of attention kernels there."""
         both = ("attention any", f"attention {kernel} {device.generation}")
-        return exp(sum(self.multipliers.get(each, 0.0) for each in both))
+        return exp(sum(self.multipliers.get(name, 0.0) for name in both))
 
 
 @cache

@@ -145,11 +145,11 @@ class _Resolver:
         keeps: dict[str, bool] = {}
         outside: set[str] = set()  # what is declared nonlocal
         for node in body:
-            for name, kept in _bound(node, scope.elsewhere, outside):
-                keeps[name] = kept or keeps.get(name, scope.is_class)
-        for name, kept in keeps.items():
+            for name, fixed in _bound(node, scope.elsewhere, outside):
+                keeps[name] = fixed or keeps.get(name, scope.is_class)
+        for name, fixed in keeps.items():
             if name not in outside | scope.elsewhere:
-                scope.own.setdefault(name, None if kept else next(self._variables))
+                scope.own.setdefault(name, None if fixed else next(self._variables))
 
 
 def _has_one_place(arguments: ast.arguments) -> bool:

@@ -87,20 +87,20 @@ class TracedStep:
 
     @property
     def flops(self) -> int:
-        return sum(count * each.flops for each, count in self)
+        return sum(count * operator.flops for operator, count in self)
 
     @property
     def launches(self) -> int:
-        return sum(count * each.kernels for each, count in self)
+        return sum(count * operator.kernels for operator, count in self)
 
     @property
     def moved_bytes(self) -> int:
         """Bytes that kernels read and write; transfers to the host are apart."""
-        return sum(count * each.moved_bytes for each, count in self if each.kind not in (OUT, IN))
+        return sum(count * operator.moved_bytes for operator, count in self if operator.kind not in (OUT, IN))
 
     def as_json(self) -> str:
         """One line. A signature is an object of what differs from the defaults, its count last."""
-        operators = [{**fields_of(each), "count": count} for each, count in self]
+        operators = [{**fields_of(operator), "count": count} for operator, count in self]
         rest = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
         return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
 
@@ -112,9 +112,9 @@ class TracedStep:
             if known["schema_version"] != SCHEMA:
                 raise ValueError(f"a traced step of schema {known['schema_version']}, not {SCHEMA}: trace it again")
             counts: Counter[Operator] = Counter()
-            for each in known["operators"]:
-                count = each.pop("count")
-                counts[operator_of(each)] += count
+            for signature in known["operators"]:
+                count = signature.pop("count")
+                counts[operator_of(signature)] += count
             return cls(counts, known["uncosted"], tuple(known["undeclared"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a traced step: {error}") from None
@@ -122,7 +122,7 @@ class TracedStep:
 
 def fields_of(operator: Operator) -> dict[str, Any]:
     """JSON values of what differs from the defaults."""
-    values = {each.name: (getattr(operator, each.name), each.default) for each in fields(operator)}
+    values = {declared.name: (getattr(operator, declared.name), declared.default) for declared in fields(operator)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
@@ -149,25 +149,25 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
     """
     counts: Counter[Operator] = Counter()
     ours, theirs = dict(shallow.counts), dict(deeper.counts)
-    for each in [each for each in theirs if each in ours]:
-        fewer, now = ours.pop(each), theirs.pop(each)
-        counts[each] += now + layers * (now - fewer)
+    for operator in [shared for shared in theirs if shared in ours]:
+        fewer, now = ours.pop(operator), theirs.pop(operator)
+        counts[operator] += now + layers * (now - fewer)
     unpaired = _alike(ours)
     for key, group in _alike(theirs).items():
         befores = unpaired.get(key, [])
         if len(befores) != len(group):
-            counts.update({each: theirs[each] for each in group})
+            counts.update({member: theirs[member] for member in group})
             continue
-        for before, each in zip(befores, group):
-            counts[_grown(before, each, layers)] += theirs[each] + layers * (theirs[each] - ours[before])
+        for before, after in zip(befores, group):
+            counts[_grown(before, after, layers)] += theirs[after] + layers * (theirs[after] - ours[before])
     return TracedStep(counts, deeper.uncosted, deeper.undeclared)
 
 
 def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str], list[Operator]]:
     alike: dict[tuple[str, str, str], list[Operator]] = {}
-    for each in operators:
-        alike.setdefault((each.name, each.phase, each.dtype), []).append(each)
-    return {key: sorted(group, key=lambda each: each.moved_bytes) for key, group in alike.items()}
+    for operator in operators:
+        alike.setdefault((operator.name, operator.phase, operator.dtype), []).append(operator)
+    return {key: sorted(group, key=lambda member: member.moved_bytes) for key, group in alike.items()}
 
 
 def _grown(before: Operator, now: Operator, layers: int) -> Operator:

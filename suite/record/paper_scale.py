@@ -75,24 +75,26 @@ class PaperScale(Stored):
 
     def beside(self) -> Mapping[CountPlace, list[Beside]]:
         """Shows by place what was counted of every stack and of its reference."""
-        known = {(each.place, each.stack): each for each in self.counts}
+        known = {(count.place, count.stack): count for count in self.counts}
         return {
             place: [
-                Beside(reference, each)
-                for each in counts
-                if each.stack != each.reference and (reference := known.get((place, each.reference)))
+                Beside(reference, count)
+                for count in counts
+                if count.stack != count.reference and (reference := known.get((place, count.reference)))
             ]
             for place, counts in self._by_place()
         }
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> PaperScale:
         """Keeps the counts of some stacks on some baselines, and their references'; all where none is named."""
-        wanted = [each for each in self.counts if not baselines or each.place.baseline in baselines]
-        named = {name for each in wanted if not stacks or each.stack in stacks for name in (each.stack, each.reference)}
-        return self.model_copy(update={"counts": [each for each in wanted if each.stack in named]})
+        wanted = [count for count in self.counts if not baselines or count.place.baseline in baselines]
+        named = {
+            name for count in wanted if not stacks or count.stack in stacks for name in (count.stack, count.reference)
+        }
+        return self.model_copy(update={"counts": [count for count in wanted if count.stack in named]})
 
     def _by_place(self) -> Iterator[tuple[CountPlace, list[SizeCount]]]:
-        for place, counts in groupby(sorted(self.counts, key=lambda each: each.place), key=lambda each: each.place):
+        for place, counts in groupby(sorted(self.counts, key=lambda count: count.place), key=lambda count: count.place):
             yield place, list(counts)
 
 

@@ -50,7 +50,7 @@ S = TypeVar("S", bound=Stored)
 
 def newest(older: Iterable[P], newer: Iterable[P]) -> list[P]:
     """Both, in order; a newer one takes the place of an older one of its key."""
-    known = {each.key: each for each in [*older, *newer]}
+    known = {step.key: step for step in [*older, *newer]}
     return [known[key] for key in sorted(known)]
 
 

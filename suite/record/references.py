@@ -122,12 +122,12 @@ class References(Stored):
         """Keeps what is known of some baselines; all where none is named."""
         return References(
             learned=[run for run in self.learned if not baselines or run.conditions.baseline in baselines],
-            power=[each for each in self.power if not baselines or each.conditions.baseline in baselines],
+            power=[entry for entry in self.power if not baselines or entry.conditions.baseline in baselines],
         )
 
 
-def _newest(each: Iterable[Kind]) -> list[Kind]:
-    by_place = {(one.conditions.baseline, one.conditions.family): one for one in each}
+def _newest(entries: Iterable[Kind]) -> list[Kind]:
+    by_place = {(one.conditions.baseline, one.conditions.family): one for one in entries}
     return [by_place[place] for place in sorted(by_place)]
 
 

@@ -193,7 +193,7 @@ class Counters(Stored):
 
 
 COUNTS: Mapping[str, Count] = {
-    name: each for name, field in Counters.model_fields.items() for each in field.metadata if isinstance(each, Count)
+    name: count for name, field in Counters.model_fields.items() for count in field.metadata if isinstance(count, Count)
 }
 """Every counter by its name."""
 
@@ -316,8 +316,8 @@ class Counted(Ended, Evidence):
 def windows_of(counted: Iterable[Counted | None]) -> int:
     """The parts of a run in which stacks with these counts are timed: FIFTHS where the cost of one of them changes and
     the run has room for them, else one."""
-    changing = [each for each in counted if each and len(each.points) > 1]
-    return FIFTHS if any(each.conditions.steps >= FIFTHS * LEAST_BLOCKS for each in changing) else 1
+    changing = [run for run in counted if run and len(run.points) > 1]
+    return FIFTHS if any(run.conditions.steps >= FIFTHS * LEAST_BLOCKS for run in changing) else 1
 
 
 class Trained(Ended, Evidence):
@@ -421,8 +421,8 @@ class Timed(Evidence):
         place = {index: number for number, index in enumerate(remaining)}
         changes = {
             "contenders": [self.contenders[index] for index in remaining],
-            "spawn_order": [place[each] for each in self.spawn_order if each in place],
-            "orders": [[place[each] for each in order if each in place] for order in self.orders],
+            "spawn_order": [place[index] for index in self.spawn_order if index in place],
+            "orders": [[place[index] for index in order if index in place] for order in self.orders],
         }
         return self.model_copy(update=changes)
 
@@ -508,8 +508,8 @@ def _members(model: type[Stored]) -> tuple[tuple[str, bytes, bool, type[Stored] 
     one or several."""
     holders: dict[str, type[Stored]] = {"points": CountedStep, "counters": Counters}
     return tuple(
-        (name, f'"{name}":'.encode(), not each.is_required(), holders.get(name), get_origin(each.annotation) is list)
-        for name, each in model.model_fields.items()
+        (name, f'"{name}":'.encode(), not info.is_required(), holders.get(name), get_origin(info.annotation) is list)
+        for name, info in model.model_fields.items()
     )
 
 
@@ -527,7 +527,7 @@ def _read_otherwise(written: Any, known: Any) -> str:
     if isinstance(written, list) and repr(written) == repr(known):  # of equal types, too: most of a record is samples
         return ""
     if isinstance(written, dict) and isinstance(known, dict):
-        pairs: Iterable[tuple[Any, Any, Any]] = ((name, each, known.get(name)) for name, each in written.items())
+        pairs: Iterable[tuple[Any, Any, Any]] = ((name, value, known.get(name)) for name, value in written.items())
     elif isinstance(written, list) and isinstance(known, list) and len(written) == len(known):
         if {*map(type, written), *map(type, known)} <= NUMBERS:  # most of a record: samples and curves
             return ""
@@ -541,7 +541,7 @@ def _read_otherwise(written: Any, known: Any) -> str:
     return next((f"{name}.{inner}".strip(".") for name, *both in pairs if (inner := _read_otherwise(*both))), "")
 
 
-DIGITS = bytes(ord("0") if chr(each).isdigit() and each < 128 else ord(" ") for each in range(256))
+DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
 LONG = b"0" * 19
 
 

@@ -64,7 +64,7 @@ def _left(place: Path) -> Iterator[Path]:
 def _places() -> list[Path]:
     """Where temporary folders may be, the user's choice first."""
     chosen = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp")
-    return [Path(each) for each in dict.fromkeys(filter(None, chosen))]
+    return [Path(place) for place in dict.fromkeys(filter(None, chosen))]
 
 
 def _new_folder() -> tuple[Path, FileLock]:

@@ -37,13 +37,13 @@ def read(folder: Path) -> Traces:
     try:
         known = json.loads(gzip.decompress(read_plain(path)))
         return {
-            (CountPlace(*each["place"]), each["stack"]): KeptTrace(
-                each["code"],
-                TracedStep.from_json(each["step"]) if each["step"] else None,
-                each["unavailable"],
-                each["steps"],
+            (CountPlace(*entry["place"]), entry["stack"]): KeptTrace(
+                entry["code"],
+                TracedStep.from_json(entry["step"]) if entry["step"] else None,
+                entry["unavailable"],
+                entry["steps"],
             )
-            for each in known
+            for entry in known
         }
     except FileNotFoundError:
         return {}
@@ -54,9 +54,9 @@ def read(folder: Path) -> Traces:
 def write(traces: Traces, folder: Path) -> None:
     """Writes the traces into a results folder, equal ones to equal bytes. Raises OSError."""
     stored = [
-        {"place": place, "stack": stack, "code": each.code, "step": each.step.as_json() if each.step else "",
-         "unavailable": each.unavailable, "steps": each.steps}
-        for (place, stack), each in sorted(traces.items(), key=lambda item: item[0])
+        {"place": place, "stack": stack, "code": trace.code, "step": trace.step.as_json() if trace.step else "",
+         "unavailable": trace.unavailable, "steps": trace.steps}
+        for (place, stack), trace in sorted(traces.items(), key=lambda item: item[0])
     ]  # fmt: skip
     with replacing(folder / NAME) as partial:
         partial.write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

@@ -17,7 +17,7 @@ FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP, "CSV Injection"; the 
 
 def printable(text: str) -> str:
     """Text in one line, as a message may quote it: what is not printable is written out."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def lines(text: str) -> str:

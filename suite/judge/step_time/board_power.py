@@ -89,11 +89,11 @@ def drawn() -> list[Drawn]:
 def _groups(of: Sequence[Drawn]) -> Iterator[tuple[Drawn, list[Drawn]]]:
     """Each set-up's row at its highest limit, with the others."""
     groups: dict[str, list[Drawn]] = defaultdict(list)
-    for each in of:
-        groups[each.row.alike].append(each)
+    for run in of:
+        groups[run.row.alike].append(run)
     for group in groups.values():
-        highest = max(group, key=lambda each: each.row.limit_w)
-        yield highest, [each for each in group if each is not highest]
+        highest = max(group, key=lambda member: member.row.limit_w)
+        yield highest, [other for other in group if other is not highest]
 
 
 def _fitted(of: Sequence[Drawn]) -> tuple[float, float]:
@@ -118,9 +118,9 @@ def power_ratios() -> list[PowerRatio]:
     """All ratios, each GPU's by what was fitted to the others."""
     known = drawn()
     ratios = []
-    for name in dict.fromkeys(each.row.device for each in known):
-        own = [each for each in known if each.row.device == name]
-        exponent, rest = _fitted([each for each in known if each.row.device != name])
+    for name in dict.fromkeys(run.row.device for run in known):
+        own = [run for run in known if run.row.device == name]
+        exponent, rest = _fitted([run for run in known if run.row.device != name])
         tops: dict[str, list[Drawn]] = defaultdict(list)
         for highest, others in _groups(own):
             tops[highest.row.alike.rpartition(" ")[0]].append(highest)
@@ -130,6 +130,6 @@ def power_ratios() -> list[PowerRatio]:
                 time = other.slowdown(exponent, rest, limit) / highest.slowdown(exponent, rest, limit)
                 ratios.append(PowerRatio(other, highest, LIMITS, power, power * time))
         for group in tops.values():
-            first, *others = sorted(group, key=lambda each: each.row.case.batch if each.row.case else 0)
+            first, *others = sorted(group, key=lambda run: run.row.case.batch if run.row.case else 0)
             ratios += [PowerRatio(other, first, BATCHES, other.power_w() / first.power_w(), None) for other in others]
     return ratios

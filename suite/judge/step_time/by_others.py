@@ -58,23 +58,23 @@ class RatioByOthers:
 def ratios_by_others(of: MeasuredByOthers) -> list[RatioByOthers]:
     """The ratios of every row that the card's line is of, and whose partner was published, too."""
     known = _set_ups().get(of.table, {})
-    found = []
+    ratios = []
     for row in (row for own in known.values() for row in own if of.technique in row.technique):
         name = row.technique.replace(of.technique, of.against, 1)
-        partners = [each for each in known[_set_up(row)] if each.technique == name]
+        partners = [partner for partner in known[_set_up(row)] if partner.technique == name]
         if partners and row.measured_s:
-            found.append(_ratio(row, partners[0]))
-    return found
+            ratios.append(_ratio(row, partners[0]))
+    return ratios
 
 
 @cache
 def _set_ups() -> Mapping[str, Mapping[str, list[PublishedRow]]]:
     """The rows that were measured, by table and set-up."""
-    found: dict[str, dict[str, list[PublishedRow]]] = defaultdict(lambda: defaultdict(list))
+    set_ups: dict[str, dict[str, list[PublishedRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows():
         if row.measured_s and _set_up(row):
-            found[row.table][_set_up(row)].append(row)
-    return found
+            set_ups[row.table][_set_up(row)].append(row)
+    return set_ups
 
 
 def _set_up(row: PublishedRow) -> str:
@@ -87,14 +87,14 @@ def _ratio(row: PublishedRow, partner: PublishedRow) -> RatioByOthers:
     across = believed().no_bands.get(TIME_ACROSS_NODES, "")
     if across and row.gpus > NODE:
         return RatioByOthers(row, partner, measured, why_not=across)
-    ours, theirs = (predicted().get((each.table, each.line)) for each in (row, partner))
+    ours, theirs = (predicted().get((side.table, side.line)) for side in (row, partner))
     after, before = step_of_row(row), step_of_row(partner)
     if ours is None or theirs is None or after is None or before is None:
         why = next(filter(None, (why_not(row), why_not(partner))), "the study was not made again since")
         return RatioByOthers(row, partner, measured, why_not=why)
     change = RUNS if before == after else change_between(before, after)
     published = (row.peak_bytes, partner.peak_bytes)
-    peaks = [traces()[each.case.key].peak_bytes for each in (row, partner) if each.case]
+    peaks = [traces()[side.case.key].peak_bytes for side in (row, partner) if side.case]
     return RatioByOthers(
         row, partner, measured, ours / theirs, believed().band(change).half_width,
         after.flops / before.flops if before.flops else None,
@@ -113,15 +113,15 @@ class OthersLine:
 
     @property
     def modelled(self) -> list[RatioByOthers]:
-        return [each for each in self.ratios if each.modelled is not None]
+        return [ratio for ratio in self.ratios if ratio.modelled is not None]
 
     @property
     def verdict(self) -> str:
         """Agreement or not, in words; of several settings of most."""
-        others = next((each.verdict for each in self.ratios if each.modelled is None), "")
+        others = next((ratio.verdict for ratio in self.ratios if ratio.modelled is None), "")
         if not self.modelled:
             return others
-        inside = sum(each.inside for each in self.modelled)
+        inside = sum(ratio.inside for ratio in self.modelled)
         words = AGREES if 2 * inside > len(self.modelled) else DISAGREES
         said = f"{words} in {inside if words == AGREES else len(self.modelled) - inside} of {len(self.modelled)}"
         return f"{said}; {len(self.ratios) - len(self.modelled)} {others}" if others else said
@@ -129,5 +129,5 @@ class OthersLine:
 
 def lines_by_others(of: Iterable[MeasuredByOthers]) -> list[OthersLine]:
     """A line for each of a card's that has rows."""
-    lines = [OthersLine(each, ratios_by_others(each)) for each in of]
-    return [each for each in lines if each.ratios]
+    lines = [OthersLine(line, ratios_by_others(line)) for line in of]
+    return [line for line in lines if line.ratios]

@@ -46,5 +46,5 @@ def is_about_a_step(claim: Claim) -> bool:
 
 def beside_model(claims: Iterable[Claim], times: Iterable[ModelledTime]) -> list[BesideModel]:
     """Each claim about a step beside each modelled step."""
-    known = [each for each in times if each.ratio is not None]
+    known = [time for time in times if time.ratio is not None]
     return [BesideModel(claim, time) for claim in claims if is_about_a_step(claim) for time in known]

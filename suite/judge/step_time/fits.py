@@ -49,7 +49,11 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
 def shared_peaks() -> list[SharedPeak]:
     """All rows whose memory several ranks share, and that are traced."""
     rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.memory)
-    return [shared_peak(row, each, devices()[row.device]) for row, each in rows_with_traces if each and each.peak_bytes]
+    return [
+        shared_peak(row, traced, devices()[row.device])
+        for row, traced in rows_with_traces
+        if traced and traced.peak_bytes
+    ]
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ def _copied(operator: Operator) -> Operator:
 
 def _relative(terms: Floats, seconds: Floats) -> Floats:
     """The coefficients, at least 0, of the smallest relative errors."""
-    found: Floats = nnls(terms / seconds[:, None], np.ones(len(seconds)))[0]
-    return found
+    coefficients: Floats = nnls(terms / seconds[:, None], np.ones(len(seconds)))[0]
+    return coefficients
 
 
 class OperatorCosts:
@@ -75,10 +75,10 @@ class OperatorCosts:
     def __init__(self, samples: Iterable[OperatorSample]) -> None:
         self._samples: dict[Key, list[tuple[list[float], float]]] = defaultdict(list)
         self._known: dict[Key, Floats] = {}
-        for each in samples:
-            operator = each.operator
+        for sample in samples:
+            operator = sample.operator
             for key in _keys(operator):
-                self._samples[key].append((_terms(operator), each.seconds))
+                self._samples[key].append((_terms(operator), sample.seconds))
 
     def seconds(self, operator: Operator) -> float:
         """One call of it. Raises ValueError where nothing was sampled."""
@@ -95,18 +95,18 @@ class OperatorCosts:
         has no declared cost."""
         if step.undeclared:
             raise ValueError("; ".join(step.undeclared))
-        return sum(count * self.seconds(_copied(each)) for each, count in step if each.kind != HOST_ONLY)
+        return sum(count * self.seconds(_copied(operator)) for operator, count in step if operator.kind != HOST_ONLY)
 
 
 def _dispatched(step: TracedStep) -> list[float]:
     """What the host's coefficients multiply: operators that launch by phase, and views."""
     launched = dict.fromkeys(PHASES, 0.0)
     views = 0.0
-    for each, count in step:
-        if each.kind == HOST_ONLY:
+    for operator, count in step:
+        if operator.kind == HOST_ONLY:
             views += count
         else:
-            launched[each.phase] += count
+            launched[operator.phase] += count
     return [*launched.values(), views]
 
 
@@ -131,14 +131,14 @@ class CalibratedDevice:
         """The device whose whole steps those of the references are."""
         if not references:
             raise ValueError("no reference step was measured on this device: leantrain kernels --calibrate")
-        steps = [each.step for each in references]
+        steps = [reference.step for reference in references]
         alone = np.array([costs.of(step) for step in steps])
         asked = np.array([_dispatched(step) for step in steps])
-        whole = np.array([each.step_s for each in references])
+        whole = np.array([reference.step_s for reference in references])
         if not side_by_side:
             cache, *host = _relative(np.column_stack([alone, asked]), whole)
             return cls(costs, float(cache), np.array(host))
-        host_s = np.array([each.host_s for each in references])
+        host_s = np.array([reference.host_s for reference in references])
         of_device = whole > 1.1 * host_s  # the others say nothing of the device
         cache = float(np.median((whole / alone)[of_device])) if of_device.any() else 1.0
         return cls(costs, cache, _relative(asked, host_s), side_by_side=True)
@@ -146,7 +146,7 @@ class CalibratedDevice:
     def step_s(self, step: TracedStep, steps: int = 1) -> float:
         """One of so many steps that were traced together. Raises ValueError where something in it has no declared cost,
         or no sample."""
-        if self.side_by_side and any(each.kind in (OUT, IN) for each, _ in step):
+        if self.side_by_side and any(operator.kind in (OUT, IN) for operator, _ in step):
             raise ValueError("its transfers to the host were not sampled")
         device_s = self.cache * self.costs.of(step)
         host_s = float(self.host @ np.array(_dispatched(step)))
@@ -156,25 +156,25 @@ class CalibratedDevice:
 def residuals(known: OwnDevice) -> list[tuple[ReferenceStep, float]]:
     """Each reference step beside log(modelled / measured), by constants of the other baselines' steps."""
     costs = OperatorCosts(known.samples)
-    found = []
-    for baseline in dict.fromkeys(each.place.baseline for each in known.references):
-        others = [each for each in known.references if each.place.baseline != baseline]
+    errors = []
+    for baseline in dict.fromkeys(reference.place.baseline for reference in known.references):
+        others = [reference for reference in known.references if reference.place.baseline != baseline]
         if others:
             device = CalibratedDevice.fitted(costs, others, known.device != "cpu")
-            found += [
-                (each, math.log(device.step_s(each.step) / each.step_s))
-                for each in known.references
-                if each.place.baseline == baseline
+            errors += [
+                (reference, math.log(device.step_s(reference.step) / reference.step_s))
+                for reference in known.references
+                if reference.place.baseline == baseline
             ]
-    return found
+    return errors
 
 
 def sample_errors(known: OwnDevice) -> Mapping[str, list[float]]:
     """log(modelled / measured) of the samples, by class of operator: how well a line describes them."""
     costs = OperatorCosts(known.samples)
     errors: dict[str, list[float]] = defaultdict(list)
-    for each in known.samples:
-        operator = each.operator
+    for sample in known.samples:
+        operator = sample.operator
         if (modelled_s := costs.seconds(operator)) > 0:
-            errors[operator.kind].append(math.log(modelled_s / each.seconds))
+            errors[operator.kind].append(math.log(modelled_s / sample.seconds))
     return errors

@@ -80,8 +80,8 @@ class Predictable:
 @cache
 def known_rows() -> tuple[Predictable, ...]:
     """The rows that have a time and a trace."""
-    found = ((row, step_of_row(row)) for row in rows() if row.measured_s)
-    return tuple(Predictable(row, step, devices()[row.device]) for row, step in found if step is not None)
+    rows_with_steps = ((row, step_of_row(row)) for row in rows() if row.measured_s)
+    return tuple(Predictable(row, step, devices()[row.device]) for row, step in rows_with_steps if step is not None)
 
 
 def step_of_row(row: PublishedRow) -> TracedStep | None:
@@ -90,12 +90,12 @@ def step_of_row(row: PublishedRow) -> TracedStep | None:
     if known is None or known.step is None:
         return None
     counts: Counter[Operator] = Counter()
-    for each, count in known.step:
-        if each.phase == "optimizer":
-            read, written = each.read_bytes // row.shards, each.written_bytes // row.shards
-            counts[replace(each, read_bytes=read, written_bytes=written)] += count
+    for operator, count in known.step:
+        if operator.phase == "optimizer":
+            read, written = operator.read_bytes // row.shards, operator.written_bytes // row.shards
+            counts[replace(operator, read_bytes=read, written_bytes=written)] += count
         else:
-            counts[each] += count * row.accumulated
+            counts[operator] += count * row.accumulated
     return replace(known.step, counts=counts)
 
 
@@ -120,41 +120,41 @@ class Fit:
     def __init__(self, of: Sequence[Predictable]) -> None:
         self.rows = of
         alike: dict[object, int] = {}  # rows that run the same take the same
-        self._alike = [alike.setdefault(_same(each), len(alike)) for each in of]
-        firsts = {group: each for each, group in reversed([*zip(of, self._alike)])}
+        self._alike = [alike.setdefault(_same(point), len(alike)) for point in of]
+        firsts = {group: point for point, group in reversed([*zip(of, self._alike)])}
         of = [firsts[group] for group in range(len(alike))]
         self._groups = len(of)
-        named = {name for each in of for name in _names(each)} | {("link", where) for where in WHERE}
+        named = {name for point in of for name in _names(point)} | {("link", where) for where in WHERE}
         self.names: list[tuple[str, ...]] = sorted(named)
         at = {name: index for index, name in enumerate(self.names)}
         none = len(at)  # of what nothing multiplies
-        parts = [parts_of(each.step, each.device, SOFTWARE[each.row.table]) for each in of]
-        own = [[_of(operator, each) for operator in part.operators] for each, part in zip(of, parts)]
-        kinds = sorted({names for each in own for names in each})
+        parts = [parts_of(point.step, point.device, SOFTWARE[point.row.table]) for point in of]
+        own = [[_of(operator, point) for operator in part.operators] for point, part in zip(of, parts)]
+        kinds = sorted({names for of_point in own for names in of_point})
         self._levels = np.array(
             [[*(at[name] for name in names), *[none] * (LEVELS - len(names))] for names in kinds], dtype=np.intp
         ).reshape(-1, LEVELS)
         of_kind = {names: index for index, names in enumerate(kinds)}
-        self._own = np.array([of_kind[names] for each in own for names in each], dtype=np.intp)
+        self._own = np.array([of_kind[names] for of_point in own for names in of_point], dtype=np.intp)
         sizes = [len(part.operators) for part in parts]
-        self._moving = np.repeat([at["moving", each.device.generation] for each in of], sizes)
+        self._moving = np.repeat([at["moving", point.device.generation] for point in of], sizes)
         self._at = np.repeat(np.arange(len(of)) * len(PHASES), sizes)
-        self._step = np.array([at["step", each.row.table] for each in of], dtype=np.intp)
+        self._step = np.array([at["step", point.row.table] for point in of], dtype=np.intp)
         if parts:
             self._computed_s = np.concatenate([part.computed_s for part in parts])
             self._moved_s = np.concatenate([part.moved_s for part in parts])
             self._gaps_s = np.concatenate([part.gaps_s for part in parts])
             self._at = self._at + np.concatenate([part.phases for part in parts])
-        ways = [sent_by(each.row) for each in of]
+        ways = [sent_by(point.row) for point in of]
         self._host_s = np.array(
             [[part.host[phase] + way.asked[phase] for phase in PHASES] for part, way in zip(parts, ways)]
         )
         self._links = [at["link", where] for where in WHERE]
         self._hidden_s, self._waited_s = (
             np.array([[[way[phase, across] for across in (False, True)] for phase in PHASES] for way in kind])
-            for kind in ([each.hidden for each in ways], [each.waited for each in ways])
+            for kind in ([way.hidden for way in ways], [way.waited for way in ways])
         )
-        self._synchronised = np.array([SOFTWARE[each.row.table].synchronised for each in of])
+        self._synchronised = np.array([SOFTWARE[point.row.table].synchronised for point in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
         """Modelled times of all rows, s: :func:`suite.judge.step_time.roofline.modelled`, of all at once."""
@@ -177,9 +177,9 @@ class Fit:
     def solved(self) -> dict[tuple[str, ...], float]:
         """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
         most."""
-        tables = Counter(each.row.table for each in self.rows)
-        weight = np.array([math.sqrt(min(1.0, 30 / tables[each.row.table])) for each in self.rows])
-        measured = np.array([each.measured_s for each in self.rows])
+        tables = Counter(point.row.table for point in self.rows)
+        weight = np.array([math.sqrt(min(1.0, 30 / tables[point.row.table])) for point in self.rows])
+        measured = np.array([point.measured_s for point in self.rows])
         spread = np.array([SPREAD[name[0]] for name in self.names])
 
         def residuals(values: Floats) -> Floats:
@@ -188,17 +188,17 @@ class Fit:
 
         if not self.rows:
             return {}
-        found = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
-        return dict(zip(self.names, map(float, found.x)))
+        fit = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
+        return dict(zip(self.names, map(float, fit.x)))
 
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
         """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
 
 
-def _same(each: Predictable) -> object:
+def _same(point: Predictable) -> object:
     """Equal for rows that run the same, on the same."""
-    row = each.row
+    row = point.row
     return row.table, row.case, row.device, row.accumulated, row.shards, row.collectives, row.fabric
 
 
@@ -215,21 +215,21 @@ def _attention(operator: Operator, software: Software) -> str:
     return software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
 
 
-def _of(operator: Operator, each: Predictable) -> tuple[tuple[str, ...], ...]:
+def _of(operator: Operator, point: Predictable) -> tuple[tuple[str, ...], ...]:
     """The multipliers of an operator's rate."""
-    generation, name = each.device.generation, each.device.name
+    generation, name = point.device.generation, point.device.name
     if operator.kind == "product":
         width = _width(operator.dtype)
         return ("product", width), ("product", generation, width), ("product", generation, width, name)
     if operator.kind == "attention":
-        kernel = _attention(operator, SOFTWARE[each.row.table])
+        kernel = _attention(operator, SOFTWARE[point.row.table])
         return ("attention", "any"), ("attention", kernel, generation)
     return ()
 
 
-def _names(each: Predictable) -> set[tuple[str, ...]]:
-    own = {name for operator, _ in each.step for name in _of(operator, each)}
-    return own | {("moving", each.device.generation), ("step", each.row.table)}
+def _names(point: Predictable) -> set[tuple[str, ...]]:
+    own = {name for operator, _ in point.step for name in _of(operator, point)}
+    return own | {("moving", point.device.generation), ("step", point.row.table)}
 
 
 # what was not seen ----------------------------------------------------------------------------------------------------
@@ -251,17 +251,17 @@ def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
     """The rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for others a
     tenth of the time at most."""
     return [
-        each
-        for each in of
-        if not each.row.host_bound
-        and not any(between.crosses_nodes for between in each.row.collectives)
-        and sum(sent_by(each.row).waited.values()) <= WAITED * each.measured_s
+        point
+        for point in of
+        if not point.row.host_bound
+        and not any(between.crosses_nodes for between in point.row.collectives)
+        and sum(sent_by(point.row).waited.values()) <= WAITED * point.measured_s
     ]
 
 
 def held_out() -> list[Residual]:
     """Each row's time, by multipliers fitted to the other sources alone."""
-    return [each for table in SOFTWARE for each in _residuals(*_split(table))]
+    return [residual for table in SOFTWARE for residual in _residuals(*_split(table))]
 
 
 def fitted() -> list[Residual]:
@@ -270,15 +270,15 @@ def fitted() -> list[Residual]:
 
 
 def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
-    own = [each for each in known_rows() if each.row.table == table]
-    return [each for each in known_rows() if each.row.table != table], own
+    own = [point for point in known_rows() if point.row.table == table]
+    return [point for point in known_rows() if point.row.table != table], own
 
 
 def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
     times = Fit(predicted).predicted(Fit(worth_fitting(seen)).solved())
     return [
-        Residual(each, None, None, math.log(time / each.measured_s), float(time), each.measured_s)
-        for each, time in zip(predicted, times)
+        Residual(point, None, None, math.log(time / point.measured_s), float(time), point.measured_s)
+        for point, time in zip(predicted, times)
     ]
 
 
@@ -287,13 +287,13 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
     time."""
     groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
     neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
-    for each in of:
-        row = each.of.row
+    for residual in of:
+        row = residual.of.row
         if row.alike:
-            groups[row.table, row.alike].append(each)
+            groups[row.table, row.alike].append(residual)
         if row.memory is None:  # neighbours of a grid over ranks differ in more than their sizes
             key = (row.table, row.device, row.precision, row.technique, row.kind, str(row.gpus))
-            neighbours[key].append(each)
+            neighbours[key].append(residual)
     pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
     pairs += [pair for group in neighbours.values() for pair in pairwise(group)]
     return [_ratio(*pair) for pair in pairs if pair[0].of.row.case != pair[1].of.row.case]
@@ -318,12 +318,12 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
     """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within. A kind has none where
     too few sources show it, or where it would say nothing (:func:`no_bands`)."""
-    found = {}
+    by_kind = {}
     for kind, own in _by_band([*times, *of_ratios]).items():
-        band = Band(math.expm1(quantile(each.log_error for each in own)), len(own), len(_sources(own)))
+        band = Band(math.expm1(quantile(residual.log_error for residual in own)), len(own), len(_sources(own)))
         if band.residuals >= FEWEST and band.sources >= fewest_sources and band.half_width <= WIDEST:
-            found[kind] = band
-    return found
+            by_kind[kind] = band
+    return by_kind
 
 
 def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str, str]:
@@ -331,7 +331,7 @@ def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[s
     lacking, known = {}, bands(times, of_ratios)
     for kind, own in _by_band([*times, *of_ratios]).items():
         if kind not in known:
-            factor = math.exp(quantile(each.log_error for each in own))
+            factor = math.exp(quantile(residual.log_error for residual in own))
             lacking[kind] = f"{len(own)} published ones, of {len(_sources(own))}, are too few to say"
             if len(own) >= FEWEST and len(_sources(own)) >= SOURCES:
                 what = "links of several nodes" if kind == TIME_ACROSS_NODES else "such steps"
@@ -345,9 +345,9 @@ def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[s
 def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
     """The residuals that bands are of; a time that its host bounds says nothing of the others."""
     kinds: dict[str, list[Residual]] = {}
-    for each in of:
-        if each.change is not None or not each.of.row.host_bound:
-            kinds.setdefault(band_name(each), []).append(each)
+    for residual in of:
+        if residual.change is not None or not residual.of.row.host_bound:
+            kinds.setdefault(band_name(residual), []).append(residual)
     return kinds
 
 
@@ -360,16 +360,16 @@ def band_name(of: Residual) -> str:
 
 
 def _sources(of: Iterable[Residual]) -> set[str]:
-    return {each.of.row.table for each in of}
+    return {residual.of.row.table for residual in of}
 
 
 def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
     """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
     inside = []
-    for each in residuals:
-        band = band_of(each.of.row.table).get(band_name(each))
+    for residual in residuals:
+        band = band_of(residual.of.row.table).get(band_name(residual))
         if band is not None:
-            inside.append(abs(each.log_error) <= math.log1p(band.half_width))
+            inside.append(abs(residual.log_error) <= math.log1p(band.half_width))
     return sum(inside) / len(inside) if inside else math.nan
 
 
@@ -415,7 +415,7 @@ class Comparison:
         return Believed(
             bands=dict(self.bands), no_bands=dict(self.no_bands),
             multipliers={" ".join(name): value for name, value in solved.items()},
-            rows=len(self.times), sources=sorted({each.of.row.table for each in self.times}),
+            rows=len(self.times), sources=sorted({residual.of.row.table for residual in self.times}),
         )  # fmt: skip
 
 
@@ -427,32 +427,32 @@ def study() -> Comparison:
 
     @cache
     def others(table: str) -> Mapping[str, Band]:
-        found = bands(
-            [each for each in times if each.of.row.table != table],
-            [each for each in of_ratios if each.of.row.table != table],
+        theirs = bands(
+            [residual for residual in times if residual.of.row.table != table],
+            [residual for residual in of_ratios if residual.of.row.table != table],
             fewest_sources=1,
         )
-        return {kind: band for kind, band in found.items() if kind in shipped}
+        return {kind: band for kind, band in theirs.items() if kind in shipped}
 
     def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[StudySummary]:
         groups: dict[str, list[Residual]] = defaultdict(list)
-        for each in residuals:
-            groups[key(each)].append(each)
+        for residual in residuals:
+            groups[key(residual)].append(residual)
         return [
-            StudySummary(by, group, len(own), _median([abs(each.log_error) for each in own]),
-                 _median([each.log_error for each in own]), covered(own, others))
+            StudySummary(by, group, len(own), _median([abs(member.log_error) for member in own]),
+                 _median([member.log_error for member in own]), covered(own, others))
             for group, own in sorted(groups.items())
         ]  # fmt: skip
 
     def all_lines(residuals: Sequence[Residual]) -> list[StudySummary]:
-        found = lines(residuals, "all", lambda _: "all")
+        summaries = lines(residuals, "all", lambda _: "all")
         for by, key in BY.items():
-            found += lines(residuals, by, lambda each, key=key: key(each.of.row))  # type: ignore[misc]
-        return found
+            summaries += lines(residuals, by, lambda residual, key=key: key(residual.of.row))  # type: ignore[misc]
+        return summaries
 
     return Comparison(
         times, of_ratios, shipped, no_bands(times, of_ratios), all_lines(times),
-        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda each: str(each.change))],
+        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda residual: str(residual.change))],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
     )  # fmt: skip
 
@@ -476,5 +476,9 @@ class Peak:
 
 def peaks() -> list[Peak]:
     """The peaks of the rows that have an allocated peak: nothing is fitted."""
-    found = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
-    return [Peak(row, each.peak_bytes, row.peak_bytes or math.nan) for row, each in found if each and each.peak_bytes]
+    rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
+    return [
+        Peak(row, traced.peak_bytes, row.peak_bytes or math.nan)
+        for row, traced in rows_with_traces
+        if traced and traced.peak_bytes
+    ]

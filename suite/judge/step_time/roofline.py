@@ -128,17 +128,17 @@ def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Par
     """The terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
     host = dict.fromkeys(PHASES, 0.0)
     launched = []
-    for each, count in step:
-        host[each.phase] += count * host_s(device, each, software)
-        if each.kind not in (HOST_ONLY, OUT, IN):
-            launched.append((each, count))
+    for operator, count in step:
+        host[operator.phase] += count * host_s(device, operator, software)
+        if operator.kind not in (HOST_ONLY, OUT, IN):
+            launched.append((operator, count))
     counts = np.array([float(count) for _, count in launched])
     return Parts(
-        [each for each, _ in launched],
-        counts * [_computed_s(device, each, software) for each, _ in launched],
-        counts * [_moved_s(device, each) for each, _ in launched],
-        counts * [1e-6 * device.kernel_us * each.kernels for each, _ in launched],
-        np.array([PHASES.index(each.phase) for each, _ in launched], dtype=np.intp),
+        [launch for launch, _ in launched],
+        counts * [_computed_s(device, launch, software) for launch, _ in launched],
+        counts * [_moved_s(device, launch) for launch, _ in launched],
+        counts * [1e-6 * device.kernel_us * launch.kernels for launch, _ in launched],
+        np.array([PHASES.index(launch.phase) for launch, _ in launched], dtype=np.intp),
         host,
     )
 
@@ -235,18 +235,18 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
     busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), defaultdict[str, float](float)
     flops: dict[str, float] = defaultdict(float)
     active_s = 0.0
-    for each, count in step:
-        dispatched[each.phase] += count * host_s(device, each, software)
-        if each.kind in (OUT, IN):
-            link[each.kind] += count * each.moved_bytes / (1e9 * device.link_gb_s)
-        elif each.kind != HOST_ONLY:
-            cost = operator_cost(device, each, software)
+    for operator, count in step:
+        dispatched[operator.phase] += count * host_s(device, operator, software)
+        if operator.kind in (OUT, IN):
+            link[operator.kind] += count * operator.moved_bytes / (1e9 * device.link_gb_s)
+        elif operator.kind != HOST_ONLY:
+            cost = operator_cost(device, operator, software)
             seconds = count * cost.seconds
-            busy[each.phase] += seconds
-            kinds[each.kind] += seconds
-            bounds[each.kind][cost.bound] += seconds
-            flops[each.dtype] += count * each.flops
-            active_s += seconds * (ACTIVITY.get(each.kind, MOVING) if cost.bound == "compute" else MOVING)
+            busy[operator.phase] += seconds
+            kinds[operator.kind] += seconds
+            bounds[operator.kind][cost.bound] += seconds
+            flops[operator.dtype] += count * operator.flops
+            active_s += seconds * (ACTIVITY.get(operator.kind, MOVING) if cost.bound == "compute" else MOVING)
     link_s = max(link.values(), default=0.0)
     for phase in PHASES if between else ():
         assert between is not None
@@ -264,7 +264,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
         step_s, device_s, sent_s, link_s, total,
         total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
         energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda item: -item[1])),
-        {kind: max(each, key=lambda bound: each[bound]) for kind, each in bounds.items()},
+        {kind: max(by_bound, key=lambda bound: by_bound[bound]) for kind, by_bound in bounds.items()},
     )  # fmt: skip
 
 
@@ -299,19 +299,19 @@ def change_between(a: TracedStep, b: TracedStep) -> Change:
     attention, norms and losses; the products' shapes, or what is trained; or how often equal ones run."""
 
     def types(step: TracedStep) -> set[str]:
-        products = [each for each, _ in step if each.kind == "product"]
+        products = [operator for operator, _ in step if operator.kind == "product"]
         largest = max((product.flops for product in products), default=0)
         return {product.dtype for product in products if product.flops > 0.01 * largest}
 
     def kernels(step: TracedStep) -> set[tuple[str, bool]]:
         return {
-            (each.name, each.compiled)
-            for each, _ in step
-            if each.kind in ("attention", "softmax", "norm", "loss", "fused")
+            (operator.name, operator.compiled)
+            for operator, _ in step
+            if operator.kind in ("attention", "softmax", "norm", "loss", "fused")
         }
 
     def shapes(step: TracedStep) -> set[object]:
-        return {each.product for each, _ in step if each.kind == "product"}
+        return {operator.product for operator, _ in step if operator.kind == "product"}
 
     if types(a) != types(b):
         return PRECISION

@@ -56,12 +56,12 @@ class SmallSteps:
     @property
     def current(self) -> Sequence[SmallStep]:
         """The ratios that were timed of the code that is traced."""
-        return [each for each in self.steps if each.current]
+        return [step for step in self.steps if step.current]
 
     @property
     def own(self) -> Sequence[SmallStep]:
         """The ratios that the measured machine itself has timed."""
-        return [each for each in self.steps if each.machine == self.machine]
+        return [step for step in self.steps if step.machine == self.machine]
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ def agreement(steps: Sequence[SmallStep]) -> Agreement:
     """Raises ValueError for fewer than three."""
     if len(steps) < 3:
         raise ValueError(f"{len(steps)} ratios have no rank correlation")
-    errors = np.array([abs(each.log_error) for each in steps])
-    told = [each for each in steps if abs(math.log(each.measured)) > NOTICED]
-    right = sum(math.log(each.measured) * math.log(each.modelled) > 0 for each in told)
+    errors = np.array([abs(step.log_error) for step in steps])
+    effects = [step for step in steps if abs(math.log(step.measured)) > NOTICED]
+    right = sum(math.log(effect.measured) * math.log(effect.modelled) > 0 for effect in effects)
     return Agreement(
-        len(steps), len({each.stack for each in steps}),
-        float(spearmanr([each.measured for each in steps], [each.modelled for each in steps]).statistic),
-        float(np.median(errors)), float((errors < WITHIN).mean()), right / len(told) if told else math.nan,
+        len(steps), len({step.stack for step in steps}),
+        float(spearmanr([step.measured for step in steps], [step.modelled for step in steps]).statistic),
+        float(np.median(errors)), float((errors < WITHIN).mean()), right / len(effects) if effects else math.nan,
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallS
         place = place_of(row)
         theirs, ours = (traces.get((place, stack)) for stack in (row.reference, row.stack))
         if theirs is None or ours is None or theirs.step is None or ours.step is None:
-            lacking[next((each.unavailable for each in (theirs, ours) if each and not each.step), "not traced")] += 1
+            lacking[next((side.unavailable for side in (theirs, ours) if side and not side.step), "not traced")] += 1
             continue
         try:
             ratio = device.step_s(ours.step, ours.steps) / device.step_s(theirs.step, theirs.steps)
@@ -122,4 +122,4 @@ def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallS
         measured = row.value("step_time").number
         current = "timed" not in row.unverified
         steps.append(SmallStep(place, row.machine.name, row.stack, row.reference, measured, ratio, current))
-    return SmallSteps(known.machine, sorted(steps, key=lambda each: (each.machine, each.place, each.stack)), lacking)
+    return SmallSteps(known.machine, sorted(steps, key=lambda step: (step.machine, step.place, step.stack)), lacking)

@@ -171,26 +171,26 @@ class _Asked:
 def _moves_as_much(module: str) -> bool:
     """Whether the kernel beside a module says that torch's operators move as many bytes."""
     for name in (f"{module}_kernel", f"{module.rpartition('.')[0]}.kernel"):
-        found = importlib.util.find_spec(name) if module.count(".") else None
-        if found is not None and found.origin is not None:
-            with open(found.origin, encoding="utf-8") as source:  # importing it would load Triton
+        spec = importlib.util.find_spec(name) if module.count(".") else None
+        if spec is not None and spec.origin is not None:
+            with open(spec.origin, encoding="utf-8") as source:  # importing it would load Triton
                 return f"\n{AS_MUCH} = True\n" in source.read()
     return False
 
 
 def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
     """The step, with what its optimizer's kernel declares in place of torch's operators of the update."""
-    parameters = [each for each in run.model.parameters() if each.requires_grad]
-    elements = sum(each.numel() for each in parameters)
+    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    elements = sum(parameter.numel() for parameter in parameters)
     declared = _declared_bytes(stack, str(parameters[0].dtype).removeprefix("torch."))
     if declared is None:
         why = "its optimizer takes a kernel of its own, whose bench declares no bytes for these parameters"
         return replace(step, undeclared=(*step.undeclared, why))
-    kept = {each: count for each, count in step if each.phase != "optimizer"}
+    others = {operator: count for operator, count in step if operator.phase != "optimizer"}
     update = Operator(
         OWN_UPDATE, "optimizer", "optimizer", read_bytes=round(declared * elements), kernels=1, tensors=1
     )  # fmt: skip
-    return replace(step, counts=type(step.counts)({**kept, update: 1}))
+    return replace(step, counts=type(step.counts)({**others, update: 1}))
 
 
 def _declared_bytes(stack: str, dtype: str) -> float | None:
@@ -342,13 +342,13 @@ def survey_times(
     def known(stack: str, setting: Setting) -> KeptTrace:
         place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
         code = code_of(setting, stack).counts
-        found = traces.get((place, stack))
-        if found is None or found.code != code:
-            found = trace_of(stack, replace(scale, setting=setting), code, trace)
-            if found.code:
-                traces[place, stack] = found
+        step_trace = traces.get((place, stack))
+        if step_trace is None or step_trace.code != code:
+            step_trace = trace_of(stack, replace(scale, setting=setting), code, trace)
+            if step_trace.code:
+                traces[place, stack] = step_trace
                 step_traces.write(traces, folder)
-        return found
+        return step_trace
 
     for done, stack in enumerate(wanted):
         progress(done / len(wanted), stack)
@@ -362,14 +362,14 @@ def survey_times(
         if not own_trace.code:
             failed(stack, own_trace.unavailable)
             continue
-        found = beside(other, (stack, own_trace), device)
+        comparison = beside(other, (stack, own_trace), device)
         place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
         times = times.with_newer(
             ModelledTime(
                 place=place, gpu=device.name, stack=stack, reference=reference if other else "",
-                step_s=found.stack.step.step_s if found.stack.step else None, ratio=found.ratio,
-                half_width=found.ratio_band.half_width if found.ratio_band else None,
-                unavailable=found.stack.unavailable,
+                step_s=comparison.stack.step.step_s if comparison.stack.step else None, ratio=comparison.ratio,
+                half_width=comparison.ratio_band.half_width if comparison.ratio_band else None,
+                unavailable=comparison.stack.unavailable,
             )
         )  # fmt: skip
         gpu_times.write(times, folder)

@@ -227,9 +227,9 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
 
 def model_states(run: Run) -> int:
     """Bytes of parameters, gradients, optimizer state and masters as they are."""
-    held = [each for group in run.optimizer.param_groups for each in group["params"]]
-    parameters = list({id(each): each for each in (*run.model.parameters(), *held)}.values())
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    held = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    parameters = list({id(parameter): parameter for parameter in (*run.model.parameters(), *held)}.values())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return unique_bytes([*parameters, *gradients, *state_tensors(run.optimizer)])
 
 
@@ -271,7 +271,7 @@ def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
         _fits(run, scale)
         for _ in range(run.recipe.steps):
             run.train_step(*run.next_batch())
-        sharded = any(is_sharded(each) for each in run.model.parameters())
+        sharded = any(is_sharded(parameter) for parameter in run.model.parameters())
         # Stock is taken by address, and a DTensor does not say that its part has none.
         with nullcontext() if sharded else before.left_out(*data_of(run)):
             yield run
@@ -282,11 +282,11 @@ KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_
 
 def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
     """Bytes by collective, in the papers' words: torch has several operators for each."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for operator, size in sizes.items():
         name = operator.strip("_").removesuffix("_base")
-        found[KINDS.get(name, name)] += size
-    return dict(found)
+        totals[KINDS.get(name, name)] += size
+    return dict(totals)
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
@@ -347,16 +347,16 @@ def side_by_side(
                 known[stack, at] = StepCount.of_failure(stack, failure)
                 reference = None  # on as many ranks: that is not known
         wanted.append((stack, reference, at))
-    sides = [(each, at) for stack, reference, at in wanted for each in (reference, stack) if each is not None]
-    for done, (each, at) in enumerate(sides):
-        progress(done / len(sides), each)
-        if (each, at) not in known:
+    sides = [(name, at) for stack, reference, at in wanted for name in (reference, stack) if name is not None]
+    for done, (side, at) in enumerate(sides):
+        progress(done / len(sides), side)
+        if (side, at) not in known:
             try:
-                known[each, at] = count(each, at)
+                known[side, at] = count(side, at)
             except ValueError as refusal:
-                if len(wanted) == 1 or each == BASELINE:
+                if len(wanted) == 1 or side == BASELINE:
                     raise
-                known[each, at] = StepCount(each, unavailable=str(refusal))
+                known[side, at] = StepCount(side, unavailable=str(refusal))
     return [
         SideBySide(at, known[reference, at] if reference is not None else None, known[stack, at])
         for stack, reference, at in wanted
@@ -390,7 +390,7 @@ def survey(
             failed(StepCount.of_failure(asked, failure))
             continue
         wanted |= {(at.but(task=task or own), side): other for side, other in sides.items()}
-    codes = {(each.place, each.stack): each.code for each in known.counts}
+    codes = {(size_count.place, size_count.stack): size_count.code for size_count in known.counts}
     for done, ((setting, stack), (reference, ranks)) in enumerate(wanted.items()):
         progress(done / len(wanted), stack)
         place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
@@ -408,8 +408,8 @@ def survey(
             place=place, stack=stack, reference=reference, code=code, quantities=step.quantities(),
             batch=dict(step.batch), unavailable=step.unavailable,
         )  # fmt: skip
-        made = datetime.now(UTC).date().isoformat()
-        known = known.with_newer(PaperScale(made=made, versions=versions(), counts=[entry]))
+        today = datetime.now(UTC).date().isoformat()
+        known = known.with_newer(PaperScale(made=today, versions=versions(), counts=[entry]))
         keep(known)
     return known
 
@@ -480,15 +480,15 @@ def _batch_size(own: int, scale: Scale, distributed: bool) -> int:
         raise ValueError(
             f"a batch of {scale.batch_size} examples does not divide among {ranks} ranks: choose a multiple of {ranks}"
         )
-    each = own if scale.batch_size is None else scale.batch_size // ranks
-    return each * ranks if distributed else each
+    per_rank = own if scale.batch_size is None else scale.batch_size // ranks
+    return per_rank * ranks if distributed else per_rank
 
 
 def _without_values(examples: Examples, length: int | None) -> Examples:
     def shape(tensor: Tensor) -> tuple[int, ...]:
         return tensor.shape if length is None else (len(tensor), length, *tensor.shape[2:])
 
-    return Examples({name: torch.empty(shape(each), dtype=each.dtype) for name, each in examples.tensors.items()})
+    return Examples({name: torch.empty(shape(tensor), dtype=tensor.dtype) for name, tensor in examples.tensors.items()})
 
 
 def in_order(examples: int, seed: int, position: int, count: int) -> Tensor:

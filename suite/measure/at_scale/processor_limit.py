@@ -53,8 +53,8 @@ def line_of(trace: TracebackType | None) -> str:
     """Where something was raised: the last line that is a technique's or a model's, or else the last of the harness,
     as ``folder/folder/file.py, line 3: x = y()``."""
     frames = traceback.extract_tb(trace)
-    outside = [each for each in frames if not _is_of_library(Path(each.filename))]
-    own = [each for each in outside if HARNESS not in Path(each.filename).parents]
+    outside = [frame for frame in frames if not _is_of_library(Path(frame.filename))]
+    own = [frame for frame in outside if HARNESS not in Path(frame.filename).parents]
     last = (own or outside or frames)[-1]
     return f"{'/'.join(Path(last.filename).parts[-3:])}, line {last.lineno}: {last.line}"
 

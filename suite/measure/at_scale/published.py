@@ -78,13 +78,13 @@ def traced(case: Case, peaks_wanted: bool = True) -> Traced:
         if not case.layers:
             step, peaks, _ = _traced(case, peaks_wanted)
             return Traced(step, max(peaks, default=0))
-        (shallow, before, kept_before), (deeper, now, kept) = (
+        (shallow, before, kept_before), (deeper, now, kept_now) = (
             _traced(replace(case, layers=layers), peaks_wanted) for layers in (DEPTH, DEPTH + 1)
         )
     except Exception as error:  # whatever a library does with tensors without values: the row says so
         return Traced(why_not=f"its step cannot be traced: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
     peaks = [b + more * (b - a) for a, b in zip(before, now, strict=True)]
-    return Traced(deepened(shallow, deeper, more), max(peaks, default=0), kept - kept_before)
+    return Traced(deepened(shallow, deeper, more), max(peaks, default=0), kept_now - kept_before)
 
 
 @lru_cache(4)  # of cases that differ in their depth alone
@@ -214,7 +214,7 @@ def _transformers(case: Case) -> nn.Module:
 
     names = NAMES.get(case.model, PARTS)
     sizes = {ours: getattr(case, theirs) for ours, theirs in names.items()}
-    positions = {each: max(case.length, 512) for each in ("n_positions", "max_position_embeddings")}
+    positions = {name: max(case.length, 512) for name in ("n_positions", "max_position_embeddings")}
     config = AutoConfig.for_model(
         case.model, **sizes, **positions, **PLAIN.get(case.model, {}), **({} if case.dropout else NO_DROPOUT),
         use_cache=False, tie_word_embeddings=case.tied, **({"num_labels": case.answers} if case.answers else {}),
@@ -388,9 +388,9 @@ class _ChunkedLoss(torch.autograd.Function):
 
 def _fuse(model: nn.Module) -> None:
     """RMS norms and rotations as one kernel each."""
-    for each in model.modules():
-        if type(each).__name__.endswith("RMSNorm"):
-            each.forward = lambda x, _norm=each: FusedNorm.apply(x, _norm.weight)
+    for submodule in model.modules():
+        if type(submodule).__name__.endswith("RMSNorm"):
+            submodule.forward = lambda x, _norm=submodule: FusedNorm.apply(x, _norm.weight)
     module = sys.modules[type(model).__module__]
     if hasattr(module, "apply_rotary_pos_emb"):
         vars(module)["apply_rotary_pos_emb"] = _rotated  # undone by `_restored`
@@ -423,15 +423,15 @@ def trace_missing(seconds: float = 1e9, only: str = "") -> int:
     timed = {row.case.key for row in rows() if row.case is not None and (row.measured_s or row.power_w)}
     began, known = time.process_time(), dict(traces())
     missing = [case for case in cases() if case.key not in known and only in f"{case.library} {case.model}"]
-    alike = Counter(each.model for each in missing)
+    alike = Counter(untraced.model for untraced in missing)
     missing.sort(
-        key=lambda each: (
-            each.library == "rank",
-            each.compiled,
-            alike[each.model],
-            each.tensor_ranks,
-            each.batch,
-            each.hidden,
+        key=lambda untraced: (
+            untraced.library == "rank",
+            untraced.compiled,
+            alike[untraced.model],
+            untraced.tensor_ranks,
+            untraced.batch,
+            untraced.hidden,
         )
     )  # the rarer and the quicker first
     done = 0

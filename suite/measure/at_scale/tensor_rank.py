@@ -131,7 +131,7 @@ class RankBlock(nn.Module):
         return part
 
     def attention(self, x: Tensor) -> Tensor:
-        heads = [each * self.width for each in (self.heads, self.kv_heads, self.kv_heads)]
+        heads = [count * self.width for count in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = (
             part.view(self.batch, -1, part.shape[-1] // self.width, self.width).transpose(1, 2)
             for part in self.qkv(x).split(heads, dim=-1)
@@ -175,7 +175,7 @@ def rank_parts(case: Case) -> tuple[nn.Module, list[Any], tuple[Any, Any]]:
     tokens = torch.empty(case.batch, case.length, dtype=torch.int64)
     weights = list(model.parameters())
     wide = [torch.empty_like(weight, dtype=torch.float32).requires_grad_() for weight in weights]
-    summed = [torch.zeros_like(each) for each in wide]
+    summed = [torch.zeros_like(master) for master in wide]
     optimizer = torch.optim.AdamW(wide, lr=1e-4, fused=True)
     losses: list[Tensor] = []
 
@@ -197,8 +197,8 @@ def rank_parts(case: Case) -> tuple[nn.Module, list[Any], tuple[Any, Any]]:
         losses.pop().backward()
 
     def update() -> None:
-        for each, gradient in zip(wide, summed):
-            each.grad = gradient
+        for master, gradient in zip(wide, summed):
+            master.grad = gradient
         nn.utils.clip_grad_norm_(wide, 1.0)
         optimizer.step()
 

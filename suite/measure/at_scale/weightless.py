@@ -80,9 +80,9 @@ class Weightless(FakeTensorMode):
         super().invalidate_written_to_constants(func, flat_arg_fake_tensors, args, kwargs)
         for argument, value in zip(func._schema.arguments, args):
             if argument.is_write and isinstance(value, list | tuple):
-                for each in value:
-                    if self.is_our_fake(each) and each.constant is not None:
-                        self.fake_tensor_converter.invalidate_constant_aliases(each.constant)
+                for tensor in value:
+                    if self.is_our_fake(tensor) and tensor.constant is not None:
+                        self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
 
     def may_turn_const(self, t: Tensor) -> bool:
         return (

@@ -182,7 +182,7 @@ class Deputy:
             raise
         if kind == "done":
             return cast(T, value)
-        if known := next((each for each in mendable if each.__name__ == kind), None):
+        if known := next((error_type for error_type in mendable if error_type.__name__ == kind), None):
             raise known(value)
         raise ContenderFailed(*value)
 
@@ -281,7 +281,7 @@ def _serve(connection: Connection) -> None:
         try:
             value = task(*arguments)
         except mendable as error:
-            kind = next(each.__name__ for each in mendable if isinstance(error, each))
+            kind = next(error_type.__name__ for error_type in mendable if isinstance(error, error_type))
             answer(connection, number, kind, bounded(_message(error)))
         except BaseException as error:
             answer(connection, number, "failed", failure(error))

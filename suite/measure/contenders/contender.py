@@ -277,14 +277,14 @@ class Contender:
         for watch in self._watches:
             watch.asked()
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
-        ranks = [self._checked(TimedBlock, each, "block") for each in said]
+        ranks = [self._checked(TimedBlock, message, "block") for message in said]
         # The answer waits for the slowest rank and for this process, so for the cores that these waited for.
         slowest_s = max((watch.queued_since_asked_s() for watch in self._watches), default=0.0)
         waited_s = oversight.queued_s(os.getpid()) - own_s + slowest_s
         for watch, rank in zip(self._watches, ranks, strict=True):
             watch.answered(rank.seconds, rank.cpu_s, waited_s)
         self._oversee()
-        losses = [sum(each) / len(ranks) for each in zip(*(rank.losses for rank in ranks), strict=True)]
+        losses = [sum(step_losses) / len(ranks) for step_losses in zip(*(rank.losses for rank in ranks), strict=True)]
         reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
         return reply
@@ -308,7 +308,7 @@ class Contender:
 
     def flops(self) -> int | None:
         """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
-        said = [self._checked(int | None, each, "flops") for each in self._call("flops")]
+        said = [self._checked(int | None, message, "flops") for message in self._call("flops")]
         return None if None in said else sum(said)
 
     def probes(self) -> dict[str, float]:
@@ -402,7 +402,7 @@ class Contender:
                 for child in silent:
                     if reply := child.reply(self._number):
                         if reply[0] != "done":
-                            raise self._failed(command, child, reply[1], [each for each in silent if each is not child])
+                            raise self._failed(command, child, reply[1], [rank for rank in silent if rank is not child])
                         first_s = first_s if values else time.monotonic()
                         values[child] = reply[1]
         except EOFError:
@@ -425,16 +425,16 @@ class Contender:
         failed, silent = {child: said}, list(others)
         asked_s, end_s = time.monotonic(), time.monotonic() + RANKS_APART_S
         while silent and wait(_handles(silent), max(0.0, end_s - time.monotonic())):
-            for each in list(silent):
-                if reply := each.reply(self._number):
-                    silent.remove(each)
-                    failed |= {each: reply[1]} if reply[0] != "done" else {}
-        own = {each: error for each, error in failed.items() if not COMPLAINT.search(" ".join(map(str, error)))}
+            for other in list(silent):
+                if reply := other.reply(self._number):
+                    silent.remove(other)
+                    failed |= {other: reply[1]} if reply[0] != "done" else {}
+        own = {rank: error for rank, error in failed.items() if not COMPLAINT.search(" ".join(map(str, error)))}
         if not own and silent:
             patience_s = time.monotonic() - asked_s
             return self._hung(command, silent, patience_s, f" after {self._named(list(failed))} gave it up: {said[1]}")
         culprit, error = next(iter((own or failed).items()))
-        alone = len({each[1] for each in failed.values()}) > 1 or len(failed) < len(self._ranks)
+        alone = len({rank_error[1] for rank_error in failed.values()}) > 1 or len(failed) < len(self._ranks)
         status, reason, details = error
         return ContenderFailed(status, f"{self._named([culprit])}: {reason}" if alone else reason, details)
 

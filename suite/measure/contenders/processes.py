@@ -104,7 +104,7 @@ def end_session(leader: int) -> None:
         with suppress(OSError):
             os.killpg(leader, signal.SIGKILL)
         return
-    _end(lambda table: _below(table, {leader}) | {each for each, known in table.items() if known.session == leader})
+    _end(lambda table: _below(table, {leader}) | {pid for pid, known in table.items() if known.session == leader})
 
 
 def end_strays(server: int, spared: Collection[int] = ()) -> None:
@@ -113,9 +113,9 @@ def end_strays(server: int, spared: Collection[int] = ()) -> None:
     def strays(table: Mapping[int, LivingProcesses]) -> set[int]:
         own = table[server].session if server in table else server
         foreign = {
-            each
-            for each, known in table.items()
-            if known.parent == server and known.session != own and each not in spared and known.session not in spared
+            pid
+            for pid, known in table.items()
+            if known.parent == server and known.session != own and pid not in spared and known.session not in spared
         }
         return foreign | (_below(table, foreign) if foreign else set())
 
@@ -146,10 +146,10 @@ def _end(victims_in: Callable[[Mapping[int, LivingProcesses]], set[int]]) -> Non
     begin_s = time.monotonic()
     while victims := victims_in(living()) - {os.getpid()}:
         passed_s = time.monotonic() - begin_s
-        for each in victims:
-            if passed_s > CLEARING_S or not _is_tracker(each):
+        for pid in victims:
+            if passed_s > CLEARING_S or not _is_tracker(pid):
                 with suppress(OSError):
-                    os.kill(each, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
         if passed_s > PATIENCE_S:
             return
         time.sleep(0.005)
@@ -165,12 +165,12 @@ def _is_tracker(process: int) -> bool:
 def _below(table: Mapping[int, LivingProcesses], roots: Collection[int]) -> set[int]:
     """All descendants of the roots."""
     children: dict[int, list[int]] = {}
-    for each, known in table.items():
-        children.setdefault(known.parent, []).append(each)
+    for pid, known in table.items():
+        children.setdefault(known.parent, []).append(pid)
 
     def walk(parent: int) -> Iterator[int]:
         for child in children.get(parent, ()):
             yield child
             yield from walk(child)
 
-    return {each for root in roots for each in walk(root)}
+    return {descendant for root in roots for descendant in walk(root)}

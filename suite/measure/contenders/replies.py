@@ -38,9 +38,9 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Stored):
         return plain(value.model_dump(), depth)
     if depth < DEEPEST and isinstance(value, Mapping):
-        return {bounded(str(key)): plain(each, depth + 1) for key, each in _first(value.items())}
+        return {bounded(str(key)): plain(item, depth + 1) for key, item in _first(value.items())}
     if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset):
-        return [plain(each, depth + 1) for each in _first(value)]
+        return [plain(item, depth + 1) for item in _first(value)]
     if depth < DEEPEST and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a tensor, a bool of numpy's
         return plain(value.item(), depth + 1)
     return f"<{bounded(type(value).__name__)}>"

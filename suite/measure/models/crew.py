@@ -63,13 +63,13 @@ class Crew:
     def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
         """One cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
         try:
-            each = [Cell.model_validate(said) for said in self._ask("cell", technique, tuple(spared))]
+            cells = [Cell.model_validate(said) for said in self._ask("cell", technique, tuple(spared))]
         except Died as error:
             self.close()
             return Cell(verdict="defect", reason=str(error))
-        if self.ranks > 1 and any(one.verdict != "works" for one in each):
+        if self.ranks > 1 and any(one.verdict != "works" for one in cells):
             self.close()  # collectives that were begun and not ended would meet the next technique's
-        return next((one for one in each if one.verdict == "defect"), each[0])
+        return next((one for one in cells if one.verdict == "defect"), cells[0])
 
     def left_behind(self) -> bool:
         """Whether the plain run changed since the crew started."""
@@ -115,16 +115,16 @@ class Crew:
         for member in self._members:
             member.ask(self._asked, command, arguments)
         while waiting := [member for member in self._members if member not in replies]:
-            handles = [handle for each in waiting for handle in each.handles]
+            handles = [handle for child in waiting for handle in child.handles]
             if not wait(handles, timeout=max(0.0, deadline - time.monotonic())):
                 raise Died(self._silence(list(replies.values())))
-            for each in waiting:
-                if not (reply := each.reply(self._asked)):
+            for member in waiting:
+                if not (reply := member.reply(self._asked)):
                     continue
-                kind, replies[each] = reply
+                kind, replies[member] = reply
                 if kind == "failed":
-                    raise ContenderFailed(*replies[each])
-                if _is_ill(replies[each]):
+                    raise ContenderFailed(*replies[member])
+                if _is_ill(replies[member]):
                     deadline = min(deadline, time.monotonic() + RANKS_APART_S)
         return [replies[member] for member in self._members]
 

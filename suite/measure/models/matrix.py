@@ -123,8 +123,8 @@ def code_of_all(technique: str) -> str:
     Raises UnknownId.
     """
     task = reference_of(technique)[1]
-    each = [code_of(Setting(baseline=name, task=task), technique).counts for name in baseline_modules()]
-    return hashlib.sha256(" ".join([*each, *versions().values()]).encode()).hexdigest()[:16]
+    hashes = [code_of(Setting(baseline=name, task=task), technique).counts for name in baseline_modules()]
+    return hashlib.sha256(" ".join([*hashes, *versions().values()]).encode()).hexdigest()[:16]
 
 
 def changed(matrix: ModelsMatrix) -> frozenset[str]:

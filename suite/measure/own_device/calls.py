@@ -240,7 +240,7 @@ def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
 def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]:
     """Fused attention as autograd asks for it on the device, and its backward pass."""
     q, k, v = (make(*shape).requires_grad_() for _ in range(3))
-    plain: Any = [each.detach() for each in (q, k, v)]
+    plain: Any = [tensor.detach() for tensor in (q, k, v)]
     yield lambda: torch.nn.functional.scaled_dot_product_attention(*plain)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     gradient = make(*shape)

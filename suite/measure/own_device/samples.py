@@ -61,17 +61,17 @@ def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSamp
 
 def _said(operator: Operator) -> str:
     """The signature, without the shapes that no constant depends on."""
-    kept = operator if operator.kind == "attention" else replace(operator, shapes=())
-    return json.dumps(fields_of(kept), separators=(",", ":"))
+    signature = operator if operator.kind == "attention" else replace(operator, shapes=())
+    return json.dumps(fields_of(signature), separators=(",", ":"))
 
 
 def noted(call: Call) -> Operator:
     """The signature of what a call runs. Raises ValueError where that is not one operator."""
     with OperatorTrace() as trace:
         call()
-    ran = [each for each, count in trace.step() if each.kind != HOST_ONLY for _ in range(count)]
+    ran = [operator for operator, count in trace.step() if operator.kind != HOST_ONLY for _ in range(count)]
     if len(ran) != 1:
-        raise ValueError(f"{len(ran)} operators run: {', '.join(each.name for each in ran)}")
+        raise ValueError(f"{len(ran)} operators run: {', '.join(operator.name for operator in ran)}")
     return ran[0]
 
 
@@ -80,7 +80,7 @@ def clocked(call: Call, device: str) -> tuple[float, float]:
     one = _batch(call, 1, device)[0]
     calls = max(1, min(MOST_CALLS, int(BATCH_S / max(one, 1e-7))))
     took = [_batch(call, calls, device) for _ in range(BATCHES[device] if one < LONGEST_CALL_S else 1)]
-    return min(each for each, _ in took), min(host for _, host in took)
+    return min(device_s for device_s, _ in took), min(host for _, host in took)
 
 
 def _batch(call: Call, calls: int, device: str) -> tuple[float, float]:

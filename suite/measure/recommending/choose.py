@@ -117,10 +117,10 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
     step = portion(progress, 0.1 + 0.9 / ALONE, 0.9)
     together = [
         candidate(members, cost, plain)
-        for members, cost in zip(promising, counting.costs([spelled(each) for each in promising], step))
+        for members, cost in zip(promising, counting.costs([spelled(combination) for combination in promising], step))
     ]
     own = _own(question.stacks, everyone, counting, plain, portion(progress, 0.9, 1.0))
-    candidates = {each.stack: each for each in (Candidate(BASELINE, plain), *alone, *together, *own)}
+    candidates = {option.stack: option for option in (Candidate(BASELINE, plain), *alone, *together, *own)}
     return CountedChoice(
         question, plain, ranked(question.goal, candidates.values(), plain, question.memory_bytes), left_out,
         len(combinations) - len(promising),
@@ -131,19 +131,19 @@ def _alone(
     few: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
 ) -> tuple[list[Candidate], list[Member], list[StepCost]]:
     """Each member alone as a candidate, those that attach with what was counted of them, and all counts."""
-    costs = list(counting.costs([each.id for each in few], progress))
-    known = [counted(each, cost, plain) for each, cost in zip(few, costs)]
-    alone = [candidate((each,), cost, plain) for each, cost in zip(known, costs)]
-    return alone, [each for each in known if not each.why_not], costs
+    costs = list(counting.costs([member.id for member in few], progress))
+    known = [counted(member, cost, plain) for member, cost in zip(few, costs)]
+    alone = [candidate((member,), cost, plain) for member, cost in zip(known, costs)]
+    return alone, [member for member in known if not member.why_not], costs
 
 
 def _own(
     asked: Sequence[str], everyone: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
 ) -> list[Candidate]:
     """The user's own stacks."""
-    by_id = {each.id: each for each in everyone}
-    spelled_so = [canonical(each) for each in asked]
-    members = [tuple(by_id[name] for name in Spelling(each).names) for each in spelled_so]
+    by_id = {member.id: member for member in everyone}
+    spelled_so = [canonical(stack) for stack in asked]
+    members = [tuple(by_id[name] for name in Spelling(stack).names) for stack in spelled_so]
     return [
         candidate(member, cost, plain)
         for member, cost in zip(members, counting.costs(spelled_so, progress))

@@ -66,8 +66,8 @@ class Rung:
     def contribution(self, best: str, without: str, metric: str) -> Estimate | None:
         """What ``best`` costs over what is left of it, paired; None where either was not measured."""
         sides = [
-            samples(self.rows[each].known, [METRICS[metric]]).get(metric, {}) if each in self.rows else None
-            for each in (best, without)
+            samples(self.rows[stack].known, [METRICS[metric]]).get(metric, {}) if stack in self.rows else None
+            for stack in (best, without)
         ]
         ours = sides[0] if sides[0] is not None else {}
         theirs = sides[1] if sides[1] is not None else dict.fromkeys(ours, 0.0)  # the reference over itself

@@ -83,11 +83,11 @@ def _unmeasurable(choice: CountedChoice, minutes: float) -> str:
         return str(missing)
     if scale.batch_size or scale.sequence_length:
         return "what is measured has the baseline's own batch and length: leave out --batch and --sequence-length"
-    if not [each for each in choice.ranking.fitting if each.stack != BASELINE]:
+    if not [candidate for candidate in choice.ranking.fitting if candidate.stack != BASELINE]:
         return "no stack is left to compare with the model as it is"
     if setting.device != "cpu":
         return ""
-    needed = sum(each.cost.peak_bytes for each in choice.ranking.fitting[: MOST + 1])
+    needed = sum(candidate.cost.peak_bytes for candidate in choice.ranking.fitting[: MOST + 1])
     if needed > (free := _free_bytes()):
         return f"the finalists side by side hold {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free here"
     least_s = plain.flops * LEAST_STEPS * (MOST + 1) / (FASTEST_CORE * setting.threads)
@@ -117,7 +117,7 @@ class _Answer:
 
     def __post_init__(self) -> None:
         ranking = self.choice.ranking
-        self.candidates = {each.stack: each for each in (*ranking.fitting, *ranking.too_large)}
+        self.candidates = {candidate.stack: candidate for candidate in (*ranking.fitting, *ranking.too_large)}
         self.costs = {BASELINE: self.choice.plain} | {
             name: candidate.cost for name, candidate in self.candidates.items()
         }
@@ -134,13 +134,13 @@ class _Answer:
     def finalists(self, reference: str) -> list[str]:
         """The most promising stacks, and the user's own that fit."""
         own = {name for name in self.choice.question.stacks if self.fits(name)}
-        ranked = [each.stack for each in self.choice.ranking.fitting if each.stack != reference]
+        ranked = [candidate.stack for candidate in self.choice.ranking.fitting if candidate.stack != reference]
         first = [candidate for candidate in ranked if candidate not in own][: max(1, MOST - len(own))]
         return [candidate for candidate in ranked if candidate in own or candidate in first]
 
     def remainders(self, stack: str) -> list[str]:
         """What is left of a stack without each of its members, where that fits."""
-        return [each for each in without_each(stack).values() if self.fits(each)]
+        return [remainder for remainder in without_each(stack).values() if self.fits(remainder)]
 
     def halving(self, minutes: float, folder: Path, progress: Progress) -> Halving:
         question, fitting = self.choice.question, self.choice.ranking.fitting

@@ -208,4 +208,4 @@ def state_of(model: nn.Module) -> list[int]:
         if type(own) in (Tensor, nn.Parameter) and own.device.type != "meta" and own.numel():
             bits = _bytes_of(own)
             sums.append(bits.view(torch.int32).sum() if bits.numel() % 4 == 0 else bits.sum())
-    return [int(each) for each in torch.stack(sums).tolist()] if sums else []
+    return [int(total) for total in torch.stack(sums).tolist()] if sums else []

@@ -109,7 +109,7 @@ def check(watch: Watch, threads: int | None) -> None:
 def check_peak(watches: Sequence[Watch], said_bytes: int | None) -> None:
     """Raises RuleBroken where the first rank's peak is less than what it was seen to hold between its blocks."""
     if said_bytes is not None and watches and watches[0].seen_bytes > TOLERANCE * said_bytes:
-        seen, said = (f"{each / 2**20:.4g} MiB" for each in (watches[0].seen_bytes, said_bytes))
+        seen, said = (f"{size / 2**20:.4g} MiB" for size in (watches[0].seen_bytes, said_bytes))
         raise RuleBroken(PEAK, f"it says that it held {said} at most, and was seen to hold {seen}")
 
 
@@ -130,12 +130,12 @@ def processor_s(pid: int) -> float | None:
     total = 0.0
     waiting, known = [pid], False
     while waiting:
-        each = waiting.pop()
+        process = waiting.pop()
         with suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
+            fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
             total += sum(map(int, fields[11:15])) / TICKS  # user, system, and those of children that were waited for
-            known = known or each == pid
-            waiting += map(int, Path(f"/proc/{each}/task/{each}/children").read_bytes().split())
+            known = known or process == pid
+            waiting += map(int, Path(f"/proc/{process}/task/{process}/children").read_bytes().split())
     return total if known else None
 
 

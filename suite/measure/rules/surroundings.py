@@ -55,7 +55,7 @@ def check_definitions(before: Definitions) -> None:
         if name.partition(":")[0] not in LIBRARIES and name.rpartition(".")[0] in classes
     ]  # fmt: skip
     if changed:
-        raise RuleBroken(DEFINITIONS, f"{few(each.replace(':', '.') for each in changed)} is not what it was")
+        raise RuleBroken(DEFINITIONS, f"{few(name.replace(':', '.') for name in changed)} is not what it was")
 
 
 def _formulas() -> dict[str, object]:
@@ -69,9 +69,9 @@ def _of_module(name: str, module: ModuleType) -> dict[str, object]:
         if isinstance(value, CALLABLE):
             held[f"{name}:{attribute}"] = value
         if isinstance(value, type) and value.__module__ == name:
-            for inner, each in list(vars(value).items()):
-                if isinstance(each, IN_CLASSES):
-                    held[f"{name}:{attribute}.{inner}"] = each
+            for inner, member in list(vars(value).items()):
+                if isinstance(member, IN_CLASSES):
+                    held[f"{name}:{attribute}.{inner}"] = member
     return held
 
 

@@ -79,9 +79,7 @@ def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
     ]
     return [
         StudyTable("steps_to_quality", COLUMNS, [_cells(run) for run in runs], NOTE),
-        StudyTable(
-            "best", COLUMNS, [_cells(each) for each in best(runs)], BEST.format(asked.rates[0], asked.rates[-1])
-        ),
+        StudyTable("best", COLUMNS, [_cells(run) for run in best(runs)], BEST.format(asked.rates[0], asked.rates[-1])),
         StudyTable("cost", ("optimizer", "settings", "runs", "cpu_s"), cost(runs), COST),
     ]
 
@@ -93,8 +91,8 @@ def sweep_row(rule: str, pairs: Sequence[tuple[Learned, Learned]]) -> SweepRow |
         return None
     batch_size, learning_rate = (pairs[0][1].recipe[name] for name in ("batch_size", "learning_rate"))
     steps, half = (_reached(pairs, share) for share in (0.99, 0.5))  # not 1: noise at the very end does not decide
-    final = [each.final.loss for _, each in pairs if each.status == "ok" and each.final]
-    ends = [each.curve[-1].loss for _, each in pairs if each.status == "ok" and each.curve]
+    final = [contender.final.loss for _, contender in pairs if contender.status == "ok" and contender.final]
+    ends = [contender.curve[-1].loss for _, contender in pairs if contender.status == "ok" and contender.curve]
     spread = replicate_interval(final) if len(final) > 1 else None
     spent = [contender.cpu_s for _, contender in pairs if contender.cpu_s is not None]
     middle = median(steps) if steps else None
@@ -118,9 +116,9 @@ def sweep_row(rule: str, pairs: Sequence[tuple[Learned, Learned]]) -> SweepRow |
 def _reached(pairs: Sequence[tuple[Learned, Learned]], share: float) -> list[float]:
     """The steps of those that got to the loss at which the reference has this share of its whole fall behind it."""
     reached = []
-    for reference, each in pairs:
+    for reference, contender in pairs:
         start, end = reference.curve[0].loss, reference.curve[-1].loss
-        steps = steps_to(start + share * min(0.0, end - start), each.curve)
+        steps = steps_to(start + share * min(0.0, end - start), contender.curve)
         if steps is not None:
             reached.append(steps)
     return reached
@@ -177,13 +175,13 @@ def draw(figure: Figure, lines: Mapping[str, Sequence[SweepRow]], reference: str
             steps.plot(missed, [0.96] * len(missed), **look, **height)
         aside = 1.04**number  # so that intervals stand side by side
         ended = {aside * row.batch_size: row for row in rows if row.final_loss is not None}
-        losses.plot([*ended], [each.final_loss for each in ended.values()], marker="o", color=f"C{number}")
-        spread = {size: each for size, each in ended.items() if each.final_loss_low is not None}
-        ends = ([getattr(each, name) for each in spread.values()] for name in ("final_loss_low", "final_loss_high"))
+        losses.plot([*ended], [row.final_loss for row in ended.values()], marker="o", color=f"C{number}")
+        spread = {size: row for size, row in ended.items() if row.final_loss_low is not None}
+        ends = ([getattr(row, name) for row in spread.values()] for name in ("final_loss_low", "final_loss_high"))
         losses.vlines([*spread], *ends, color=f"C{number}")
     sizes = sorted({row.batch_size for rows in lines.values() for row in rows})
-    for each in lines.get(reference, [])[:1]:
-        perfect = [(each.steps_half_way or 0) * each.batch_size / size for size in sizes]
+    for first in lines.get(reference, [])[:1]:
+        perfect = [(first.steps_half_way or 0) * first.batch_size / size for size in sizes]
         steps.plot(sizes, perfect, "--", color="grey", label="perfect")
     steps.set(ylabel="steps half-way to the reference's quality", yscale="log")
     losses.set(ylabel="final test loss")

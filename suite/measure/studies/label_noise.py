@@ -58,12 +58,12 @@ def study(lab: Lab, asked: LabelNoise) -> list[StudyTable]:
         runs = at.runs(list(stacks.values()))
         for technique, stack in stacks.items():
             pairs = runs[canonical(stack)]
-            contenders = [each for _, each in pairs]
+            contenders = [contender for _, contender in pairs]
             budget = 1.0 if technique == BASELINE else equal_time_budget(pairs)
             if budget != 1.0:
                 shorter = replace(at, setting=at.setting.but(steps=round(budget * (at.setting.steps or 0))))
                 pairs = shorter.runs([stack])[canonical(stack)]
-            if row := noise_row(share, technique, contenders, [each for _, each in pairs]):
+            if row := noise_row(share, technique, contenders, [contender for _, contender in pairs]):
                 rows.append(tuple(row))
     return [StudyTable("sharpness_and_label_noise", NoiseRow._fields, rows, NOTE)]
 
@@ -80,19 +80,19 @@ def noise_row(
 ) -> NoiseRow | None:
     """The row of the runs of one technique, one a seed, and of those at equal time; None where none finished."""
     good = [contender for contender in contenders if contender.status == "ok" and contender.probes]
-    ends, at_equal_time = ([each.final for each in some if each.final] for some in (good, shorter))
+    ends, at_equal_time = ([run.final for run in some if run.final] for some in (good, shorter))
     if not ends:
         return None
 
     def probe(name: str) -> float:
-        return median(value for each in good for key, value in each.probes.items() if key.endswith(f".{name}"))
+        return median(value for run in good for key, value in run.probes.items() if key.endswith(f".{name}"))
 
     return NoiseRow(
         label_noise,
         technique,
         len(good),
         median(end.metrics["accuracy"] for end in ends),
-        median(each.metrics["accuracy"] for each in at_equal_time) if at_equal_time else None,
+        median(end.metrics["accuracy"] for end in at_equal_time) if at_equal_time else None,
         median(end.loss for end in ends),
         probe("lambda_max"),
         probe("ascent_rise"),

@@ -98,9 +98,9 @@ class Sides:
 
     def speed(self, burst_bytes: float = 0.0) -> AlphaBeta:
         """The speed of the link as it is; what its limiter saves up is known."""
-        several = next(each for each in reversed(self.contenders.values()) if each.world_size > 1)
-        found: LinkSpeed = several.link()
-        return AlphaBeta(found.latency_s, found.bytes_per_s, burst_bytes)
+        several = next(contender for contender in reversed(self.contenders.values()) if contender.world_size > 1)
+        link: LinkSpeed = several.link()
+        return AlphaBeta(link.latency_s, link.bytes_per_s, burst_bytes)
 
     def times(self, coin: random.Random) -> dict[str, list[float]]:
         """Seconds of a step of each side, of each round that there is time for; of one at least."""
@@ -108,14 +108,14 @@ class Sides:
         def block(side: str, _: int) -> float:
             return self.contenders[side].block(1).seconds
 
-        found: dict[str, list[float]] = {side: [] for side in self.contenders}
+        seconds: dict[str, list[float]] = {side: [] for side in self.contenders}
         start_s = time.monotonic()
-        for done, each in enumerate(in_rounds(list(self.contenders), ROUNDS, coin, block), 1):
-            for side, pair in each.block_s.items():
-                found[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
+        for done, timed_round in enumerate(in_rounds(list(self.contenders), ROUNDS, coin, block), 1):
+            for side, pair in timed_round.block_s.items():
+                seconds[side].append(math.exp((math.log(pair[0]) + math.log(pair[1])) / 2))
             if (time.monotonic() - start_s) * (done + 1) / done > RATE_S:
                 break
-        return found
+        return seconds
 
 
 def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
@@ -131,21 +131,21 @@ def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
         contenders: dict[str, Contender] = {
             side: Contender(Job(setting=setting, stack=side)) for side in (reference, stack)
         }
-        ranks = max(each.world_size for each in contenders.values())
+        ranks = max(side.world_size for side in contenders.values())
         network = None if why else held.enter_context(LinkedNodes(ranks))
-        for each in contenders.values():
-            each.network = network
-            held.enter_context(each)
+        for contender in contenders.values():
+            contender.network = network
+            held.enter_context(contender)
         sides = Sides(contenders, network)
-        for each in contenders.values():
-            each.prepare()
-            each.set_up()
-            each.block(burned)
+        for contender in contenders.values():
+            contender.prepare()
+            contender.set_up()
+            contender.block(burned)
         rows = measured(sides, asked.mbit, lab, end_s)
     note = NOTE.format(rounds=ROUNDS, seconds=RATE_S) + (f" Measured: unavailable ({why})." if why else "")
     return [
-        StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(each) for each in rows], note),
-        StudyTable(CROSSOVERS, CrossoverRow._fields, [tuple(each) for each in crossovers(rows, asked)], READING),
+        StudyTable(BY_BANDWIDTH, LinkRow._fields, [tuple(row) for row in rows], note),
+        StudyTable(CROSSOVERS, CrossoverRow._fields, [tuple(row) for row in crossovers(rows, asked)], READING),
     ]
 
 
@@ -162,7 +162,7 @@ def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> li
     those; of those that the time is up for the model."""
     coin = random.Random(0)
     none = StepTraffic(sent_bytes=0, messages=0)
-    traffic = [each.traffic() if each.world_size > 1 else none for each in sides.contenders.values()]
+    traffic = [contender.traffic() if contender.world_size > 1 else none for contender in sides.contenders.values()]
     free, taken = sides.speed(), list(sides.times(coin).values())
     models = [StepModel(median(own), sent, free) for own, sent in zip(taken, traffic, strict=True)]
     on_links = sides.network is not None
@@ -179,12 +179,12 @@ def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> li
     for done, rate in enumerate(sorted(rates, reverse=True)):
         lab.progress((done + 1) / (len(rates) + 2), f"{rate:g} Mbit/s")
         rows.append(at(rate))
-    points = [(each.mbit, each.speedup) for each in rows if each.mbit and each.speedup]
+    points = [(row.mbit, row.speedup) for row in rows if row.mbit and row.speedup]
     if len(points) == len(rows) and (between := crossover(MEASURED, points).mbit):
         lab.progress((len(rates) + 1) / (len(rates) + 2), f"{between:.3g} Mbit/s")
         rows.append(at(float(f"{between:.3g}")))
     first = row_of(None, free if on_links else None, taken if on_links else None, models, free)
-    return [first, *sorted(rows, key=lambda each: each.mbit or 0.0, reverse=True)]
+    return [first, *sorted(rows, key=lambda row: row.mbit or 0.0, reverse=True)]
 
 
 def row_of(
@@ -201,7 +201,7 @@ def row_of(
     if link is None or taken is None:
         return LinkRow(mbit, None, None, None, None, None, None, None, 0, *theirs)
     ratio = median_interval([math.log(a / b) for a, b in zip(*taken, strict=True)]).ratio()
-    reference_s, stack_s = (median(each) for each in taken)
+    reference_s, stack_s = (median(own) for own in taken)
     low, high = (ratio.low, ratio.high) if math.isfinite(ratio.high) else (None, None)
     now = link.bytes_per_s * 8 / 1e6, 1e3 * link.latency_s
     return LinkRow(mbit, *now, 1e3 * reference_s, 1e3 * stack_s, ratio.estimate, low, high, len(taken[0]), *theirs)
@@ -209,11 +209,11 @@ def row_of(
 
 def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
     """The crossovers by what was measured, by the model, and the paper's setting."""
-    seen = [(each.link_mbit, each.speedup) for each in rows if each.link_mbit and each.speedup]
-    modelled = [(each.link_mbit or each.mbit, each.modelled_speedup) for each in rows]
-    found = [crossover(MEASURED, seen)] if seen else []
-    found.append(crossover(MODELLED, [(mbit, speedup) for mbit, speedup in modelled if mbit]))
-    return [*found, CrossoverRow(PAPER, asked.paper_mbit, asked.paper_speedup, asked.paper or "it names no bandwidth")]
+    seen = [(row.link_mbit, row.speedup) for row in rows if row.link_mbit and row.speedup]
+    modelled = [(row.link_mbit or row.mbit, row.modelled_speedup) for row in rows]
+    marks = [crossover(MEASURED, seen)] if seen else []
+    marks.append(crossover(MODELLED, [(mbit, speedup) for mbit, speedup in modelled if mbit]))
+    return [*marks, CrossoverRow(PAPER, asked.paper_mbit, asked.paper_speedup, asked.paper or "it names no bandwidth")]
 
 
 def crossover(evidence: str, points: Sequence[tuple[float, float]]) -> CrossoverRow:
@@ -233,26 +233,26 @@ def plot(tables: Sequence[StudyTable]) -> Figure:
     """Speed-up against bandwidth, measured with intervals and modelled; crossovers, and where the paper measured."""
     from matplotlib.figure import Figure
 
-    rows = [LinkRow(*each) for each in tables[0].rows]
-    marks = [CrossoverRow(*each) for each in tables[1].rows]
+    rows = [LinkRow(*row) for row in tables[0].rows]
+    marks = [CrossoverRow(*row) for row in tables[1].rows]
     figure = Figure(figsize=(6, 4.2), layout="constrained")
     axes = figure.subplots()
-    seen = sorted((each for each in rows if each.link_mbit and each.speedup), key=lambda each: each.link_mbit or 0)
+    seen = sorted((row for row in rows if row.link_mbit and row.speedup), key=lambda row: row.link_mbit or 0)
     if seen:
-        middle = [each.speedup or 1 for each in seen]
-        low = [max(0.0, at - (each.speedup_low or at)) for at, each in zip(middle, seen, strict=True)]
-        high = [max(0.0, (each.speedup_high or at) - at) for at, each in zip(middle, seen, strict=True)]
-        axes.errorbar([each.link_mbit or 0 for each in seen], middle, [low, high], marker="o", label="measured")
-    line = sorted((mbit, each.modelled_speedup) for each in rows if (mbit := each.link_mbit or each.mbit))
+        middle = [row.speedup or 1 for row in seen]
+        low = [max(0.0, at - (row.speedup_low or at)) for at, row in zip(middle, seen, strict=True)]
+        high = [max(0.0, (row.speedup_high or at) - at) for at, row in zip(middle, seen, strict=True)]
+        axes.errorbar([row.link_mbit or 0 for row in seen], middle, [low, high], marker="o", label="measured")
+    line = sorted((mbit, row.modelled_speedup) for row in rows if (mbit := row.link_mbit or row.mbit))
     axes.plot([mbit for mbit, _ in line], [speedup for _, speedup in line], "--", color="grey", label="modelled")
     axes.axhline(1.0, color="black", linewidth=0.8)
-    for each in marks:
-        if each.mbit is None:
+    for mark in marks:
+        if mark.mbit is None:
             continue
-        said = each.reading if each.evidence != PAPER else f"the paper's network: {each.mbit:g} Mbit/s"
-        style = {MEASURED: "-", MODELLED: "--", PAPER: ":"}[each.evidence]
-        axes.axvline(each.mbit, linestyle=style, linewidth=0.8, color="grey")
-        axes.plot([each.mbit], [each.speedup or 1.0], "s" if each.evidence == PAPER else "x", label=said)
+        said = mark.reading if mark.evidence != PAPER else f"the paper's network: {mark.mbit:g} Mbit/s"
+        style = {MEASURED: "-", MODELLED: "--", PAPER: ":"}[mark.evidence]
+        axes.axvline(mark.mbit, linestyle=style, linewidth=0.8, color="grey")
+        axes.plot([mark.mbit], [mark.speedup or 1.0], "s" if mark.evidence == PAPER else "x", label=said)
     axes.set(xlabel="bandwidth between ranks (Mbit/s)", ylabel="speed-up over the reference", xscale="log")
     axes.set_yscale("log")
     axes.legend(fontsize="small")

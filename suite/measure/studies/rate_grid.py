@@ -59,7 +59,7 @@ class BestRate(NamedTuple):
 
 def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
     """Tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
-    contenders = [each for each in asked.contender if not each.baselines or lab.setting.baseline in each.baselines]
+    contenders = [side for side in asked.contender if not side.baselines or lab.setting.baseline in side.baselines]
     stacks: dict[tuple[str, int, float], str] = {}
     for k in asked.batches:
         stacks |= {(asked.reference, k, rate): filled(asked.reference_scaled, k, rate) for rate in asked.rates}
@@ -67,12 +67,12 @@ def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
             for rate, stack in contender.stacks.items():
                 stacks[contender.label, k, rate] = stack if k == 1 else f"{filled(asked.scaled, k, rate)}+{stack}"
     runs = lab.runs(list(stacks.values()))
-    learned = {key: [each for _, each in runs[canonical(stack)]] for key, stack in stacks.items()}
+    learned = {key: [run for _, run in runs[canonical(stack)]] for key, stack in stacks.items()}
     rows = [grid_row(*key, seeds) for key, seeds in learned.items() if seeds]
     note = BEST.format(asked.reference)
     return [
         StudyTable("rates", GridRow._fields, [tuple(row) for row in rows], ALL),
-        StudyTable("best", BestRate._fields, [tuple(each) for each in best(rows, asked.reference)], note),
+        StudyTable("best", BestRate._fields, [tuple(row) for row in best(rows, asked.reference)], note),
     ]
 
 
@@ -99,7 +99,7 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
     chosen: dict[tuple[str, int], BestRate] = {}
     for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):  # the reference comes first
         grid = [row for row in rows if (row.side, row.batch) == (side, batch)]
-        finished = [(each.validation_loss, each) for each in grid if each.validation_loss is not None]
+        finished = [(row.validation_loss, row) for row in grid if row.validation_loss is not None]
         if not finished:
             continue
         _, least = min(finished)
@@ -110,20 +110,20 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
             known = error is not None and other.standard_error is not None
             error = math.hypot(error or 0, other.standard_error or 0) if known else None
         gap = least.final_loss - other.final_loss if other else None
-        cost = total([each.cpu_s for each in grid])
+        cost = total([row.cpu_s for row in grid])
         chosen[side, batch] = BestRate(side, batch, len(finished), least.rate, least.final_loss, gap, error, cost)
     return list(chosen.values())
 
 
 def draw(axes: Axes, table: StudyTable) -> None:
     """Final loss over the rate, a line for each side and batch; bars are standard errors."""
-    rows = [row for each in table.rows if (row := GridRow(*each)).final_loss is not None]
+    rows = [row for cells in table.rows if (row := GridRow(*cells)).final_loss is not None]
     for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):
         line = sorted((row for row in rows if (row.side, row.batch) == (side, batch)), key=lambda row: row.rate)
         axes.errorbar(
-            [each.rate for each in line],
-            [each.final_loss or 0 for each in line],
-            [each.standard_error or 0 for each in line],
+            [point.rate for point in line],
+            [point.final_loss or 0 for point in line],
+            [point.standard_error or 0 for point in line],
             marker="o",
             label=side if batch == 1 else f"{side}, batch x{batch}",
         )

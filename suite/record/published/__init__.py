@@ -285,7 +285,7 @@ def _mpt(line: Line) -> PublishedRow:
     row = PublishedRow(
         "llm_foundry_mpt", 0, line["source"], MPT_DEVICES[line["hardware"]], "mpt", line["precision"], "flash",
         "fp8" if fp8 else "recomputed" if recomputed else "none", _ms(line), accumulated=passes, shards=gpus, gpus=gpus,
-        set_up=" ".join(line[each] for each in alike),
+        set_up=" ".join(line[column] for column in alike),
     )  # fmt: skip
     if fp8:
         return row.but("its FP8 products and casts have kernels of their own, which have no declared cost")
@@ -313,7 +313,7 @@ def _nanotron(line: Line) -> PublishedRow:
         " ".join(["zero 1" if zero else "ddp", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
         _ms(line) if measured else None, accumulated=passes + pp - 1, shards=dp if zero else 1,
         gpus=int(line["gpus"]),
-        set_up=" ".join(line[each] for each in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
+        set_up=" ".join(line[column] for column in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
     )  # fmt: skip
     if not measured and not _shareable(line):
         return row.but("it has no result")
@@ -456,7 +456,7 @@ def _torchtitan(line: Line) -> PublishedRow:
     row = PublishedRow(
         "torchtitan_llama3", 0, line["source"], "", "llama", "bf16", "flash", line["technique"],
         tokens / float(line["tokens_per_s_per_gpu"]), gpus=int(line["gpus"]),
-        set_up=" ".join(line[each] for each in ("model", "gpus", "sequence", "local_batch", "parallelism")),
+        set_up=" ".join(line[column] for column in ("model", "gpus", "sequence", "local_batch", "parallelism")),
     )  # fmt: skip
     return row.but("its H100 of 500 W and HBM2e is not in the table of GPUs")
 
@@ -528,9 +528,9 @@ class Traces(Mapping[str, Traced]):
 
     def __getitem__(self, key: str) -> Traced:
         if key not in self._values:
-            each = self._known[key]
-            step = TracedStep.from_json(each["step"]) if each["step"] else None
-            self._values[key] = Traced(step, each["peak_bytes"], each.get("layer_bytes", 0), each["why_not"])
+            stored = self._known[key]
+            step = TracedStep.from_json(stored["step"]) if stored["step"] else None
+            self._values[key] = Traced(step, stored["peak_bytes"], stored.get("layer_bytes", 0), stored["why_not"])
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -551,12 +551,12 @@ def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
     """Writes the traces, equal ones to equal bytes."""
     stored = {
         key: {
-            "step": each.step.as_json() if each.step else "",
-            "peak_bytes": each.peak_bytes,
-            "layer_bytes": each.layer_bytes,
-            "why_not": each.why_not,
+            "step": traced.step.as_json() if traced.step else "",
+            "peak_bytes": traced.peak_bytes,
+            "layer_bytes": traced.layer_bytes,
+            "why_not": traced.why_not,
         }
-        for key, each in sorted(known.items())
+        for key, traced in sorted(known.items())
     }
     (folder / TRACES).write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))
     traces.cache_clear()
@@ -569,4 +569,4 @@ def predicted(folder: Path = FOLDER) -> Mapping[tuple[str, int], float]:
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
-        return {(each["table"], int(each["line"])): float(each["modelled_s"]) for each in csv.DictReader(file)}
+        return {(row["table"], int(row["line"])): float(row["modelled_s"]) for row in csv.DictReader(file)}
