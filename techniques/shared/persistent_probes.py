@@ -129,13 +129,13 @@ def binomial_extra(steps: int, snapshots: int) -> int:
 
 def kept_at_turn(schedule: Schedule) -> int:
     """Activations kept for later runs at the turn, the chain's input among them."""
-    kept = {0}
+    activations = {0}
     for op in schedule.forward:
         if op.computes:
-            kept.add(op.block + 1)
+            activations.add(op.block + 1)
         elif op.kind == "drop":
-            kept.remove(op.block)
-    return len(kept)
+            activations.remove(op.block)
+    return len(activations)
 
 
 def most_graphs(schedule: Schedule) -> int:

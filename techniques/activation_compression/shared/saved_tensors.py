@@ -258,14 +258,14 @@ def packed_forward(
     def keep(tensor: Tensor) -> Any:
         if not is_activation(tensor):
             return without_graph(tensor)
-        place, kept = here.place, here.kept_of(tensor)
+        place, packed = here.place, here.kept_of(tensor)
         here.number += 1
-        if kept is None:
-            kept = pack(tensor.detach(), place)
-            here.put(tensor, kept)
+        if packed is None:
+            packed = pack(tensor.detach(), place)
+            here.put(tensor, packed)
         else:
-            again(kept, place)
-        return View(kept, tensor.shape, _contiguous(tensor.shape))
+            again(packed, place)
+        return View(packed, tensor.shape, _contiguous(tensor.shape))
 
     with saved_tensors_hooks(keep, restored), around(here):
         return forward(*args, **kwargs)
@@ -383,10 +383,10 @@ class Packing(TorchFunctionMode):
         storage = Storage.of(whole)
         if storage is None:
             return whole
-        kept, key = self.kept_of(storage, whole, tensor.requires_grad)
+        packed, key = self.kept_of(storage, whole, tensor.requires_grad)
         if key:
             self.saving.append(key)
-        return View(kept, tensor.shape, storage.stride) if kept is not None else whole
+        return View(packed, tensor.shape, storage.stride) if packed is not None else whole
 
     def kept_of(self, storage: Storage, tensor: Tensor, activation: bool) -> tuple[Kept | None, str]:
         """What is kept of the storage, once for all who save it, and its key; what is safe for the sensitive is so for
@@ -394,16 +394,16 @@ class Packing(TorchFunctionMode):
         sensitive = self.function in SENSITIVE or not self.inside
         for safe in {True, sensitive}:
             known = self.known.get((storage.id, safe))
-            kept = known.kept if known else None
-            if known and (kept is not None or known.whole):
-                return kept, known.key
+            packed = known.kept if known else None
+            if known and (packed is not None or known.whole):
+                return packed, known.key
         if activation:
             saved = self.described(storage, tensor, sensitive)
-            kept, key = self.keep(saved), saved.key
+            packed, key = self.keep(saved), saved.key
         else:
-            kept, key = Mask.of(storage.numbers(tensor)), ""
-        self.known[storage.id, sensitive] = Known.of(tensor, kept, key)
-        return kept, key
+            packed, key = Mask.of(storage.numbers(tensor)), ""
+        self.known[storage.id, sensitive] = Known.of(tensor, packed, key)
+        return packed, key
 
     def described(self, storage: Storage, tensor: Tensor, sensitive: bool) -> Saved:
         name = f"{self.function} {'x'.join(map(str, tensor.shape))}"

@@ -49,12 +49,12 @@ Row = tuple[Tensor, Tensor, Tensor, Tensor, float]
 
 def _rows(each: Seen) -> list[Row]:
     """Query, its visible keys, their scores and whether they are kept, of the first head; and the scale."""
-    found = []
+    rows = []
     for i in range(each.query.shape[2])[-ROWS:]:
         sees = each.visible[0, 0, i]
         scores = each.scores[0, 0, i, sees]
-        found.append((each.query[0, 0, i], each.key[0, 0, sees], scores, each.kept[0, 0, i, sees], each.scale))
-    return found
+        rows.append((each.query[0, 0, i], each.key[0, 0, sees], scores, each.kept[0, 0, i, sees], each.scale))
+    return rows
 
 
 def _greedy(query: Tensor, key: Tensor, pops: int) -> Tensor:

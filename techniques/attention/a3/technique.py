@@ -87,14 +87,14 @@ class A3(KeptInEvaluation):
         parts = zip(
             *(operand.flatten(0, 1).split(heads) for operand in (pairs.query.float(), pairs.key.float(), visible))
         )
-        found = [
+        scores = [
             torch.cat([
                 greedy_scores(some, key, own, self.pops(own.sum(-1)))
                 for some, own in zip(query.split(rows, 1), sees.split(rows, 1))
             ], 1)
             for query, key, sees in parts
         ]  # fmt: skip
-        return candidates(torch.cat(found).view(pairs.shape), visible)
+        return candidates(torch.cat(scores).view(pairs.shape), visible)
 
     def pops(self, keys: Tensor) -> Tensor:
         """M for as many visible ``keys``, int64, 1 or more where there are any."""
@@ -107,5 +107,5 @@ class A3(KeptInEvaluation):
         among = self.among(pairs).sum().item() / visible.sum().item()
         chosen, n = kept.sum(-1).float().mean().item(), keys.mean().item()
         pops = self.pops(keys).float().mean().item()
-        made = multiplications(pairs.longest, width, round(pops), among * n, chosen)
-        return {**super().described(pairs, value, kept), "candidates": among, "products": made / (2 * n * width)}
+        products = multiplications(pairs.longest, width, round(pops), among * n, chosen)
+        return {**super().described(pairs, value, kept), "candidates": among, "products": products / (2 * n * width)}

@@ -43,9 +43,9 @@ def _groups(each: Seen) -> list[slice]:
 
 
 def _off_pattern(each: Seen) -> int:
-    visible, kept = each.visible, each.kept
+    visible, mask = each.visible, each.kept
     return sum(
-        int((kept[..., group].sum(-1) != visible[..., group].sum(-1).clamp(max=N)).sum()) for group in _groups(each)
+        int((mask[..., group].sum(-1) != visible[..., group].sum(-1).clamp(max=N)).sum()) for group in _groups(each)
     )
 
 
@@ -54,9 +54,9 @@ def _misplaced(each: Seen) -> int:
     margin = 1e-5 * scores[each.visible].abs().max()  # roundings of float32
     wrong = 0
     for group in _groups(each):
-        of_group, kept = scores[..., group], each.kept[..., group]
-        best_left = of_group.masked_fill(kept, -torch.inf).amax(-1, keepdim=True)
-        wrong += int((kept & (of_group < best_left - margin)).sum())
+        of_group, mask = scores[..., group], each.kept[..., group]
+        best_left = of_group.masked_fill(mask, -torch.inf).amax(-1, keepdim=True)
+        wrong += int((mask & (of_group < best_left - margin)).sum())
     return wrong
 
 

@@ -122,17 +122,17 @@ class Dota(ByBlocks, KeptPairs):
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float,
         dropout_p: float,
     ) -> Tensor:  # fmt: skip
-        given: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
+        arguments: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
         if self.shapes is not None:
             came = self.came
             tokens = query.shape[2]
             if self.now and came is not None and came.shape[:-1] == (len(query), tokens) and key.shape[2] == tokens:
                 self.shapes[self.now[0]] = query.shape[1], query.shape[3], came.shape[-1]
-            return eager(query, key, value, **given)
+            return eager(query, key, value, **arguments)
         if self.now is not None and torch.is_grad_enabled():
             path, layer = self.now
             self.errors[path] = self.error(layer, pairs_of(query, key, mask, causal, scale))
-        return super().attention(query, key, value, **given)
+        return super().attention(query, key, value, **arguments)
 
     def scores(self, layer: nn.Module) -> Tensor:
         """S' of the attention that computes."""

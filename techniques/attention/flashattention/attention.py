@@ -117,20 +117,20 @@ def _forward(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output, as the queries, and the logarithms of the rows' sums [batch, heads, queries]."""
-    given = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
+    form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     if query.is_cuda:
         from techniques.attention.flashattention import kernel  # loads Triton
 
         packed = _packed(kernel, q_starts, k_starts, longest_query, longest_key)
-        return kernel.forward(query, key, value, given, packed, key_lengths)
+        return kernel.forward(query, key, value, form, packed, key_lengths)
     with torch.autocast(query.device.type, enabled=False):
         if q_starts is None or k_starts is None:
-            return tiled.forward(query, key, value, _with_lengths(given, query, key, key_lengths))
+            return tiled.forward(query, key, value, _with_lengths(form, query, key, key_lengths))
         output, logarithms = by_tokens(query).zero_(), query.new_zeros(query.shape[:-1], dtype=tiled.wide(query))
         for number, (rows, columns) in enumerate(_sequences(q_starts, k_starts)):
             parts = query[:, :, rows], key[:, :, columns], value[:, :, columns]
             output[:, :, rows], logarithms[:, :, rows] = tiled.forward(
-                *parts, given._replace(plane=number * query.shape[1])
+                *parts, form._replace(plane=number * query.shape[1])
             )
         return output, logarithms
 
@@ -141,22 +141,22 @@ def _backward(
     seed: Tensor | None, q_starts: Tensor | None, k_starts: Tensor | None, key_lengths: Tensor | None,
     longest_query: int, longest_key: int, causal: bool, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    given = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
+    form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     saved = output, logarithms, d_out
     if query.is_cuda:
         from techniques.attention.flashattention import kernel
 
         packed = _packed(kernel, q_starts, k_starts, longest_query, longest_key)
-        return kernel.backward(query, key, value, *saved, given, packed, key_lengths)
+        return kernel.backward(query, key, value, *saved, form, packed, key_lengths)
     with torch.autocast(query.device.type, enabled=False):
         if q_starts is None or k_starts is None:
-            return tiled.backward(query, key, value, *saved, _with_lengths(given, query, key, key_lengths))
+            return tiled.backward(query, key, value, *saved, _with_lengths(form, query, key, key_lengths))
         gradients = by_tokens(query).zero_(), by_tokens(key).zero_(), by_tokens(value).zero_()
         for number, (rows, columns) in enumerate(_sequences(q_starts, k_starts)):
             parts = query[:, :, rows], key[:, :, columns], value[:, :, columns]
             of_rows = output[:, :, rows], logarithms[:, :, rows], d_out[:, :, rows]
-            found = tiled.backward(*parts, *of_rows, given._replace(plane=number * query.shape[1]))
-            for gradient, part, place in zip(gradients, found, (rows, columns, columns), strict=True):
+            results = tiled.backward(*parts, *of_rows, form._replace(plane=number * query.shape[1]))
+            for gradient, part, place in zip(gradients, results, (rows, columns, columns), strict=True):
                 gradient[:, :, place] = part
         return gradients
 

@@ -91,9 +91,9 @@ def queries_kernel(
                   ROWS, D, DIM, True, False)  # fmt: skip
     output = load_tile(o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row,
                    ROWS, D, DIM, True, False)  # fmt: skip
-    given = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
+    d_output = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
                   ROWS, D, DIM, True, False)  # fmt: skip
-    delta = tl.sum(output.to(tl.float32) * given.to(tl.float32), 1)
+    delta = tl.sum(output.to(tl.float32) * d_output.to(tl.float32), 1)
     of_plane = batch * l_batch + head * l_head + q_first
     tl.store(deltas + of_plane + row, delta, mask=row < queries)
     logarithm = _of_rows(logarithms + of_plane, row, queries, HIDDEN)
@@ -105,7 +105,7 @@ def queries_kernel(
         else:
             begin, stop = whole, end
         sums = _queries_gradient(
-            sums, query, given, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
+            sums, query, d_output, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
             mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, kept, seed, plane.to(tl.int64), threshold,
             CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS, D, DIM, TMA, PRECISION,
         )  # fmt: skip
@@ -126,7 +126,7 @@ def _keys_gradient(
     transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
     for first in tl.range(begin, end, ROWS):
         query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
-        given = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
+        d_output = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
         row = first + tl.arange(0, ROWS)
         logarithm = _of_rows(logarithms, row, queries, HIDDEN)
         delta = tl.load(deltas + row, mask=row < queries, other=0.0)
@@ -135,12 +135,12 @@ def _keys_gradient(
         products = seen_products(products, row[None, :], column[:, None], queries, keys, mask, mask_row, mask_column,
                                  unscale, CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
         p = tl.exp2(products * in_two - logarithm[None, :])
-        dp = dot(value, tl.trans(given), nothing, PRECISION)
+        dp = dot(value, tl.trans(d_output), nothing, PRECISION)
         dropped = p
         if DROPPED:
             there = kept_weights(seed, plane, row[None, :], column[:, None], threshold)
             dropped, dp = tl.where(there, p * (1.0 / kept), 0.0), tl.where(there, dp * (1.0 / kept), 0.0)
-        dv = dot(narrow(dropped, given.dtype), given, dv, PRECISION)
+        dv = dot(narrow(dropped, d_output.dtype), d_output, dv, PRECISION)
         dk = dot(narrow(p * (dp - delta[None, :]), query.dtype), query, dk, PRECISION)
     return dk, dv
 

@@ -85,11 +85,11 @@ def seen_products(products, row, column, queries, keys, mask, mask_row, mask_col
         place, inside = mask + column.to(tl.int64) * mask_column, column < keys
         if not KEYS:
             place, inside = place + row.to(tl.int64) * mask_row, inside & (row < queries)
-        given = tl.load(place, mask=inside, other=0)
+        entries = tl.load(place, mask=inside, other=0)
         if ADDED:
-            products += given.to(tl.float32) * unscale
+            products += entries.to(tl.float32) * unscale
         else:
-            products = tl.where(given != 0, products, HIDDEN)
+            products = tl.where(entries != 0, products, HIDDEN)
     return products
 
 

@@ -50,7 +50,7 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     with run.anatomy.attention(definition):
         expected = recording.gradients_at(trace.before.parameters)
     query, key, value, causal = seen[0]
-    with _saved() as kept, _Own() as own_ones:
+    with _saved() as saved, _Own() as own_ones:
         recording.gradients_at(trace.before.parameters)
     scores = {(*tensor.shape[:2], tensor.shape[2], other.shape[2]) for tensor, other, _, _ in seen}
     return {
@@ -58,7 +58,7 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
         "gradient_roundings": apart(
             trace.of("backward")[0].gradients, {name: gradient.double() for name, gradient in expected.items()}
         ),
-        "saved_scores": sum(tuple(tensor.shape) in scores and _of_pairs(tensor, query.shape[-1]) for tensor in kept),
+        "saved_scores": sum(tuple(tensor.shape) in scores and _of_pairs(tensor, query.shape[-1]) for tensor in saved),
         **_of_tiles(query[0, 0].double(), key[0, 0].double(), value[0, 0].double(), causal),
     }
 
@@ -109,10 +109,10 @@ def _counted(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mask: Tensor | None
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> list[Tensor]:
     """Output and gradients of the tiles that the model's attention is computed by."""
-    given = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
+    form = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
     query, key, value, d_output = (operand[None, None] for operand in (q, k, v, d_out))
-    o, logarithms = tiled.forward(query, key, value, given, ROWS, COLUMNS)
-    gradients = tiled.backward(query, key, value, o, logarithms, d_output, given, ROWS, COLUMNS)
+    o, logarithms = tiled.forward(query, key, value, form, ROWS, COLUMNS)
+    gradients = tiled.backward(query, key, value, o, logarithms, d_output, form, ROWS, COLUMNS)
     return [gradient[0, 0] for gradient in (o, *gradients)]
 
 
@@ -142,11 +142,11 @@ def _of_pairs(each: Tensor, width: int) -> bool:
 @contextmanager
 def _saved() -> Iterator[list[Tensor]]:
     """What is kept for the backward pass meanwhile."""
-    kept: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield kept
+        yield tensors

@@ -126,17 +126,17 @@ def _hidden(
     rows: Tensor, local: Tensor, of: torch.Size, shape: tuple[int, int], block: int, inside: Tensor | None, causal: bool
 ) -> Tensor | None:
     """Which pairs of a group's blocks take no part: those beyond the last key, after the query, or not kept."""
-    found = None
+    hidden = None
     if inside is not None:
-        found = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
+        hidden = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
     if not causal and not shape[1] % block:
-        return found
+        return hidden
     place = torch.arange(block, device=rows.device)
     keys = (local[..., None] * block + place).flatten(1)[:, None]  # [g, 1, count * block]
     beyond = keys >= shape[1]
     if causal:
         beyond = beyond | (keys > (rows % of[0] * block)[:, None, None] + place[:, None])
-    return beyond if found is None else found | beyond
+    return beyond if hidden is None else hidden | beyond
 
 
 # the two passes -----------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class _BlockAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, blocks, kept, output = ctx.saved_tensors
+        query, key, value, blocks, mask, output = ctx.saved_tensors
         form: Form = ctx.form
         own = Blocked(*(_in_blocks(operand, form.block) for operand in (query, key, value)))
         outer = _in_blocks(gradient, form.block)
@@ -222,7 +222,7 @@ class _BlockAttention(torch.autograd.Function):
         of = Blocked(*map(torch.zeros_like, own))
         of_keys, of_values, of_scores, of_weights, parts = (Room(own.query) for _ in range(5))
         dropout = Dropout(form, own.query)
-        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, kept, form.causal):
+        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, mask, form.causal):
             q, d_out, columns = own.query[group.rows], outer[group.rows], group.columns.flatten()
             k, v = (_side_by_side(x, group.columns, to) for x, to in ((own.key, of_keys), (own.value, of_values)))
             weights = _weights(q, k, form.scale, group.hidden, (of_scores, of_weights))

@@ -108,8 +108,8 @@ def largest_kept(scores: Tensor, visible: Tensor, count: int) -> Tensor:
     """bool: the ``count`` largest ``scores`` of each row among the visible ones, all of a row that has no more."""
     hidden = scores.masked_fill(~visible, -math.inf)
     count = min(count, scores.shape[-1])
-    kept = torch.zeros_like(hidden, dtype=torch.bool).scatter_(-1, hidden.topk(count, -1).indices, True)
-    return kept & visible
+    mask = torch.zeros_like(hidden, dtype=torch.bool).scatter_(-1, hidden.topk(count, -1).indices, True)
+    return mask & visible
 
 
 # what a mask is worth -----------------------------------------------------------------------------------------------

@@ -95,18 +95,18 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
 def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
     """Every attention of the passes that run meanwhile."""
     seen: list[Seen] = []
-    attention, kept, made = own.attention, own.kept, []
+    attention, pair_mask, masks = own.attention, own.kept, []
 
     def keeps(layer: nn.Module, pairs: Any) -> Tensor:
-        mask = kept(layer, pairs)
-        made.append((pairs, mask))
+        mask = pair_mask(layer, pairs)
+        masks.append((pairs, mask))
         return mask
 
     def attends(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
         assert own.now is not None and own.came is not None
         layer, came = own.now[1], own.came
         output = attention(query, key, value, **given)
-        pairs, mask = made.pop()
+        pairs, mask = masks.pop()
         visible = _visible(query, key, given["mask"], given["causal"])
         q, k, v, o = (operand.detach() for operand in (pairs.query, pairs.key, value, output))
         seen.append(Seen(layer, came, q, k, v, visible, given["scale"], mask, o))
@@ -124,7 +124,7 @@ def as_before(recording: Recording) -> Iterator[None]:
     """The model has the buffers of the recorded step's begin meanwhile; parameters are for Recording to set."""
     before: Mapping[str, Tensor] = recording.trace.before.buffers
     own = dict(recording.run.model.named_buffers())
-    kept = {name: value.clone() for name, value in own.items()}
+    copies = {name: value.clone() for name, value in own.items()}
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(before[name])
@@ -133,7 +133,7 @@ def as_before(recording: Recording) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for name, value in own.items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
 
 
 def _visible(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -85,12 +85,12 @@ class MaskedAttention(Technique):
         query, key = self.prepared(layer, query, key)
         pairs = pairs_of(query, key, mask, causal, scale)
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            kept = self.kept(layer, pairs)
+            pair_mask = self.kept(layer, pairs)
             if self.seen is not None:
-                self.seen.append(self.described(pairs, value, kept))
+                self.seen.append(self.described(pairs, value, pair_mask))
         if path in self.acts:
             self.acts[path]()
-        return self.attend(pairs, value, kept, dropout_p)
+        return self.attend(pairs, value, pair_mask, dropout_p)
 
     def attend(self, pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float) -> Tensor:
         """Attention over the ``kept`` pairs, in the dtype of ``value``."""

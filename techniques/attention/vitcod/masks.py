@@ -26,10 +26,10 @@ def informative(average: Tensor, information: float, leading: int = 0) -> Tensor
         raise ValueError(f"information is the share of attention that a row keeps, in (0, 1], not {information:g}")
     values, places = average.double().sort(dim=-1, descending=True, stable=True)
     before = values.cumsum(-1) - values
-    kept = torch.zeros_like(average, dtype=torch.bool)
-    kept.scatter_(-1, places, before < information * values.sum(-1, keepdim=True))
-    kept[..., :leading, :], kept[..., :, :leading] = True, True
-    return kept
+    mask = torch.zeros_like(average, dtype=torch.bool)
+    mask.scatter_(-1, places, before < information * values.sum(-1, keepdim=True))
+    mask[..., :leading, :], mask[..., :, :leading] = True, True
+    return mask
 
 
 class Polarised(NamedTuple):
@@ -78,10 +78,10 @@ def split_attention(pairs: Pairs, value: Tensor, mask: Tensor, share: float) -> 
     tokens reordered, the columns of global tokens by themselves, merged, and in the old order again."""
     order, count = polarised(mask, share)
     query, key, values = pairs.query[order], pairs.key[order], value[order]
-    kept = (mask & pairs.visible)[order][:, order]
+    ordered_mask = (mask & pairs.visible)[order][:, order]
     scores = query @ key.T * pairs.scale
     if pairs.bias is not None:
         scores = scores + pairs.bias[order][:, order]
-    dense = part(scores[:, :count], kept[:, :count], values[:count])
-    sparse = part(scores[:, count:], kept[:, count:], values[count:])
+    dense = part(scores[:, :count], ordered_mask[:, :count], values[:count])
+    sparse = part(scores[:, count:], ordered_mask[:, count:], values[count:])
     return merged(dense, sparse)[order.argsort()]

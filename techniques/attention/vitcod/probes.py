@@ -117,9 +117,9 @@ def _averages(recording: Recording) -> list[Tensor]:
 def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:
     """Row by row: the fewest largest entries that hold the share."""
     wrong = 0
-    for kept, row, place in zip(mask.flatten(0, 1), average.flatten(0, 1), range(mask[..., 0].numel()), strict=True):
+    for flags, row, place in zip(mask.flatten(0, 1), average.flatten(0, 1), range(mask[..., 0].numel()), strict=True):
         token = place % mask.shape[-1]
-        expected, total, near = torch.zeros_like(kept), 0.0, False
+        expected, total, near = torch.zeros_like(flags), 0.0, False
         for index in row.argsort(descending=True).tolist():
             near |= abs(total - INFORMATION * row.sum().item()) < 1e-5
             if total >= INFORMATION * row.sum().item():
@@ -131,8 +131,8 @@ def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:
         seen = row > 0
         wrong += (
             0
-            if near or (ties and (expected & seen).sum() == (kept & seen).sum())
-            else int((expected != kept)[seen].sum())
+            if near or (ties and (expected & seen).sum() == (flags & seen).sum())
+            else int((expected != flags)[seen].sum())
         )
     return wrong
 

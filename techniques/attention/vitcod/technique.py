@@ -159,13 +159,13 @@ class Vitcod(ByBlocks, KeptPairs):
     def sites(self, run: Run) -> Mapping[str, Site]:
         if self.is_reference:
             return {}
-        made = {"makes masks": self.masked} if self.information < 1 else {}
+        mask_sites = {"makes masks": self.masked} if self.information < 1 else {}
         coders = {
             f"{path}.{name}": run.model.get_submodule(path).get_submodule(name)
             for path in self.acts
             for name in ((QUERY, KEY) if self.autoencoder else ())
         }
-        return {**super().sites(run), **coders, **made}
+        return {**super().sites(run), **coders, **mask_sites}
 
     def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
         """With the share of global tokens, and of kept pairs in their columns, of the first head."""

@@ -119,7 +119,7 @@ def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, 
     first, *others = histograms.split([1 << bits for _, bits in DIGITS])
     chosen = torch.tensor([0, count], dtype=torch.int32).to(device)
     larger, equal = (torch.empty(blocks, dtype=torch.int32, device=device) for _ in range(2))
-    kept, indices = (torch.empty(count, dtype=kind, device=device) for kind in (torch.float32, torch.int32))
+    top_values, indices = (torch.empty(count, dtype=kind, device=device) for kind in (torch.float32, torch.int32))
     feedback = errors is not None
     values = gradient if errors is None else errors
     options: dict[str, Any] = {"BLOCK": BLOCK, "num_warps": NUM_WARPS, **OPTIONS}
@@ -131,8 +131,8 @@ def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, 
             choose_kernel[(1,)](histogram, chosen, BITS=bits, num_warps=NUM_WARPS)
         tally_kernel[(blocks,)](values, larger, equal, chosen, n, **options)
         larger, equal = larger.cumsum(0, dtype=torch.int32), equal.cumsum(0, dtype=torch.int32)
-        compact_kernel[(blocks,)](values, larger, equal, chosen, kept, indices, n, FEEDBACK=feedback, **options)
-    return kept, indices
+        compact_kernel[(blocks,)](values, larger, equal, chosen, top_values, indices, n, FEEDBACK=feedback, **options)
+    return top_values, indices
 
 
 def _manifest(kernel: Any, read: int, moved: int, extra: int = 0, **constants: Any) -> Manifest:

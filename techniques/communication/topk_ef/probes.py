@@ -24,12 +24,12 @@ def probes(recording: Recording, own: TopK) -> Mapping[str, float]:
     the message to each other rank. ``unequal``: values in which the replicas differ."""
     run = recording.run
     step = one_more(recording, own)
-    kept = {name: _largest(value, own.ratio) for name, value in step.wanted().items()}
-    counts = [max(1, math.ceil(own.ratio * value.numel())) for value in kept.values()]
+    top_k = {name: _largest(value, own.ratio) for name, value in step.wanted().items()}
+    counts = [max(1, math.ceil(own.ratio * value.numel())) for value in top_k.values()]
     return {
-        "received_roundings": step.received_roundings(step.mean(kept)),
-        "forgotten": sum(int((step.after[name] != value - kept[name]).sum()) for name, value in step.wanted().items()),
-        "kept_energy": min(_energy(kept[name], value, own.ratio) for name, value in step.wanted().items()),
+        "received_roundings": step.received_roundings(step.mean(top_k)),
+        "forgotten": sum(int((step.after[name] != value - top_k[name]).sum()) for name, value in step.wanted().items()),
+        "kept_energy": min(_energy(top_k[name], value, own.ratio) for name, value in step.wanted().items()),
         "bytes_over_formula": step.sent_bytes / ((run.world_size - 1) * BYTES * sum(counts)),
         "unequal": unequal(recording),
     }

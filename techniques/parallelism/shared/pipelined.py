@@ -269,10 +269,10 @@ class Pipelined(Technique):
     def _again(self, run: Run, op: PipelineOp, flight: Flight) -> Tensor:
         """The forward pass with its graph, for a micro-batch of which its input was kept; statistics count it once."""
         assert flight.random is not None
-        kept = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
+        copies = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with replayed(flight.random):
             output = self._stage(run, op, flight.hidden)
-        for buffer, values in kept:
+        for buffer, values in copies:
             if not torch.equal(buffer, values):  # the graph may hold the others, which stay as they are
                 buffer.copy_(values)
         return output

@@ -80,9 +80,9 @@ class Program:
                 self._at_least(0, {self.kept[t, j]: 1, graph: -1})
             if chain.stages[j].holds_output:
                 self._at_least(0, {self.kept[t, j + 1]: 1, graph: -1})
-            made = self._made(t, j)
-            self._at_least(0, {self.kept[t, j]: 1, **self._made(t, j - 1), **dict.fromkeys(made, -1)})
-            self._at_least(-1, dict.fromkeys(made, -1))
+            terms = self._made(t, j)
+            self._at_least(0, {self.kept[t, j]: 1, **self._made(t, j - 1), **dict.fromkeys(terms, -1)})
+            self._at_least(-1, dict.fromkeys(terms, -1))
             if t:
                 self._at_least(0, {self.kept[t, j]: 1, **self._made(t, j - 1), self.kept[t - 1, j]: -1})
             if j < t:

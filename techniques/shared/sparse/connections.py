@@ -76,9 +76,9 @@ def misplaced(old: Tensor, new: Tensor, weight: Tensor, gradient: Tensor | None,
         return int((old != new).sum())
     gradient, weight = gradient.abs(), weight.abs()
     largest_dropped = weight[old].sort().values[count - 1]
-    kept, tied = old & (weight > largest_dropped), old & (weight == largest_dropped)
-    chosen = new & ~kept & ~(tied & (tied.sum() > 1))
-    return int((kept & ~new).sum() + (gradient[chosen] < gradient[~new].max()).sum())
+    survivors, tied = old & (weight > largest_dropped), old & (weight == largest_dropped)
+    chosen = new & ~survivors & ~(tied & (tied.sum() > 1))
+    return int((survivors & ~new).sum() + (gradient[chosen] < gradient[~new].max()).sum())
 
 
 def off_zero(after: Moment, path: str, grown: Tensor) -> int:

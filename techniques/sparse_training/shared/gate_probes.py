@@ -68,16 +68,16 @@ def _of_neurons(block: Block) -> Joint:
 def strongest(values: Values, heads: Sequence[Joint], neurons: Sequence[Joint], shares: tuple[float, float]) -> Kept:
     """The units with the largest coefficients: of heads, each layer's; of neurons, all layers' together, and each
     layer's own largest in any case. ``shares`` of heads and neurons go."""
-    kept: dict[str, Sequence[int]] = {}
+    ticket: dict[str, Sequence[int]] = {}
     for joint in heads:
         order = sorted(range(joint.count), key=_sizes(values, joint).__getitem__)
-        kept[joint.path] = sorted(order[round(shares[0] * joint.count) :])
+        ticket[joint.path] = sorted(order[round(shares[0] * joint.count) :])
     units = [(size, joint.path, unit) for joint in neurons for unit, size in enumerate(_sizes(values, joint))]
     stay = sorted(units, key=lambda unit: unit[0])[round(shares[1] * len(units)) :]
     for joint in neurons:
         largest = max(range(joint.count), key=_sizes(values, joint).__getitem__)
-        kept[joint.path] = sorted({unit for _, path, unit in stay if path == joint.path} | {largest})
-    return kept
+        ticket[joint.path] = sorted({unit for _, path, unit in stay if path == joint.path} | {largest})
+    return ticket
 
 
 def _sizes(values: Values, joint: Joint) -> list[float]:

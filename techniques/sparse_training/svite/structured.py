@@ -61,13 +61,13 @@ class Structure:
             part.path: torch.ones_like(_layer(model, part.path).weight, dtype=torch.bool) for part in prunable(model)
         }
         for units in own.units:
-            kept = random_mask(torch.Size([units.count]), 1 - sparsity, run.generator)
-            if kept.all() or not kept.any():
+            draw = random_mask(torch.Size([units.count]), 1 - sparsity, run.generator)
+            if draw.all() or not draw.any():
                 raise ValueError(
-                    f"a sparsity of {sparsity} leaves {int(kept.sum())} of the {units.count} units that {units.joint} "
+                    f"a sparsity of {sparsity} leaves {int(draw.sum())} of the {units.count} units that {units.joint} "
                     "joins: give one with which at least one goes and one stays"
                 )
-            masks |= own.masks(model, units, kept)
+            masks |= own.masks(model, units, draw)
         for path, mask in masks.items():
             attach(_layer(model, path), mask)
         own.silence(model)
@@ -144,9 +144,9 @@ class Structure:
             else:
                 scores = None
             if scores:
-                kept = self.kept(model, units)
-                new = moved_topology(*scores, kept, math.ceil(share * int(kept.sum())))
-                self.turn(run, units, kept & new, new)
+                unit_mask = self.kept(model, units)
+                new = moved_topology(*scores, unit_mask, math.ceil(share * int(unit_mask.sum())))
+                self.turn(run, units, unit_mask & new, new)
 
     def turn(self, run: Run, units: Units, stay: Tensor, on: Tensor) -> None:
         """Makes ``on`` [count] the units that are on; all but those that ``stay`` start from zero."""

@@ -43,15 +43,15 @@ def probes(recording: Recording, own: Flip) -> Mapping[str, float]:
         return {}
     run, traces = recording.run, recording.traces
     patches = _patches(recording)
-    kept = sum((place + 1) / patches <= 1 - own.drop + 1e-12 for place in range(patches))
+    count = sum((place + 1) / patches <= 1 - own.drop + 1e-12 for place in range(patches))
     whole_from = math.floor((1 - own.tune) * run.recipe.steps + 0.5)
     masked = [trace for trace in traces if trace.step < whole_from]
     chosen = [masked[index] for index in sorted({0, len(masked) // 2, len(masked) - 1})][:COMPARED]
     return {
-        "gradient_roundings": max(_gradient_roundings(recording, trace, kept) for trace in chosen),
+        "gradient_roundings": max(_gradient_roundings(recording, trace, count) for trace in chosen),
         "tuned_otherwise": sum(_otherwise(recording, trace) for trace in traces if trace.step >= whole_from),
         "evaluated_otherwise": _evaluated_otherwise(recording),
-        **_flops(recording, kept, patches, whole_from),
+        **_flops(recording, count, patches, whole_from),
         "relative_saved_bytes": _relative_saved_bytes(recording),
     }
 

@@ -104,9 +104,9 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
     if first.shape[1] != LEADING + inside or joined.shape[1] != LEADING + inside:
         return {"off_tokens": off_tokens, "off_rows": first.shape[1], "misplaced": second.shape[1]}
     off_rows = _off(first[:, LEADING:], _entering(model, batch, places, visible, token)[:, :inside])
-    made = joined[:, LEADING:].gather(1, places.clamp(max=inside - 1)[..., None].expand(-1, -1, joined.shape[2]))
-    masked = model.decoder.mask_token.double().expand_as(made)
-    wanted = torch.where((places < inside)[..., None], made, masked)
+    rows = joined[:, LEADING:].gather(1, places.clamp(max=inside - 1)[..., None].expand(-1, -1, joined.shape[2]))
+    masked = model.decoder.mask_token.double().expand_as(rows)
+    wanted = torch.where((places < inside)[..., None], rows, masked)
     wanted = wanted + model.decoder.decoder_pos_embed[:, LEADING:].double()
     return {"off_tokens": off_tokens, "off_rows": off_rows, "misplaced": _off(second[:, LEADING:], wanted)}
 

@@ -67,15 +67,15 @@ class LateTokens:
     def read(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, first: bool) -> Arguments:
         """Before an early block: what it may know."""
         hidden, others, named = split_hidden(args, kwargs)
-        late, kept = self.late, self.kept
+        late, places = self.late, self.kept
         assert late is not None
         if first:
             self.embedded = hidden
-        if kept is None:
+        if places is None:
             return (hidden,), unattended(block, hidden.dtype, late, others, named)
         if first:
-            hidden = at_tokens(hidden, kept, late.shape[1])
-        others, named = tree_map(lambda argument: at_tokens(argument, kept, late.shape[1]), (others, named))
+            hidden = at_tokens(hidden, places, late.shape[1])
+        others, named = tree_map(lambda argument: at_tokens(argument, places, late.shape[1]), (others, named))
         return (hidden, *others), named
 
     def join(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

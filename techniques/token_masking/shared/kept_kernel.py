@@ -54,11 +54,11 @@ def kept_kernel(
         equal_before = (value[None, :] == own[:, None]) & (other[None, :] < behind[:, None])
         before = (value[None, :] < own[:, None]) | equal_before
         rank += tl.sum(before.to(tl.int32), axis=1)
-    kept = noisy & (rank >= start) & (rank < stop) | (behind < 0)
-    place = tl.where(behind < 0, token, tl.where(kept, rank - start + leading, -1))
+    chosen = noisy & (rank >= start) & (rank < stop) | (behind < 0)
+    place = tl.where(behind < 0, token, tl.where(chosen, rank - start + leading, -1))
     if tl.program_id(2) == 0:
         tl.store(places + example * (leading + length) + token, place, mask=behind < length)
-    mask = kept[:, None] & (column < width)[None, :]
+    mask = chosen[:, None] & (column < width)[None, :]
     source = tokens + example * example_stride + token[:, None].to(tl.int64) * token_stride + column[None, :]
     y = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     if positions is not None:
@@ -121,14 +121,14 @@ def scattered(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the tokens [batch, leading + tokens, width] and, in a dtype, of the positions [leading + tokens,
     width], from that of what was kept, which is contiguous, and each token's place in it."""
-    (batch, kept, width), total = gradient.shape, rows.shape[1]
+    (batch, count, width), total = gradient.shape, rows.shape[1]
     tokens = gradient.new_empty(batch, total, width, dtype=of_tokens)
     positions = None if of_positions is None else gradient.new_empty(total, width, dtype=of_positions)
     row = ROWS if positions is None else max(1, batch)
     if tokens.numel():
         with torch.cuda.device_of(gradient):
             scattered_kernel[total, triton.cdiv(width, COLUMNS), triton.cdiv(batch, row)](
-                gradient, rows, tokens, positions, batch, total, kept, width, row,
+                gradient, rows, tokens, positions, batch, total, count, width, row,
                 ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
             )  # fmt: skip
     return tokens, positions
