@@ -16,9 +16,9 @@ from techniques.shared.chips.numbers import Number
 TOKENS = 320  # of the paper's chip
 
 
-def cycles(pops: float, candidates: float, kept: float) -> float:
+def cycles(pops: float, candidates: float, kept_keys: float) -> float:
     """Between two queries."""
-    return max(pops, candidates, kept, 1.0)
+    return max(pops, candidates, kept_keys, 1.0)
 
 
 def modelled(seen: list[dict[str, float]]) -> list[Number]:

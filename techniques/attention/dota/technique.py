@@ -148,7 +148,7 @@ class Dota(ByBlocks, KeptPairs):
             visible = pairs.visible.expand(pairs.shape)
             return off.masked_fill(~visible, 0.0).square().sum() / visible.sum()
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         count = round(self.retention * pairs.longest)
         if not count:
             raise ValueError(
@@ -171,9 +171,9 @@ class Dota(ByBlocks, KeptPairs):
         }
         return {**super().sites(run), **weights}
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""
-        first = kept[0, 0]
+        first = mask[0, 0]
         loads = {"loads": out_of_order(first), "loads_in_order": in_order(first)}
         over = {name: load / first.sum().item() for name, load in loads.items()}
-        return {**super().described(pairs, value, kept), **over}
+        return {**super().described(pairs, value, mask), **over}

@@ -200,18 +200,18 @@ def _sequences(q_starts: Tensor, k_starts: Tensor) -> list[tuple[slice, slice]]:
     return [(slice(a, c), slice(b, d)) for (a, b), (c, d) in pairwise(bounds)]
 
 
-def _with_lengths(given: Attention, query: Tensor, key: Tensor, lengths: Tensor | None) -> Attention:
+def _with_lengths(form: Attention, query: Tensor, key: Tensor, lengths: Tensor | None) -> Attention:
     """As the mask that the lengths say."""
     if lengths is None:
-        return given
+        return form
     there = (torch.arange(key.shape[2], device=key.device) < lengths[:, None])[:, None, None]
-    if given.mask is None:
+    if form.mask is None:
         mask = there
-    elif given.mask.dtype == torch.bool:
-        mask = given.mask & there
+    elif form.mask.dtype == torch.bool:
+        mask = form.mask & there
     else:
-        mask = given.mask.masked_fill(~there, -math.inf)
-    return given._replace(mask=_expanded(mask, query, key))
+        mask = form.mask.masked_fill(~there, -math.inf)
+    return form._replace(mask=_expanded(mask, query, key))
 
 
 def _pairs(query: Tensor, key: Tensor, q_starts: Tensor | None, k_starts: Tensor | None) -> int:

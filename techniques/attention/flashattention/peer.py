@@ -192,9 +192,9 @@ def flash_attn(module: str, causal: bool) -> Function:
     return attention
 
 
-def peer(found: Callable[[], Function], backward: bool) -> Prepare:
+def peer(source: Callable[[], Function], backward: bool) -> Prepare:
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        function = found()
+        function = source()
         gradients: AbstractContextManager[Any] = nullcontext() if backward else torch.no_grad()
         if not backward:
 

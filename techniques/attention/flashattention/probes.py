@@ -132,11 +132,11 @@ def _off(ours: Tensor, expected: Tensor) -> float:
     return ((ours - expected).abs().max() / expected.abs().max()).item()
 
 
-def _of_pairs(each: Tensor, width: int) -> bool:
+def _of_pairs(tensor: Tensor, width: int) -> bool:
     """Whether a tensor of the scores' shape has a number for each pair of tokens. Where a head is as wide as there are
     tokens, queries have that shape, too: rows of probabilities tell."""
-    rows = each.detach().sum(-1)
-    return each.shape[-1] != width or bool((each >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
+    rows = tensor.detach().sum(-1)
+    return tensor.shape[-1] != width or bool((tensor >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
 
 
 @contextmanager

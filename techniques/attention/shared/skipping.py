@@ -127,9 +127,9 @@ def timed(head: Head, predict: Predict, density: float, passes: str) -> Skipping
 Turns = list[list[float]]  # seconds of each way in each turn
 
 
-def turn_by_turn(ways: Sequence[Callable[[], Tensor]], given: list[Tensor]) -> tuple[Turns, Turns]:
+def turn_by_turn(ways: Sequence[Callable[[], Tensor]], inputs: list[Tensor]) -> tuple[Turns, Turns]:
     """By the clock, and of the processor: TURNS turns of all ``ways``, after one that is left out."""
-    turns = [[_seconds(way, given) for way in ways] for _ in range(TURNS + 1)][1:]
+    turns = [[_seconds(way, inputs) for way in ways] for _ in range(TURNS + 1)][1:]
     return [[wall for wall, _ in turn] for turn in turns], [[cpu for _, cpu in turn] for turn in turns]
 
 
@@ -145,12 +145,12 @@ def balanced(side: int, density: float) -> Tensor:
     return torch.zeros_like(random, dtype=torch.bool).scatter_(-1, random.topk(count, -1).indices, True)
 
 
-def _seconds(way: Callable[[], Tensor], given: list[Tensor]) -> tuple[float, float]:
+def _seconds(way: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[float, float]:
     """By the clock and of the processor; with a backward pass where the result has one."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = way()
     if result.requires_grad:
-        torch.autograd.grad(result, given, torch.ones_like(result))
+        torch.autograd.grad(result, inputs, torch.ones_like(result))
     return time.perf_counter() - wall, time.process_time() - cpu
 
 

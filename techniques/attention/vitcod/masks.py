@@ -57,9 +57,9 @@ class Part(NamedTuple):
     o: Tensor
 
 
-def part(scores: Tensor, kept: Tensor, value: Tensor) -> Part:
-    """Of ``scores`` [queries, keys] over the ``kept`` ones; a row without any has l = 0."""
-    hidden = scores.masked_fill(~kept, -math.inf)
+def part(scores: Tensor, mask: Tensor, value: Tensor) -> Part:
+    """Of ``scores`` [queries, keys] over those in ``mask``; a row without any has l = 0."""
+    hidden = scores.masked_fill(~mask, -math.inf)
     m = hidden.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_full((len(scores), 1), -math.inf)
     weights = torch.exp(hidden - m.clamp(min=torch.finfo(scores.dtype).min))
     return Part(m, weights.sum(-1, keepdim=True), weights @ value)

@@ -111,7 +111,7 @@ class Vitcod(ByBlocks, KeptPairs):
             self.errors[self.now[0]] = off[0] + off[1]
         return coded
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         visible = pairs.visible.expand(pairs.shape)
         if self.sizes is not None:
             return visible
@@ -167,13 +167,13 @@ class Vitcod(ByBlocks, KeptPairs):
         }
         return {**super().sites(run), **coders, **mask_sites}
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the share of global tokens, and of kept pairs in their columns, of the first head."""
-        first = kept[0, 0]
+        first = mask[0, 0]
         order, count = polarised(first, self.shared)
         columns = first[:, order[:count]].sum().item() / first.sum().item()
         return {
-            **super().described(pairs, value, kept),
+            **super().described(pairs, value, mask),
             "global_tokens": count / pairs.longest,
             "in_global_columns": columns,
         }
