@@ -89,14 +89,14 @@ class Kept(Protocol):
 class View:
     """A tensor that is kept packed, as one operator saw it."""
 
-    kept: Kept
+    packed: Kept
     shape: torch.Size
     stride: tuple[int, ...]
 
 
-def restored(kept: Any) -> Any:
+def restored(saved: Any) -> Any:
     """What autograd gets back."""
-    return kept.kept.numbers().as_strided(kept.shape, kept.stride) if isinstance(kept, View) else kept
+    return saved.packed.numbers().as_strided(saved.shape, saved.stride) if isinstance(saved, View) else saved
 
 
 def without_graph(tensor: Tensor) -> Tensor:
@@ -113,11 +113,11 @@ class Known(NamedTuple):
     key: str
 
     @classmethod
-    def of(cls, tensor: Tensor, kept: Kept | None, key: str = "") -> Known:
-        return cls(StorageWeakRef(tensor.untyped_storage()), None if kept is None else weakref.ref(kept), key)
+    def of(cls, tensor: Tensor, packed: Kept | None, key: str = "") -> Known:
+        return cls(StorageWeakRef(tensor.untyped_storage()), None if packed is None else weakref.ref(packed), key)
 
     @property
-    def kept(self) -> Kept | None:
+    def packed(self) -> Kept | None:
         return self.reference() if self.reference else None
 
     @property
@@ -187,7 +187,7 @@ Pack = Callable[[Tensor, Place], Kept]
 Again = Callable[[Any, Place], None]
 
 
-def ignored(kept: Any, place: Place) -> None:
+def ignored(packed: Any, place: Place) -> None:
     """What most codecs do where a packed tensor is saved again: nothing."""
 
 
@@ -205,12 +205,12 @@ class Forward:
     def place(self) -> Place:
         return Place(self.saver.part.path, self.number, self.batch, self.saver.heads)
 
-    def put(self, tensor: Tensor, kept: Kept) -> None:
-        self.known[_in_memory(tensor)] = Known.of(tensor, kept)
+    def put(self, tensor: Tensor, packed: Kept) -> None:
+        self.known[_in_memory(tensor)] = Known.of(tensor, packed)
 
     def kept_of(self, tensor: Tensor) -> Kept | None:
         known = self.known.get(_in_memory(tensor))
-        return known.kept if known else None
+        return known.packed if known else None
 
 
 Around = Callable[[Forward], AbstractContextManager[Any]]
@@ -394,7 +394,7 @@ class Packing(TorchFunctionMode):
         sensitive = self.function in SENSITIVE or not self.inside
         for safe in {True, sensitive}:
             known = self.known.get((storage.id, safe))
-            packed = known.kept if known else None
+            packed = known.packed if known else None
             if known and (packed is not None or known.whole):
                 return packed, known.key
         if activation:

@@ -121,4 +121,4 @@ def _loop_of_known_length() -> tuple[int, int]:
     x = torch.ones(())
     notes = program.Program(f, x)
     program.reverse(notes, notes.begun(x), OPERATORS, {notes.output: x}, 1, program.bisection, OPERATORS)
-    return notes.made, notes.most_alive
+    return notes.operator_runs, notes.most_alive

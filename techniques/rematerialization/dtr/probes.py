@@ -107,11 +107,11 @@ def _beside_rule() -> Iterator[bool]:
 def _rule(tensor: Tensor, gone: Tensor, clock_s: float) -> float:
     """Cost over bytes and staleness of ``tensor`` in the moment before ``gone`` was evicted."""
 
-    def away(each: Tensor) -> bool:
-        return not each.there and each is not gone
+    def away(node: Tensor) -> bool:
+        return not node.there and node is not gone
 
-    def walk(each: Tensor, downwards: bool, seen: set[Tensor]) -> set[Tensor]:
-        for other in each.children if downwards else each.parents:
+    def walk(node: Tensor, downwards: bool, seen: set[Tensor]) -> set[Tensor]:
+        for other in node.children if downwards else node.parents:
             if away(other) and other not in seen:
                 seen.add(other)
                 walk(other, downwards, seen)
