@@ -34,15 +34,15 @@ def probes(recording: Recording, own: Outerspace) -> Mapping[str, float]:
     meeting = sum(int((a[:, k] != 0).sum()) * int((b[k] != 0).sum()) for k in range(a.shape[1]))
     result = sum(map(len, product.rows))
     pointers = 4 * (3 * (len(a) + 1) + 2 * entries[0])
-    moved = traffic_bytes(len(a), *entries, product.counts.kept, result) - pointers
+    moved = traffic_bytes(len(a), *entries, product.counts.stored, result) - pointers
     gaps = [seconds / bound_s(rows, density) for rows, density, seconds in REPORTED]
     return {
         **of_products(recording, own),
         "outer_off": ((dense(product.rows, b.shape[1]) - exact).abs().max() / exact.abs().max()).item(),
         "read_once": product.counts.read / sum(entries),
-        "kept_off": product.counts.kept - meeting,
+        "kept_off": product.counts.stored - meeting,
         "bytes_over": moved / (12 * (sum(entries) + 2 * meeting + result)),
-        "pays": outer_pays(product.counts.kept, other.counts.read - entries[0]),
+        "pays": outer_pays(product.counts.stored, other.counts.read - entries[0]),
         "above_reported": sum(gap < 1 for gap in gaps),
         "least_gap": min(gaps),
         "largest_gap": max(gaps),

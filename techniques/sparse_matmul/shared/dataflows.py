@@ -25,12 +25,12 @@ Rows = list[dict[int, float]]
 @dataclass
 class Counts:
     """What a product took: ``multiplications``; ``comparisons`` of two indices; entries of the operands that were
-    ``read``; products that were ``kept`` until they were merged."""
+    ``read``; products that were ``stored`` until they were merged."""
 
     multiplications: int = 0
     comparisons: int = 0
     read: int = 0
-    kept: int = 0
+    stored: int = 0
 
 
 class Result(NamedTuple):
@@ -122,7 +122,7 @@ def outer(a: Rows, b: Rows) -> Result:
     for of_row in lists:
         sums: dict[int, float] = {}
         for products in of_row:
-            counts.kept += len(products)
+            counts.stored += len(products)
             for j, value in products.items():
                 sums[j] = sums.get(j, 0.0) + value
         rows.append(dict(sorted(sums.items())))

@@ -74,11 +74,11 @@ def step(products: Products, block: int) -> Prepare:
 
 
 def kernels(block: int) -> Products:
-    def products(x: Tensor, g: Tensor, weight: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def products(x: Tensor, g: Tensor, weight: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (
-            product(x, weight, kept, block, False),
-            product(g, weight, kept, block, True),
-            weight_gradient(g, x, kept, block),
+            product(x, weight, pattern, block, False),
+            product(g, weight, pattern, block, True),
+            weight_gradient(g, x, pattern, block),
         )
 
     return products
@@ -104,7 +104,7 @@ def reference(block: int) -> Callable[[Inputs], Inputs]:
     return products
 
 
-def dense(x: Tensor, g: Tensor, weight: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def dense(x: Tensor, g: Tensor, weight: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x @ weight.T, g @ weight, g.T @ x
 
 

@@ -44,13 +44,14 @@ def core(weight: Tensor, mask: Tensor, zeta: float) -> Tensor:
     return survivors.view_as(mask)
 
 
-def regrown(kept: Tensor, connections: int, generator: torch.Generator) -> Tensor:
-    """The mask ``kept`` with random ones added, of all that it lacks with equal chance, up to ``connections`` ones."""
-    mask = kept.flatten().clone()
+def regrown(survivors: Tensor, connections: int, generator: torch.Generator) -> Tensor:
+    """The mask ``survivors`` with random ones added, of all that it lacks with equal chance, up to ``connections``
+    ones."""
+    mask = survivors.flatten().clone()
     free = (~mask).nonzero()[:, 0]
     chosen = torch.randperm(len(free), generator=generator)[: connections - int(mask.sum())]
     mask[free[chosen.to(free.device)]] = True
-    return mask.view_as(kept)
+    return mask.view_as(survivors)
 
 
 @dataclass

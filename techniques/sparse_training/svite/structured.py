@@ -91,7 +91,7 @@ class Structure:
             turned(joint, masks[units.joint])[:, ~on.repeat_interleave(units.size)] = False
         return masks
 
-    def kept(self, model: nn.Module, units: Units) -> Tensor:
+    def unit_mask(self, model: nn.Module, units: Units) -> Tensor:
         """Which units are on, bool [count]."""
         path, rows = next(iter(units.rows.items()))
         layer = _layer(model, path)
@@ -144,7 +144,7 @@ class Structure:
             else:
                 scores = None
             if scores:
-                unit_mask = self.kept(model, units)
+                unit_mask = self.unit_mask(model, units)
                 new = moved_topology(*scores, unit_mask, math.ceil(share * int(unit_mask.sum())))
                 self.turn(run, units, unit_mask & new, new)
 
@@ -172,7 +172,7 @@ class Structure:
         """A copy without the units that are off: smaller matrices, and the same outputs."""
         small = copy.deepcopy(model)
         for units in self.units:
-            keep(small, units, self.kept(model, units).nonzero()[:, 0].tolist())
+            keep(small, units, self.unit_mask(model, units).nonzero()[:, 0].tolist())
         for module in small.modules():
             module._buffers.pop(MASK, None)
         return small
@@ -184,7 +184,7 @@ class Structure:
             weights = units.size * out_features(_layer(model, units.joint))
             weights += sum(len(rows[0]) * turned(_layer(model, path), _layer(model, path).weight).shape[1]
                            for path, rows in units.rows.items())  # fmt: skip
-            on += weights * int(self.kept(model, units).sum())
+            on += weights * int(self.unit_mask(model, units).sum())
             of_all += weights * units.count
         return on / of_all
 
