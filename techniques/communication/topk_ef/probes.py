@@ -41,6 +41,6 @@ def _largest(x: Tensor, ratio: float) -> Tensor:
     return torch.where(torch.zeros(x.numel(), dtype=torch.bool).index_fill(0, order.cpu(), True).view(x.shape), x, 0.0)
 
 
-def _energy(kept: Tensor, whole: Tensor, ratio: float) -> float:
+def _energy(part: Tensor, whole: Tensor, ratio: float) -> float:
     energy = whole.double().square().sum().item()
-    return kept.double().square().sum().item() / (ratio * energy) if energy else 1.0
+    return part.double().square().sum().item() / (ratio * energy) if energy else 1.0

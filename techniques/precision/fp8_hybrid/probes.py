@@ -219,12 +219,12 @@ class EightBits:
 
     def __enter__(self) -> None:
         self.product: Any = torch._scaled_mm
-        torch._scaled_mm = self.kept  # type: ignore[assignment]
+        torch._scaled_mm = self.scaled_mm  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
         torch._scaled_mm = self.product
 
-    def kept(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    def scaled_mm(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
         if self.layer is not None:
             self.layer.products.append((a.clone(), b.clone()))
         result: Tensor = self.product(a, b, **options)

@@ -86,7 +86,7 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
         for block in parts.every_block:
             hook = block.module.register_forward_pre_hook(partial(note, block.path), with_kwargs=True)
             stack.callback(hook.remove)
-        stack.callback(joint.register_forward_hook(lambda *each: seen.update(joint=each[2].double())).remove)
+        stack.callback(joint.register_forward_hook(lambda *arguments: seen.update(joint=arguments[2].double())).remove)
         run.baseline.forward(model, batch)
     places, patches, visible = _places(batch["noise"]), batch["noise"].shape[1], _visible(run, batch)
     token = next(

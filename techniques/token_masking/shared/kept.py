@@ -66,7 +66,7 @@ class KeptTokens(torch.autograd.Function):
     ) -> Tensor:
         from techniques.token_masking.shared import kept_kernel
 
-        output, rows = kept_kernel.kept(tokens, positions, noise, places, leading)
+        output, rows = kept_kernel.gathered(tokens, positions, noise, places, leading)
         ctx.save_for_backward(rows)
         ctx.of_tokens = tokens.dtype
         ctx.of_positions = positions.dtype if positions is not None and ctx.needs_input_grad[1] else None

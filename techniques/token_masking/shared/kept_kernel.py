@@ -72,7 +72,7 @@ def kept_kernel(
 @triton.jit
 def scattered_kernel(
     gradient, places, of_tokens, of_positions,
-    examples, total, kept, width, examples_of_a_program,
+    examples, total, count, width, examples_of_a_program,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
@@ -84,7 +84,7 @@ def scattered_kernel(
         there = example < examples
         place = tl.load(places + example * total + token, mask=there, other=-1)
         inside = (column < width)[None, :]
-        source = gradient + (example * kept + place)[:, None] * width + column[None, :]
+        source = gradient + (example * count + place)[:, None] * width + column[None, :]
         dy = tl.load(source, mask=(place >= 0)[:, None] & inside, other=0.0).to(tl.float32)
         target = of_tokens + (example * total + token)[:, None] * width + column[None, :]
         tl.store(target, narrow(dy, of_tokens.dtype.element_ty), mask=there[:, None] & inside)
@@ -95,7 +95,9 @@ def scattered_kernel(
         tl.store(target, narrow(summed, of_positions.dtype.element_ty), mask=column < width)
 
 
-def kept(tokens: Tensor, positions: Tensor | None, noise: Tensor, places: range, leading: int) -> tuple[Tensor, Tensor]:
+def gathered(
+    tokens: Tensor, positions: Tensor | None, noise: Tensor, places: range, leading: int
+) -> tuple[Tensor, Tensor]:
     """:func:`kept.kept_tokens`, and int32 [batch, leading + tokens]: each token's place in it, or -1.
 
     ``tokens`` and ``positions`` are float32 or bfloat16, ``noise`` is float32. All are on one device.
