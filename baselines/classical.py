@@ -76,9 +76,9 @@ class KneserNey:
 def _interpolated(counts: Floats, shorter: Floats) -> Floats:
     """Discounted counts [contexts, vocabulary] with what is discounted given to the shorter contexts' distribution."""
     total = counts.sum(axis=1, keepdims=True)
-    kept = np.maximum(counts - DISCOUNT, 0)
-    left = np.where(total > 0, total - kept.sum(axis=1, keepdims=True), 1.0)  # an unseen context gives all of it away
-    mixed: Floats = (kept + left * shorter) / np.where(total > 0, total, 1.0)
+    mass = np.maximum(counts - DISCOUNT, 0)
+    left = np.where(total > 0, total - mass.sum(axis=1, keepdims=True), 1.0)  # an unseen context gives all of it away
+    mixed: Floats = (mass + left * shorter) / np.where(total > 0, total, 1.0)
     return mixed
 
 

@@ -48,8 +48,8 @@ class Module(NamedTuple):
 
     def here(self) -> dict[str, Path]:
         """Those of its files that this installation has."""
-        found = {file: location(file) for file in self.files}
-        return {file: path for file, path in found.items() if path is not None and path.is_file()}
+        paths = {file: location(file) for file in self.files}
+        return {file: path for file, path in paths.items() if path is not None and path.is_file()}
 
 
 class Text(NamedTuple):
@@ -89,10 +89,10 @@ def read(modules: Iterable[Module]) -> list[Text]:
 
 
 def _read(module: Module) -> Text:
-    found: dict[bytes, str] = {}
+    by_hash: dict[bytes, str] = {}
     for path in module.here().values():
-        found |= {hashed(text): text for text in docstrings(path)}
-    texts = [found[digest] for digest in module.hashes if digest in found]
+        by_hash |= {hashed(text): text for text in docstrings(path)}
+    texts = [by_hash[digest] for digest in module.hashes if digest in by_hash]
     return Text("\n".join(texts), len(module.hashes) - len(texts))
 
 
@@ -131,8 +131,8 @@ def location(file: str) -> Path | None:
 def _folder(library: str) -> Path | None:
     if library == PYTHON:
         return Path(sysconfig.get_path("stdlib"))
-    found = find_spec(library)  # which imports nothing
-    return Path(found.origin).parent if found is not None and found.origin is not None else None
+    spec = find_spec(library)  # which imports nothing
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
 def _module(line: str) -> Module:

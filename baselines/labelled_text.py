@@ -67,8 +67,8 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
             np.save(folder / f"{name}_rows.npy", np.stack([row for row, _ in rows]))
             np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
             np.save(folder / f"{name}_labels.npy", labels)
-        kept = "letters only" if tokens.letters else "labelled"
-        return {"name": f"{Path(location).name}, {kept}, by class", "classes": classes}
+        kind = "letters only" if tokens.letters else "labelled"
+        return {"name": f"{Path(location).name}, {kind}, by class", "classes": classes}
 
     prepared = cache.prepared(
         {"labelled text": source.identity(location), "length": length, "tokens": tokens.key, "limits": LIMITS,

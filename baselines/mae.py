@@ -279,8 +279,8 @@ def inpainting(complete: classical.Completion, masked_share: float) -> Predictor
 
     def predict(batch: Batch) -> Any:
         pixels, noise = batch["pixel_values"], batch["noise"]
-        kept = int(noise.shape[1] * (1 - masked_share))
-        mask = (noise.argsort(1).argsort(1) >= kept).float()
+        visible = int(noise.shape[1] * (1 - masked_share))
+        mask = (noise.argsort(1).argsort(1) >= visible).float()
         grid = math.isqrt(noise.shape[1])
         whole = complete(pixels, spread(1 - mask, pixels).flatten(1)).view_as(pixels)
         return SimpleNamespace(logits=patchified(whole, pixels.shape[-1] // grid), mask=mask)

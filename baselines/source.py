@@ -110,13 +110,13 @@ def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool
     splits = _load(location, folder.name)
     column = _column(location, splits["train"], "image")
     label = _column(location, splits["train"], "label") if labelled else None
-    kept = {name: _labelled(split, label) for name, split in splits.items()}
-    train = splits["train"].select(_spread(kept["train"], limits["train"]))
-    name = _name(location, len(train), len(kept["train"]))
+    indices = {name: _labelled(split, label) for name, split in splits.items()}
+    train = splits["train"].select(_spread(indices["train"], limits["train"]))
+    name = _name(location, len(train), len(indices["train"]))
     parts = {}
     for part in ("test", "validation"):
-        if len(kept.get(part, ())):
-            parts[part] = splits[part].select(_spread(kept[part], limits[part]))
+        if len(indices.get(part, ())):
+            parts[part] = splits[part].select(_spread(indices[part], limits[part]))
         else:
             held = _held_out(location, [_raw(value) for value in _undecoded(train, column)])
             parts[part] = train.select(_spread(np.flatnonzero(held), limits[part]))

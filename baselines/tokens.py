@@ -97,19 +97,19 @@ def _byte_pairs(size: Size) -> Tokens:
 
 
 @remembered
-def _of_a_user(folder: Path, given: str) -> Tokens:
+def _of_a_user(folder: Path, model: str) -> Tokens:
     try:
         tokenizer = Tokenizer.from_file(str(folder / _FILE))
         settings = json.loads((folder / _SETTINGS).read_text("utf-8"))
     except Exception as error:  # tokenizers raises a bare Exception for whatever it cannot read
         raise ValueError(
-            f"--model {given}: a checkpoint needs the tokens that it was trained with: cannot read {_FILE} and "
+            f"--model {model}: a checkpoint needs the tokens that it was trained with: cannot read {_FILE} and "
             f"{_SETTINGS} there ({error}); write them with the tokenizer's save_pretrained"
         ) from None
     special = {name: _special(tokenizer, settings, name) for name in ("cls", "bos", "sep", "eos", "pad", "unk")}
     begin, end = _first(special, "cls", "bos", "eos"), _first(special, "sep", "eos")
     if begin is None or end is None:
-        raise ValueError(f"--model {given}: {_SETTINGS} names no token that ends a text (sep_token or eos_token)")
+        raise ValueError(f"--model {model}: {_SETTINGS} names no token that ends a text (sep_token or eos_token)")
     pad = _first(special, "pad", "unk", "eos")
     key = cache.content_hash({_FILE: folder / _FILE})
     assert pad is not None

@@ -199,11 +199,11 @@ def _timm(
     name: str, side: int, classes: int, arguments: Mapping[str, Any] | None = None, folder: str | None = None
 ) -> nn.Module:
     """timm's model ``name`` for pictures of ``side``, with ``arguments`` as a config.json in timm's form has them."""
-    given = folder or name
+    source = folder or name
     if not timm.is_model(name):
         near = " or ".join(get_close_matches(name, timm.list_models(), n=3))
         hint = f"did you mean {near}?" if near else "timm.list_models() in Python lists them"
-        raise ValueError(f"--model {given}: neither a folder nor a timm model; {hint}")
+        raise ValueError(f"--model {source}: neither a folder nor a timm model; {hint}")
     # a folder's arguments are of the architecture: nothing is loaded, and nothing is fetched
     fixed = {"pretrained": False, "checkpoint_path": None, "num_classes": classes}
     values = {**(arguments or {}), **fixed, "img_size": side}
@@ -216,4 +216,4 @@ def _timm(
             del values["img_size"]  # a model for pictures of any size takes none
             return timm.create_model(name, **values)
     except models.UNBUILT as error:
-        raise ValueError(f"--model {given}: timm cannot build it for {side}x{side} images: {error}") from error
+        raise ValueError(f"--model {source}: timm cannot build it for {side}x{side} images: {error}") from error

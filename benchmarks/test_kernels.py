@@ -68,7 +68,7 @@ def test_kernel(
         "kernel": kernel,
         "who": who,
         "device": torch.cuda.get_device_name(),
-        "peak_tensor_bytes": sum(each.nbytes for tensors in inputs.values() for each in tensors),
+        "peak_tensor_bytes": sum(tensor.nbytes for tensors in inputs.values() for tensor in tensors),
         "cuda_peak_beyond_inputs_bytes": torch.cuda.max_memory_allocated() - before,
         "flops": "unavailable: a Triton kernel passes no counter",
         **with_floor(benchmark, "cuda", bench.bytes_per_element * sum(sizes)),

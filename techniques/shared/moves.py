@@ -26,7 +26,7 @@ class Move:
     Attributes:
         weights, gradient: before it, float64.
         after: the weights after it, in their own dtype.
-        begun, kept: the optimizer's state before and after it.
+        begun, state_after: the optimizer's state before and after it.
         hyper: the group's hyper-parameters.
     """
 
@@ -35,7 +35,7 @@ class Move:
     gradient: Tensor
     after: Tensor
     begun: Mapping[str, Any]
-    kept: Mapping[str, Any]
+    state_after: Mapping[str, Any]
     hyper: Mapping[str, Any]
 
     @property
@@ -49,7 +49,7 @@ class Move:
 
     def state(self, name: str) -> Tensor:
         """A tensor of the state after, in its own dtype: not a number where the optimizer keeps none."""
-        return self.kept.get(name, torch.full_like(self.after, torch.nan))
+        return self.state_after.get(name, torch.full_like(self.after, torch.nan))
 
 
 def moves(update: Update, **hyper: Any) -> Iterator[Move]:

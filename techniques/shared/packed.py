@@ -136,12 +136,12 @@ def numbers_of(packed: Packed) -> Tensor:
     return numbers.flatten(1)[:, : packed.length]
 
 
-def _pieces(rows: Tensor, length: int, each: int = 1) -> Sequence[Tensor]:
-    """``rows`` of ``length`` numbers, whose entries stand for ``each`` of them, in pieces of PIECE numbers or a row:
+def _pieces(rows: Tensor, length: int, span: int = 1) -> Sequence[Tensor]:
+    """``rows`` of ``length`` numbers, whose entries stand for ``span`` of them, in pieces of PIECE numbers or a row:
     what is made of a piece for a moment stays small."""
     if len(rows) > 1:
         return rows.split(max(1, PIECE // length))
-    return rows.split(PIECE // each, 1)
+    return rows.split(PIECE // span, 1)
 
 
 def launchable(rows: Tensor, dtype: torch.dtype | None = None) -> bool:

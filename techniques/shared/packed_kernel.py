@@ -111,8 +111,8 @@ def pack_kernel(
     else:
         stored = tl.reshape(code, (GROUPS, GROUP))
     at = (tl.arange(0, GROUPS) * (GROUP // EACH))[:, None] + tl.arange(0, GROUP // EACH)[None, :]
-    kept = there[:, None] if WHOLE else at < row_bytes - first * (GROUP // EACH)
-    tl.store(codes + row * row_bytes + first * (GROUP // EACH) + at, stored.to(tl.uint8), mask=kept)
+    inside = there[:, None] if WHOLE else at < row_bytes - first * (GROUP // EACH)
+    tl.store(codes + row * row_bytes + first * (GROUP // EACH) + at, stored.to(tl.uint8), mask=inside)
     group = row * of_a_row + first + tl.arange(0, GROUPS)
     tl.store(least + group, _bfloat16(tl.where(sound, low, float("nan"))), mask=there)
     tl.store(steps + group, _bfloat16(step), mask=there)
@@ -127,8 +127,8 @@ def unpack_kernel(
     row, first, there, remaining = _blocks(length, of_a_row, GROUPS)
     EACH: tl.constexpr = 8 // BITS
     at = (tl.arange(0, GROUPS) * (GROUP // EACH))[:, None] + tl.arange(0, GROUP // EACH)[None, :]
-    kept = there[:, None] if WHOLE else at < row_bytes - first * (GROUP // EACH)
-    stored = tl.load(codes + row * row_bytes + first * (GROUP // EACH) + at, mask=kept, other=0).to(tl.int32)
+    inside = there[:, None] if WHOLE else at < row_bytes - first * (GROUP // EACH)
+    stored = tl.load(codes + row * row_bytes + first * (GROUP // EACH) + at, mask=inside, other=0).to(tl.int32)
     group = row * of_a_row + first + tl.arange(0, GROUPS)
     low = tl.load(least + group, mask=there, other=0.0).to(tl.float32)
     step = tl.load(steps + group, mask=there, other=0.0).to(tl.float32)

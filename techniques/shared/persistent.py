@@ -99,8 +99,8 @@ class Persistent:
         elif way == KEEP:
             yield Op("save", a)
             if a < b:
-                kept = kept_bytes(self.chain, a, held)
-                yield from self.ops(a + 1, b, nbytes - kept, self.chain.stages[a].holds_output)
+                cost = kept_bytes(self.chain, a, held)
+                yield from self.ops(a + 1, b, nbytes - cost, self.chain.stages[a].holds_output)
             yield Op("back", a)
         else:
             yield from (Op("run", k) for k in range(a, way))
@@ -123,8 +123,8 @@ class Persistent:
         ticks = self._ticks(stage.save_s) + self._ticks(stage.back_s)
         if a == b:
             return _points([(np.array([max(there, back)]), np.array([ticks]), KEEP)])
-        inner, kept = (self.held if stage.holds_output else self.frontiers)[a + 1, b], kept_bytes(self.chain, a, held)
-        ways = [(np.maximum(inner.nbytes + kept, max(there, back)), inner.ticks + ticks, KEEP)]
+        inner, cost = (self.held if stage.holds_output else self.frontiers)[a + 1, b], kept_bytes(self.chain, a, held)
+        ways = [(np.maximum(inner.nbytes + cost, max(there, back)), inner.ticks + ticks, KEEP)]
         running = 0
         for j in range(a + 1, b + 1):
             before = self.chain.stages[j - 1]

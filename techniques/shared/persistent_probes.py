@@ -55,7 +55,7 @@ def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
     """Chains of blocks that share no cost, each of which matters at some budget, as models' own rarely do."""
     draw = random.Random(0)
 
-    def stage(given: int) -> Stage:
+    def stage(input_bytes: int) -> Stage:
         output, saved, gradient = draw.randint(1, 9), draw.randint(0, 20), draw.randint(0, 20)
         return Stage(
             run_s=draw.randint(1, 9),
@@ -65,7 +65,7 @@ def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
             saved_bytes=(saved,),
             run_peak_bytes=output + draw.randint(0, 20),
             save_peak_bytes=output + saved + draw.randint(0, 9),
-            back_peak_bytes=gradient + given + draw.randint(0, 40),
+            back_peak_bytes=gradient + input_bytes + draw.randint(0, 40),
             gradient_bytes=gradient,
         )
 
@@ -129,13 +129,13 @@ def binomial_extra(steps: int, snapshots: int) -> int:
 
 def kept_at_turn(schedule: Schedule) -> int:
     """Activations kept for later runs at the turn, the chain's input among them."""
-    kept = {0}
+    activations = {0}
     for op in schedule.forward:
         if op.computes:
-            kept.add(op.block + 1)
+            activations.add(op.block + 1)
         elif op.kind == "drop":
-            kept.remove(op.block)
-    return len(kept)
+            activations.remove(op.block)
+    return len(activations)
 
 
 def most_graphs(schedule: Schedule) -> int:

@@ -63,7 +63,7 @@ def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
     plain, exact = one_pass(recording, trace)
     layers = _linears(recording, trace)
     whole = _saved(recording, trace, nullcontext())
-    kept = _saved(recording, trace, own.around_step(run))
+    packed = _saved(recording, trace, own.around_step(run))
     own.error /= FINER
     finer = _saved(recording, trace, own.around_step(run))
     own.error *= FINER
@@ -73,8 +73,8 @@ def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
         "over_bound": max(
             _over_bound(trace, exact[f"{path}.weight"], f"{path}.weight", own.error) for path in layers.inputs
         ),
-        "bytes_off": abs(kept - whole - sum(_added_bytes(recording, own, layers, paths) for paths in layers.shared)),
-        "bits_for_a_sixteenth": (8 * (finer - kept) - at_an_end) / free,
+        "bytes_off": abs(packed - whole - sum(_added_bytes(recording, own, layers, paths) for paths in layers.shared)),
+        "bits_for_a_sixteenth": (8 * (finer - packed) - at_an_end) / free,
         "first_bits": _first_bits(recording),
         "code_off": _code_off(),
     }

@@ -93,7 +93,7 @@ class ACGC(Technique):
     readers: dict[str, list[str]] = field(init=False, repr=False, default_factory=dict)  # that share the first's input
     acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
     of_outputs: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)  # this step's
-    kept: list[int] = field(init=False, repr=False, default_factory=lambda: [0, 0])  # bits, values of the last step
+    totals: list[int] = field(init=False, repr=False, default_factory=lambda: [0, 0])  # bits, values of the last step
 
     def __post_init__(self) -> None:
         if not 0 < self.error < math.inf:
@@ -110,7 +110,7 @@ class ACGC(Technique):
     def around_step(self, run: Run) -> Iterator[None]:
         shared: dict[str, list[str]] = {}
         block_of = {part.path: block.path for block in run.anatomy.every_block for part in block.linears}
-        self.kept = [0, 0]
+        self.totals = [0, 0]
 
         def pack(tensor: Tensor, place: Place) -> Planes:
             self.acts.setdefault(block_of[place.module], Act())()
@@ -136,7 +136,7 @@ class ACGC(Technique):
         else:
             bits = fraction_bits(allowed, largest)
             rows = bit_planes.rows_of_planes(bits + 1)
-        self.kept = [self.kept[0] + sum(rows) * x.shape[1], self.kept[1] + tensor.numel()]
+        self.totals = [self.totals[0] + sum(rows) * x.shape[1], self.totals[1] + tensor.numel()]
         planes = bit_planes.packed(fixed_point(x, largest, bits), bits, rows)
         return Planes(planes, bits.to(torch.uint8), largest, tuple(rows), x.shape[1], tensor.dtype, reader)
 
@@ -182,7 +182,7 @@ class ACGC(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """The bits of a value, signs included, in the last step."""
-        bits, values = self.kept
+        bits, values = self.totals
         return {"bits": bits / values}
 
     def sites(self, run: Run) -> Mapping[str, Site]:
@@ -190,7 +190,7 @@ class ACGC(Technique):
         return self.acts
 
     def state(self) -> dict[str, Any]:
-        return {"norms": self.norms, "readers": self.readers, "kept": self.kept}
+        return {"norms": self.norms, "readers": self.readers, "kept": self.totals}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
-        self.norms, self.readers, self.kept = state["norms"], state["readers"], state["kept"]
+        self.norms, self.readers, self.totals = state["norms"], state["readers"], state["kept"]

@@ -66,11 +66,11 @@ def _of_a_layer(recording: Recording, own: ActNN) -> dict[str, float]:
     plain: Any = own.keep
 
     def keep(saved: Any, *others: Any) -> Any:
-        kept = plain(saved, *others)
+        packed = plain(saved, *others)
         keys[saved.numbers.data_ptr()] = saved.key
-        of_row = {row: part.bits for part, rows in zip(kept.parts, kept.places) for row in rows}
+        of_row = {row: part.bits for part, rows in zip(packed.parts, packed.places) for row in rows}
         bits[saved.key] = [of_row[row] for row in sorted(of_row)]
-        return kept
+        return packed
 
     own.keep = keep  # type: ignore[assignment,method-assign]
     try:

@@ -42,14 +42,14 @@ def sensitivity(g0: Sequence[Tensor], g1: Sequence[Tensor], g2: Sequence[Tensor]
     return largest if largest < LARGEST else LARGEST
 
 
-def kept(saved: Saved, bits: int, noise: torch.Generator) -> Rows | None:
+def quantized(saved: Saved, bits: int, noise: torch.Generator) -> Rows | None:
     """A tensor's numbers in ``bits`` each; None where these are all."""
     return None if bits == WHOLE else packed_rows(saved.numbers[None], [bits], noise)
 
 
 def one_packed(run: Run, batch: Batch, key: str, bits: int, noise: torch.Generator) -> list[Tensor]:
     """Gradients of the baseline's loss with one of the saved tensors in ``bits``, and the others whole."""
-    with Packing(run.model, lambda saved: kept(saved, bits if saved.key == key else WHOLE, noise)):
+    with Packing(run.model, lambda saved: quantized(saved, bits if saved.key == key else WHOLE, noise)):
         with run.autocast():
             outputs = run.baseline.forward(run.model, batch)
         loss = run.baseline.losses(outputs, batch).mean()
@@ -103,7 +103,7 @@ class GACT(Technique):
                 return None
             self.packs()
             self.sizes[saved.key] = saved.numbers.numel()
-            return kept(saved, self.widths.get(saved.key, self.default_bits(saved)), run.generator)
+            return quantized(saved, self.widths.get(saved.key, self.default_bits(saved)), run.generator)
 
         return Packing(run.model, keep)
 

@@ -46,8 +46,8 @@ class Coded:
         self.own.follow(self.place.name, now)
         self.own.act(self.place)
         self.forward.number += 1
-        ctx.kept = Codes(codes, self.clip, tensor.dtype)
-        self.forward.put(tensor, ctx.kept)
+        ctx.codes = Codes(codes, self.clip, tensor.dtype)
+        self.forward.put(tensor, ctx.codes)
 
     def table(self) -> Tensor:
         """To go back with."""

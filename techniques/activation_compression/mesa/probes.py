@@ -90,11 +90,11 @@ def _ranges(recording: Recording) -> dict[str, float]:
     ]
     with twin.at(twin.traces[0].before.parameters):
         lows = [weight.detach().amin().item() for weight in weights]
-    kept = {value[0].amin().item() for value in begun.values()}
+    minima = {value[0].amin().item() for value in begun.values()}
     return {
         "first_off": names.count(""),
         "recurrence_off": off,
-        "parameters_packed": sum(low in kept for low in lows),
+        "parameters_packed": sum(low in minima for low in lows),
         "packed_twice": _twice(begun),
     }
 

@@ -109,14 +109,14 @@ def saved_storages(recording: Recording) -> list[SavedStorage]:
     """Each storage that a plain pass saves, the model's own aside."""
     model = recording.run.model
     own = {parameter.untyped_storage()._cdata for parameter in (*model.parameters(), *model.buffers())}
-    kept: dict[int, SavedStorage] = {}  # tensors stay alive, so that no storage comes back as another
+    storages: dict[int, SavedStorage] = {}  # tensors stay alive, so that no storage comes back as another
     running: list[bool] = []
 
     def noted(tensor: Tensor) -> Tensor:
-        made = tensor.grad_fn is not None
-        whole = tensor.detach() if made else tensor
-        seen = SavedStorage(whole, made and tensor.ndim > 1, bool(running))
-        kept.setdefault(tensor.untyped_storage()._cdata, seen).offsets.add(int(tensor.storage_offset()))
+        has_graph = tensor.grad_fn is not None
+        whole = tensor.detach() if has_graph else tensor
+        seen = SavedStorage(whole, has_graph and tensor.ndim > 1, bool(running))
+        storages.setdefault(tensor.untyped_storage()._cdata, seen).offsets.add(int(tensor.storage_offset()))
         return whole
 
     handles = [
@@ -126,7 +126,7 @@ def saved_storages(recording: Recording) -> list[SavedStorage]:
     gradients(recording, lambda: saved_tensors_hooks(noted, lambda tensor: tensor))
     for handle in handles:
         handle.remove()
-    return [value for storage, value in kept.items() if storage not in own]
+    return [value for storage, value in storages.items() if storage not in own]
 
 
 def least_variance(costs: Tensor, weights: Tensor, mean: float, widest: int) -> Tensor:

@@ -89,14 +89,14 @@ class Kept(Protocol):
 class View:
     """A tensor that is kept packed, as one operator saw it."""
 
-    kept: Kept
+    packed: Kept
     shape: torch.Size
     stride: tuple[int, ...]
 
 
-def restored(kept: Any) -> Any:
+def restored(saved: Any) -> Any:
     """What autograd gets back."""
-    return kept.kept.numbers().as_strided(kept.shape, kept.stride) if isinstance(kept, View) else kept
+    return saved.packed.numbers().as_strided(saved.shape, saved.stride) if isinstance(saved, View) else saved
 
 
 def without_graph(tensor: Tensor) -> Tensor:
@@ -113,11 +113,11 @@ class Known(NamedTuple):
     key: str
 
     @classmethod
-    def of(cls, tensor: Tensor, kept: Kept | None, key: str = "") -> Known:
-        return cls(StorageWeakRef(tensor.untyped_storage()), None if kept is None else weakref.ref(kept), key)
+    def of(cls, tensor: Tensor, packed: Kept | None, key: str = "") -> Known:
+        return cls(StorageWeakRef(tensor.untyped_storage()), None if packed is None else weakref.ref(packed), key)
 
     @property
-    def kept(self) -> Kept | None:
+    def packed(self) -> Kept | None:
         return self.reference() if self.reference else None
 
     @property
@@ -187,7 +187,7 @@ Pack = Callable[[Tensor, Place], Kept]
 Again = Callable[[Any, Place], None]
 
 
-def ignored(kept: Any, place: Place) -> None:
+def ignored(packed: Any, place: Place) -> None:
     """What most codecs do where a packed tensor is saved again: nothing."""
 
 
@@ -205,12 +205,12 @@ class Forward:
     def place(self) -> Place:
         return Place(self.saver.part.path, self.number, self.batch, self.saver.heads)
 
-    def put(self, tensor: Tensor, kept: Kept) -> None:
-        self.known[_in_memory(tensor)] = Known.of(tensor, kept)
+    def put(self, tensor: Tensor, packed: Kept) -> None:
+        self.known[_in_memory(tensor)] = Known.of(tensor, packed)
 
     def kept_of(self, tensor: Tensor) -> Kept | None:
         known = self.known.get(_in_memory(tensor))
-        return known.kept if known else None
+        return known.packed if known else None
 
 
 Around = Callable[[Forward], AbstractContextManager[Any]]
@@ -258,14 +258,14 @@ def packed_forward(
     def keep(tensor: Tensor) -> Any:
         if not is_activation(tensor):
             return without_graph(tensor)
-        place, kept = here.place, here.kept_of(tensor)
+        place, packed = here.place, here.kept_of(tensor)
         here.number += 1
-        if kept is None:
-            kept = pack(tensor.detach(), place)
-            here.put(tensor, kept)
+        if packed is None:
+            packed = pack(tensor.detach(), place)
+            here.put(tensor, packed)
         else:
-            again(kept, place)
-        return View(kept, tensor.shape, _contiguous(tensor.shape))
+            again(packed, place)
+        return View(packed, tensor.shape, _contiguous(tensor.shape))
 
     with saved_tensors_hooks(keep, restored), around(here):
         return forward(*args, **kwargs)
@@ -383,10 +383,10 @@ class Packing(TorchFunctionMode):
         storage = Storage.of(whole)
         if storage is None:
             return whole
-        kept, key = self.kept_of(storage, whole, tensor.requires_grad)
+        packed, key = self.kept_of(storage, whole, tensor.requires_grad)
         if key:
             self.saving.append(key)
-        return View(kept, tensor.shape, storage.stride) if kept is not None else whole
+        return View(packed, tensor.shape, storage.stride) if packed is not None else whole
 
     def kept_of(self, storage: Storage, tensor: Tensor, activation: bool) -> tuple[Kept | None, str]:
         """What is kept of the storage, once for all who save it, and its key; what is safe for the sensitive is so for
@@ -394,16 +394,16 @@ class Packing(TorchFunctionMode):
         sensitive = self.function in SENSITIVE or not self.inside
         for safe in {True, sensitive}:
             known = self.known.get((storage.id, safe))
-            kept = known.kept if known else None
-            if known and (kept is not None or known.whole):
-                return kept, known.key
+            packed = known.packed if known else None
+            if known and (packed is not None or known.whole):
+                return packed, known.key
         if activation:
             saved = self.described(storage, tensor, sensitive)
-            kept, key = self.keep(saved), saved.key
+            packed, key = self.keep(saved), saved.key
         else:
-            kept, key = Mask.of(storage.numbers(tensor)), ""
-        self.known[storage.id, sensitive] = Known.of(tensor, kept, key)
-        return kept, key
+            packed, key = Mask.of(storage.numbers(tensor)), ""
+        self.known[storage.id, sensitive] = Known.of(tensor, packed, key)
+        return packed, key
 
     def described(self, storage: Storage, tensor: Tensor, sensitive: bool) -> Saved:
         name = f"{self.function} {'x'.join(map(str, tensor.shape))}"

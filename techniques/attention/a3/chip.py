@@ -16,9 +16,9 @@ from techniques.shared.chips.numbers import Number
 TOKENS = 320  # of the paper's chip
 
 
-def cycles(pops: float, candidates: float, kept: float) -> float:
+def cycles(pops: float, candidates: float, kept_keys: float) -> float:
     """Between two queries."""
-    return max(pops, candidates, kept, 1.0)
+    return max(pops, candidates, kept_keys, 1.0)
 
 
 def modelled(seen: list[dict[str, float]]) -> list[Number]:
@@ -30,9 +30,9 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
         for name, share in (("conservative", 0.5), ("aggressive", 0.125))
     ]  # fmt: skip
     for call in seen[:1]:
-        candidates, kept = call["candidates"], call["density"]
-        own = cycles(0.5 * TOKENS, candidates * TOKENS, kept * TOKENS)
-        inputs = f"a recorded model's candidates {candidates:.3g} and kept {kept:.3g} of the keys, M = 0.5 n"
+        candidates, density = call["candidates"], call["density"]
+        own = cycles(0.5 * TOKENS, candidates * TOKENS, density * TOKENS)
+        inputs = f"a recorded model's candidates {candidates:.3g} and kept {density:.3g} of the keys, M = 0.5 n"
         rows.append(Number("modelled", "throughput, conservative", against, TOKENS / own, "phases", inputs))
     return rows
 

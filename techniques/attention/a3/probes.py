@@ -47,14 +47,14 @@ def probes(recording: Recording, own: A3) -> Mapping[str, float]:
 Row = tuple[Tensor, Tensor, Tensor, Tensor, float]
 
 
-def _rows(each: Seen) -> list[Row]:
+def _rows(call: Seen) -> list[Row]:
     """Query, its visible keys, their scores and whether they are kept, of the first head; and the scale."""
-    found = []
-    for i in range(each.query.shape[2])[-ROWS:]:
-        sees = each.visible[0, 0, i]
-        scores = each.scores[0, 0, i, sees]
-        found.append((each.query[0, 0, i], each.key[0, 0, sees], scores, each.kept[0, 0, i, sees], each.scale))
-    return found
+    rows = []
+    for i in range(call.query.shape[2])[-ROWS:]:
+        sees = call.visible[0, 0, i]
+        scores = call.scores[0, 0, i, sees]
+        rows.append((call.query[0, 0, i], call.key[0, 0, sees], scores, call.mask[0, 0, i, sees], call.scale))
+    return rows
 
 
 def _greedy(query: Tensor, key: Tensor, pops: int) -> Tensor:
@@ -69,23 +69,23 @@ def _greedy(query: Tensor, key: Tensor, pops: int) -> Tensor:
     return greedy
 
 
-def _misplaced(query: Tensor, key: Tensor, scores: Tensor, kept: Tensor, scale: float) -> int:
+def _misplaced(query: Tensor, key: Tensor, scores: Tensor, mask: Tensor, scale: float) -> int:
     greedy = _greedy(query, key, math.ceil(SHARE * len(key)))
     among = greedy > 0
     if not among.any():
         among[greedy.argmax()] = True
     bound = scores[among].max() + math.log(THRESHOLD)
     near = (greedy.abs() < 1e-6) | ((scores - bound).abs() < 1e-4)
-    return int((((scores >= bound) & among) != kept)[~near].sum())
+    return int((((scores >= bound) & among) != mask)[~near].sum())
 
 
-def _heaviest_left(own: A3, each: Seen) -> float:
+def _heaviest_left(own: A3, call: Seen) -> float:
     """Among the candidates that the technique names, which :func:`_misplaced` checks."""
     from techniques.attention.shared.kept_pairs import Pairs
 
-    among = own.among(Pairs(each.query, each.key, each.visible, None, each.scale))
-    left = each.scores.masked_fill(~(among & ~each.kept), -math.inf).amax(-1)
-    best = each.scores.masked_fill(~each.kept, -math.inf).amax(-1)
+    among = own.among(Pairs(call.query, call.key, call.visible, None, call.scale))
+    left = call.scores.masked_fill(~(among & ~call.mask), -math.inf).amax(-1)
+    best = call.scores.masked_fill(~call.mask, -math.inf).amax(-1)
     return torch.exp(left - best).max().item()
 
 

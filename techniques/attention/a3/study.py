@@ -21,8 +21,8 @@ def study(lab: Lab) -> list[StudyTable]:
     folder, seen, head = Path(__file__).parent, traces(lab, "a3"), drawn(TOKENS)
     searched = as_it_is(f"search in its batched form and attention, {TOKENS} tokens", head, lambda: approximated(head))
     here = [searched, drift_here(TOKENS)]
-    found = {"throughput": Beside(over_itself(seen), searched.speedup, f"{searched.what}, over {HERE}", None, None)}
-    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here])]
+    values = {"throughput": Beside(over_itself(seen), searched.speedup, f"{searched.what}, over {HERE}", None, None)}
+    return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here])]
 
 
 def approximated(head: Head) -> Tensor:

@@ -51,10 +51,10 @@ def near_best(scores: Tensor, among: Tensor, threshold: float) -> Tensor:
     return among & (scores >= largest + math.log(threshold))
 
 
-def multiplications(keys: int, width: int, pops: int, candidates: float, kept: float) -> float:
+def multiplications(keys: int, width: int, pops: int, candidates: float, kept_keys: float) -> float:
     """Of one query: the search's (the first products of 2 width columns and 2 pops), scores of candidates, and values;
     columns are sorted beforehand."""
-    return 2 * min(pops + width, keys * width) * (pops > 0) + candidates * width + kept * width
+    return 2 * min(pops + width, keys * width) * (pops > 0) + candidates * width + kept_keys * width
 
 
 @dataclass
@@ -75,7 +75,7 @@ class A3(KeptInEvaluation):
                 f"threshold is a softmax weight over the largest one, above 0 and at most 1, not {self.threshold:g}"
             )
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         among = self.among(pairs)
         return near_best(pairs.scores.float(), among, self.threshold)
 
@@ -87,25 +87,25 @@ class A3(KeptInEvaluation):
         parts = zip(
             *(operand.flatten(0, 1).split(heads) for operand in (pairs.query.float(), pairs.key.float(), visible))
         )
-        found = [
+        scores = [
             torch.cat([
                 greedy_scores(some, key, own, self.pops(own.sum(-1)))
                 for some, own in zip(query.split(rows, 1), sees.split(rows, 1))
             ], 1)
             for query, key, sees in parts
         ]  # fmt: skip
-        return candidates(torch.cat(found).view(pairs.shape), visible)
+        return candidates(torch.cat(scores).view(pairs.shape), visible)
 
     def pops(self, keys: Tensor) -> Tensor:
         """M for as many visible ``keys``, int64, 1 or more where there are any."""
         return (self.share * keys).ceil().long()
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the share of candidates, and the multiplications over those of dense attention."""
         visible, width = pairs.visible.expand(pairs.shape), pairs.query.shape[-1]
         keys = visible.sum(-1).float()
         among = self.among(pairs).sum().item() / visible.sum().item()
-        chosen, n = kept.sum(-1).float().mean().item(), keys.mean().item()
+        chosen, n = mask.sum(-1).float().mean().item(), keys.mean().item()
         pops = self.pops(keys).float().mean().item()
-        made = multiplications(pairs.longest, width, round(pops), among * n, chosen)
-        return {**super().described(pairs, value, kept), "candidates": among, "products": made / (2 * n * width)}
+        products = multiplications(pairs.longest, width, round(pops), among * n, chosen)
+        return {**super().described(pairs, value, mask), "candidates": among, "products": products / (2 * n * width)}

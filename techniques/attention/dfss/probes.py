@@ -38,28 +38,28 @@ def probes(recording: Recording, own: Dfss) -> Mapping[str, float]:
     }
 
 
-def _groups(each: Seen) -> list[slice]:
-    return [slice(i, i + M) for i in range(0, each.kept.shape[-1], M)]
+def _groups(call: Seen) -> list[slice]:
+    return [slice(i, i + M) for i in range(0, call.mask.shape[-1], M)]
 
 
-def _off_pattern(each: Seen) -> int:
-    visible, kept = each.visible, each.kept
+def _off_pattern(call: Seen) -> int:
+    visible, mask = call.visible, call.mask
     return sum(
-        int((kept[..., group].sum(-1) != visible[..., group].sum(-1).clamp(max=N)).sum()) for group in _groups(each)
+        int((mask[..., group].sum(-1) != visible[..., group].sum(-1).clamp(max=N)).sum()) for group in _groups(call)
     )
 
 
-def _misplaced(each: Seen) -> int:
-    scores = each.scores
-    margin = 1e-5 * scores[each.visible].abs().max()  # roundings of float32
+def _misplaced(call: Seen) -> int:
+    scores = call.scores
+    margin = 1e-5 * scores[call.visible].abs().max()  # roundings of float32
     wrong = 0
-    for group in _groups(each):
-        of_group, kept = scores[..., group], each.kept[..., group]
-        best_left = of_group.masked_fill(kept, -torch.inf).amax(-1, keepdim=True)
-        wrong += int((kept & (of_group < best_left - margin)).sum())
+    for group in _groups(call):
+        of_group, mask = scores[..., group], call.mask[..., group]
+        best_left = of_group.masked_fill(mask, -torch.inf).amax(-1, keepdim=True)
+        wrong += int((mask & (of_group < best_left - margin)).sum())
     return wrong
 
 
-def _least_mass(each: Seen) -> float:
-    rows = (each.scores.softmax(-1) * each.kept).sum(-1)
-    return rows[each.visible.any(-1)].min().item()
+def _least_mass(call: Seen) -> float:
+    rows = (call.scores.softmax(-1) * call.mask).sum(-1)
+    return rows[call.visible.any(-1)].min().item()

@@ -43,6 +43,6 @@ class Dfss(KeptPairs):
     pattern: Pattern = "auto"
     zero_strength: ClassVar[Mapping[str, Any]] = {"pattern": "whole"}
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         n, m = pattern_of(self.pattern, pairs.query.dtype)
         return largest_of_each(pairs.scores.masked_fill(~pairs.visible, -math.inf), n, m) & pairs.visible

@@ -13,27 +13,27 @@ from torch import Tensor
 TOGETHER = 4
 
 
-def groups(kept: Tensor, together: int) -> list[list[list[int]]]:
+def groups(mask: Tensor, together: int) -> list[list[list[int]]]:
     """The keys of each query of the mask [queries, keys], in groups of ``together`` queries."""
     if together < 1:
         raise ValueError(f"1 query or more is worked on at once, not {together}")
-    rows = [row.nonzero()[:, 0].tolist() for row in kept]
+    rows = [row.nonzero()[:, 0].tolist() for row in mask]
     return [rows[i : i + together] for i in range(0, len(rows), together)]
 
 
-def in_order(kept: Tensor, together: int = TOGETHER) -> int:
+def in_order(mask: Tensor, together: int = TOGETHER) -> int:
     """Loads where each query takes its keys from the first to the last."""
     loads = 0
-    for group in groups(kept, together):
+    for group in groups(mask, together):
         for turn in range(max(map(len, group))):
             loads += len({keys[turn] for keys in group if turn < len(keys)})
     return loads
 
 
-def out_of_order(kept: Tensor, together: int = TOGETHER) -> int:
+def out_of_order(mask: Tensor, together: int = TOGETHER) -> int:
     """Loads where every round serves first what most of its queries share."""
     loads = 0
-    for group in groups(kept, together):
+    for group in groups(mask, together):
         left = [set(keys) for keys in group]
         while any(left):
             waiting = [keys for keys in left if keys]

@@ -34,7 +34,7 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
     paths = [block.attention.path for block in recording.run.anatomy.every_block]
     expected = _gradients(trace.before.parameters, paths, seen)
     projections = [call.layer.get_buffer(PROJECTION) for call in seen]
-    heads = [mask for call in seen for mask in call.kept[0]]
+    heads = [mask for call in seen for mask in call.mask[0]]
     return {
         **shown,
         "misplaced": sum(
@@ -50,9 +50,9 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
     }
 
 
-def _sides(values: Mapping[str, Tensor], path: str, each: Seen) -> list[Tensor]:
+def _sides(values: Mapping[str, Tensor], path: str, call: Seen) -> list[Tensor]:
     """X P W of queries and of keys, float64, and not rounded yet."""
-    narrow = (each.came.double() @ each.layer.get_buffer(PROJECTION).double())[:, None]
+    narrow = (call.came.double() @ call.layer.get_buffer(PROJECTION).double())[:, None]
     return [narrow @ values[f"{path}.{name}"].double() for name in (QUERY, KEY)]
 
 
@@ -61,19 +61,19 @@ def _rounded(side: Tensor) -> Tensor:
     return (side / step).round() * step
 
 
-def _misplaced(values: Mapping[str, Tensor], path: str, each: Seen) -> int:
-    sides = _sides(values, path, each)
+def _misplaced(values: Mapping[str, Tensor], path: str, call: Seen) -> int:
+    sides = _sides(values, path, call)
     scores = _rounded(sides[0]) @ _rounded(sides[1]).transpose(-2, -1)
     scaled = [side / side.abs().max() * (2 ** (BITS - 1) - 1) for side in sides]
     unsure = torch.stack([((s - s.floor() - 0.5).abs() < 1e-4).flatten(2).any(-1) for s in scaled]).any(0)
     margin = 1e-5 * scores.abs().max()
-    left = scores.masked_fill(each.kept | ~each.visible, -math.inf).amax(-1, keepdim=True)
-    return int((each.kept & (scores < left - margin) & ~unsure[..., None, None]).sum())
+    left = scores.masked_fill(call.mask | ~call.visible, -math.inf).amax(-1, keepdim=True)
+    return int((call.mask & (scores < left - margin) & ~unsure[..., None, None]).sum())
 
 
-def _unbalanced(each: Seen) -> int:
-    count = round(RETENTION * each.key.shape[-2])
-    return int((each.kept.sum(-1) != each.visible.sum(-1).clamp(max=count)).sum())
+def _unbalanced(call: Seen) -> int:
+    count = round(RETENTION * call.key.shape[-2])
+    return int((call.mask.sum(-1) != call.visible.sum(-1).clamp(max=count)).sum())
 
 
 def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen]) -> dict[str, Tensor]:

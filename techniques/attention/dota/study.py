@@ -37,11 +37,11 @@ def study(lab: Lab) -> list[StudyTable]:
     chose."""
     folder, tables, seen = Path(__file__).parent, skipping(lab, "dota", predict, keep), traces(lab, "dota")
     here = measured(tables)
-    found = {
+    values = {
         "speed": beside(over_gpu(seen), here, drift(TOKENS)),
         "speed_against_accelerators": without_model(here, "which hardware the paper compared with is not known here"),
     }
-    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
+    return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 @cache

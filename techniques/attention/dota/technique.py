@@ -122,17 +122,17 @@ class Dota(ByBlocks, KeptPairs):
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float,
         dropout_p: float,
     ) -> Tensor:  # fmt: skip
-        given: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
+        arguments: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
         if self.shapes is not None:
             came = self.came
             tokens = query.shape[2]
             if self.now and came is not None and came.shape[:-1] == (len(query), tokens) and key.shape[2] == tokens:
                 self.shapes[self.now[0]] = query.shape[1], query.shape[3], came.shape[-1]
-            return eager(query, key, value, **given)
+            return eager(query, key, value, **arguments)
         if self.now is not None and torch.is_grad_enabled():
             path, layer = self.now
             self.errors[path] = self.error(layer, pairs_of(query, key, mask, causal, scale))
-        return super().attention(query, key, value, **given)
+        return super().attention(query, key, value, **arguments)
 
     def scores(self, layer: nn.Module) -> Tensor:
         """S' of the attention that computes."""
@@ -148,7 +148,7 @@ class Dota(ByBlocks, KeptPairs):
             visible = pairs.visible.expand(pairs.shape)
             return off.masked_fill(~visible, 0.0).square().sum() / visible.sum()
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         count = round(self.retention * pairs.longest)
         if not count:
             raise ValueError(
@@ -171,9 +171,9 @@ class Dota(ByBlocks, KeptPairs):
         }
         return {**super().sites(run), **weights}
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""
-        first = kept[0, 0]
+        first = mask[0, 0]
         loads = {"loads": out_of_order(first), "loads_in_order": in_order(first)}
         over = {name: load / first.sum().item() for name, load in loads.items()}
-        return {**super().described(pairs, value, kept), **over}
+        return {**super().described(pairs, value, mask), **over}

@@ -19,10 +19,10 @@ BANKS, DISTANCES, HASHING, DIVISION = 4, 8, 256, 16  # P_a, P_c, m_h, m_o
 ACCELERATORS = 12  # beside one V100
 
 
-def cycles(tokens: int, kept: float) -> float:
-    """Of one head, with ``kept`` keys for each query."""
+def cycles(tokens: int, keys: float) -> float:
+    """Of one head, with ``keys`` kept for each query."""
     hash_cycles = multiplications(WIDTH) / HASHING
-    query = max(hash_cycles, tokens / (BANKS * DISTANCES), kept / BANKS, WIDTH / DIVISION)
+    query = max(hash_cycles, tokens / (BANKS * DISTANCES), keys / BANKS, WIDTH / DIVISION)
     return tokens * hash_cycles + tokens * query
 
 

@@ -26,13 +26,13 @@ def sizes(width: int) -> list[int]:
     """
     if width < 1:
         raise ValueError(f"a vector has 1 number or more, not {width}")
-    found, rest, divisor = [], width, 2
+    divisors, rest, divisor = [], width, 2
     while rest > 1:
         while rest % divisor:
             divisor += 1
-        found.append(4 if rest % 4 == 0 else divisor)
-        rest //= found[-1]
-    return found or [1]
+        divisors.append(4 if rest % 4 == 0 else divisor)
+        rest //= divisors[-1]
+    return divisors or [1]
 
 
 @cache

@@ -46,46 +46,46 @@ def _matrix(width: int) -> Tensor:
     return reduce(torch.kron, [factor.double() for factor in hashing.factors(width)])
 
 
-def _distance(each: Seen) -> tuple[Tensor, Tensor, Tensor]:
+def _distance(call: Seen) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers of differing bits, bit by bit; and which vectors have a projection so near 0 that a rounding decides."""
-    matrix = _matrix(each.query.shape[-1])
-    projected = [x.double() @ matrix.T for x in (each.query, each.key)]
+    matrix = _matrix(call.query.shape[-1])
+    projected = [x.double() @ matrix.T for x in (call.query, call.key)]
     unsure = [(x.abs() < 1e-6 * x.norm(dim=-1, keepdim=True)).any(-1) for x in projected]
     query, key = (x >= 0 for x in projected)
     return (query[..., :, None, :] ^ key[..., None, :, :]).sum(-1), unsure[0], unsure[1]
 
 
-def _misplaced(own: Elsa, each: Seen) -> int:
-    distance, unsure_query, unsure_key = _distance(each)
-    theta = (math.pi / each.query.shape[-1] * distance - own.bias_of(each.query.shape[-1])).clamp(min=0)
-    lengths = each.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
-    longest = lengths.masked_fill(~each.visible, 0.0).amax(-1, keepdim=True)
+def _misplaced(own: Elsa, call: Seen) -> int:
+    distance, unsure_query, unsure_key = _distance(call)
+    theta = (math.pi / call.query.shape[-1] * distance - own.bias_of(call.query.shape[-1])).clamp(min=0)
+    lengths = call.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
+    longest = lengths.masked_fill(~call.visible, 0.0).amax(-1, keepdim=True)
     estimate = lengths * theta.cos() / longest
-    threshold = each.layer.get_buffer(THRESHOLD).double()
-    expected = (estimate > threshold) & each.visible
+    threshold = call.layer.get_buffer(THRESHOLD).double()
+    expected = (estimate > threshold) & call.visible
     alone = ~expected.any(-1, keepdim=True)
-    expected |= alone & (estimate.masked_fill(~each.visible, -math.inf) >= _best(each, estimate) - 1e-5)
+    expected |= alone & (estimate.masked_fill(~call.visible, -math.inf) >= _best(call, estimate) - 1e-5)
     near = ((estimate - threshold).abs() < 1e-5) | unsure_query[..., :, None] | unsure_key[..., None, :]
-    off = (expected != each.kept) & ~near
-    ties = alone & each.kept.any(-1, keepdim=True)  # of equally good keys any one
-    return int((off & ~ties).sum()) + int((alone & (each.kept & ~expected)).sum())
+    off = (expected != call.mask) & ~near
+    ties = alone & call.mask.any(-1, keepdim=True)  # of equally good keys any one
+    return int((off & ~ties).sum()) + int((alone & (call.mask & ~expected)).sum())
 
 
-def _best(each: Seen, estimate: Tensor) -> Tensor:
-    return estimate.masked_fill(~each.visible, -math.inf).amax(-1, keepdim=True)
+def _best(call: Seen, estimate: Tensor) -> Tensor:
+    return estimate.masked_fill(~call.visible, -math.inf).amax(-1, keepdim=True)
 
 
-def _integer_off(own: Elsa, each: Seen) -> int:
-    distance, unsure_query, unsure_key = _distance(each)
-    threshold = each.layer.get_buffer(THRESHOLD).item()
-    pairs = Pairs(each.query, each.key, each.visible, None, each.scale)
-    chosen = (distance <= farthest(pairs, threshold, own.bias_of(each.query.shape[-1]))) & each.visible
-    theta = (math.pi / each.query.shape[-1] * distance - own.bias_of(each.query.shape[-1])).clamp(min=0)
-    lengths = each.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
-    estimate = lengths * theta.cos() / lengths.masked_fill(~each.visible, 0.0).amax(-1, keepdim=True)
+def _integer_off(own: Elsa, call: Seen) -> int:
+    distance, unsure_query, unsure_key = _distance(call)
+    threshold = call.layer.get_buffer(THRESHOLD).item()
+    pairs = Pairs(call.query, call.key, call.visible, None, call.scale)
+    chosen = (distance <= farthest(pairs, threshold, own.bias_of(call.query.shape[-1]))) & call.visible
+    theta = (math.pi / call.query.shape[-1] * distance - own.bias_of(call.query.shape[-1])).clamp(min=0)
+    lengths = call.key.double().norm(dim=-1)[..., None, :].expand(theta.shape)
+    estimate = lengths * theta.cos() / lengths.masked_fill(~call.visible, 0.0).amax(-1, keepdim=True)
     near = ((estimate - threshold).abs() < 1e-5) | unsure_query[..., :, None] | unsure_key[..., None, :]
     some = chosen.any(-1, keepdim=True)  # a row without a candidate keeps its best key besides
-    return int(((chosen != each.kept) & ~near & some).sum())
+    return int(((chosen != call.mask) & ~near & some).sum())
 
 
 def _thresholds(recording: Recording) -> list[float]:

@@ -29,8 +29,8 @@ def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
     folder, tables, seen = Path(__file__).parent, skipping(lab, "elsa", predict, keep), traces(lab, "elsa")
     here = measured(tables)
-    found = {"speed": beside(over_gpu(seen), here, drift(TOKENS))}
-    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
+    values = {"speed": beside(over_gpu(seen), here, drift(TOKENS))}
+    return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 @cache

@@ -87,7 +87,7 @@ class Elsa(ByBlocks, KeptInEvaluation):
         if self.batches < 1:
             raise ValueError(f"thresholds are learned from 1 batch or more, not {self.batches}")
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         visible = pairs.visible.expand(pairs.shape)
         if self.learned is not None and self.now is not None:
             self.learned[self.now[0]].append(least_scores(pairs, self.p))

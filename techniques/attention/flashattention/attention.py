@@ -117,20 +117,20 @@ def _forward(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output, as the queries, and the logarithms of the rows' sums [batch, heads, queries]."""
-    given = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
+    form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     if query.is_cuda:
         from techniques.attention.flashattention import kernel  # loads Triton
 
         packed = _packed(kernel, q_starts, k_starts, longest_query, longest_key)
-        return kernel.forward(query, key, value, given, packed, key_lengths)
+        return kernel.forward(query, key, value, form, packed, key_lengths)
     with torch.autocast(query.device.type, enabled=False):
         if q_starts is None or k_starts is None:
-            return tiled.forward(query, key, value, _with_lengths(given, query, key, key_lengths))
+            return tiled.forward(query, key, value, _with_lengths(form, query, key, key_lengths))
         output, logarithms = by_tokens(query).zero_(), query.new_zeros(query.shape[:-1], dtype=tiled.wide(query))
         for number, (rows, columns) in enumerate(_sequences(q_starts, k_starts)):
             parts = query[:, :, rows], key[:, :, columns], value[:, :, columns]
             output[:, :, rows], logarithms[:, :, rows] = tiled.forward(
-                *parts, given._replace(plane=number * query.shape[1])
+                *parts, form._replace(plane=number * query.shape[1])
             )
         return output, logarithms
 
@@ -141,22 +141,22 @@ def _backward(
     seed: Tensor | None, q_starts: Tensor | None, k_starts: Tensor | None, key_lengths: Tensor | None,
     longest_query: int, longest_key: int, causal: bool, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    given = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
+    form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     saved = output, logarithms, d_out
     if query.is_cuda:
         from techniques.attention.flashattention import kernel
 
         packed = _packed(kernel, q_starts, k_starts, longest_query, longest_key)
-        return kernel.backward(query, key, value, *saved, given, packed, key_lengths)
+        return kernel.backward(query, key, value, *saved, form, packed, key_lengths)
     with torch.autocast(query.device.type, enabled=False):
         if q_starts is None or k_starts is None:
-            return tiled.backward(query, key, value, *saved, _with_lengths(given, query, key, key_lengths))
+            return tiled.backward(query, key, value, *saved, _with_lengths(form, query, key, key_lengths))
         gradients = by_tokens(query).zero_(), by_tokens(key).zero_(), by_tokens(value).zero_()
         for number, (rows, columns) in enumerate(_sequences(q_starts, k_starts)):
             parts = query[:, :, rows], key[:, :, columns], value[:, :, columns]
             of_rows = output[:, :, rows], logarithms[:, :, rows], d_out[:, :, rows]
-            found = tiled.backward(*parts, *of_rows, given._replace(plane=number * query.shape[1]))
-            for gradient, part, place in zip(gradients, found, (rows, columns, columns), strict=True):
+            results = tiled.backward(*parts, *of_rows, form._replace(plane=number * query.shape[1]))
+            for gradient, part, place in zip(gradients, results, (rows, columns, columns), strict=True):
                 gradient[:, :, place] = part
         return gradients
 
@@ -200,18 +200,18 @@ def _sequences(q_starts: Tensor, k_starts: Tensor) -> list[tuple[slice, slice]]:
     return [(slice(a, c), slice(b, d)) for (a, b), (c, d) in pairwise(bounds)]
 
 
-def _with_lengths(given: Attention, query: Tensor, key: Tensor, lengths: Tensor | None) -> Attention:
+def _with_lengths(form: Attention, query: Tensor, key: Tensor, lengths: Tensor | None) -> Attention:
     """As the mask that the lengths say."""
     if lengths is None:
-        return given
+        return form
     there = (torch.arange(key.shape[2], device=key.device) < lengths[:, None])[:, None, None]
-    if given.mask is None:
+    if form.mask is None:
         mask = there
-    elif given.mask.dtype == torch.bool:
-        mask = given.mask & there
+    elif form.mask.dtype == torch.bool:
+        mask = form.mask & there
     else:
-        mask = given.mask.masked_fill(~there, -math.inf)
-    return given._replace(mask=_expanded(mask, query, key))
+        mask = form.mask.masked_fill(~there, -math.inf)
+    return form._replace(mask=_expanded(mask, query, key))
 
 
 def _pairs(query: Tensor, key: Tensor, q_starts: Tensor | None, k_starts: Tensor | None) -> int:

@@ -41,7 +41,7 @@ def _of_rows(pointer, row, length, other):
 @triton.jit
 def _queries_gradient(
     sums, query, d_out, logarithm, delta, k, v, begin, end, row, queries, keys, k_row, v_row,
-    mask, mask_row, mask_column, in_two, unscale, kept, seed, plane, threshold,
+    mask, mask_row, mask_column, in_two, unscale, keep_p, seed, plane, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
     COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -57,7 +57,7 @@ def _queries_gradient(
         p = tl.exp2(products * in_two - logarithm[:, None])
         dp = dot(d_out, tl.trans(value), nothing, PRECISION)
         if DROPPED:
-            dp = tl.where(kept_weights(seed, plane, row[:, None], column, threshold), dp * (1.0 / kept), 0.0)
+            dp = tl.where(kept_weights(seed, plane, row[:, None], column, threshold), dp * (1.0 / keep_p), 0.0)
         ds = p * (dp - delta[:, None])
         sums = dot(narrow(ds, key.dtype), key, sums, PRECISION)
     return sums
@@ -68,7 +68,7 @@ def queries_kernel(
     q, k, v, o, d_out, dq, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     d_batch, d_head, d_row, dq_batch, dq_head, dq_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
-    batches, heads, groups, queries, keys, scale, kept, threshold,
+    batches, heads, groups, queries, keys, scale, keep_p, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -91,9 +91,9 @@ def queries_kernel(
                   ROWS, D, DIM, True, False)  # fmt: skip
     output = load_tile(o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row,
                    ROWS, D, DIM, True, False)  # fmt: skip
-    given = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
+    d_output = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
                   ROWS, D, DIM, True, False)  # fmt: skip
-    delta = tl.sum(output.to(tl.float32) * given.to(tl.float32), 1)
+    delta = tl.sum(output.to(tl.float32) * d_output.to(tl.float32), 1)
     of_plane = batch * l_batch + head * l_head + q_first
     tl.store(deltas + of_plane + row, delta, mask=row < queries)
     logarithm = _of_rows(logarithms + of_plane, row, queries, HIDDEN)
@@ -105,8 +105,8 @@ def queries_kernel(
         else:
             begin, stop = whole, end
         sums = _queries_gradient(
-            sums, query, given, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
-            mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, kept, seed, plane.to(tl.int64), threshold,
+            sums, query, d_output, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
+            mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, keep_p, seed, plane.to(tl.int64), threshold,
             CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS, D, DIM, TMA, PRECISION,
         )  # fmt: skip
     component = tl.arange(0, DIM)
@@ -118,7 +118,7 @@ def queries_kernel(
 @triton.jit
 def _keys_gradient(
     dk, dv, key, value, q, d_out, logarithms, deltas, begin, end, column, queries, keys, q_row, d_row,
-    mask, mask_row, mask_column, in_two, unscale, kept, seed, plane, threshold,
+    mask, mask_row, mask_column, in_two, unscale, keep_p, seed, plane, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
     ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +126,7 @@ def _keys_gradient(
     transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
     for first in tl.range(begin, end, ROWS):
         query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
-        given = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
+        d_output = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
         row = first + tl.arange(0, ROWS)
         logarithm = _of_rows(logarithms, row, queries, HIDDEN)
         delta = tl.load(deltas + row, mask=row < queries, other=0.0)
@@ -135,12 +135,12 @@ def _keys_gradient(
         products = seen_products(products, row[None, :], column[:, None], queries, keys, mask, mask_row, mask_column,
                                  unscale, CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
         p = tl.exp2(products * in_two - logarithm[None, :])
-        dp = dot(value, tl.trans(given), nothing, PRECISION)
+        dp = dot(value, tl.trans(d_output), nothing, PRECISION)
         dropped = p
         if DROPPED:
             there = kept_weights(seed, plane, row[None, :], column[:, None], threshold)
-            dropped, dp = tl.where(there, p * (1.0 / kept), 0.0), tl.where(there, dp * (1.0 / kept), 0.0)
-        dv = dot(narrow(dropped, given.dtype), given, dv, PRECISION)
+            dropped, dp = tl.where(there, p * (1.0 / keep_p), 0.0), tl.where(there, dp * (1.0 / keep_p), 0.0)
+        dv = dot(narrow(dropped, d_output.dtype), d_output, dv, PRECISION)
         dk = dot(narrow(p * (dp - delta[None, :]), query.dtype), query, dk, PRECISION)
     return dk, dv
 
@@ -150,7 +150,7 @@ def keys_kernel(
     q, k, v, d_out, dk, dv, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, d_batch, d_head, d_row,
     dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
-    batches, heads, groups, queries, keys, scale, kept, threshold,
+    batches, heads, groups, queries, keys, scale, keep_p, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -193,7 +193,7 @@ def keys_kernel(
                     of_keys, of_values = _keys_gradient(
                         of_keys, of_values, key, value, of_q, of_d, logarithms + of_rows, deltas + of_rows, start, stop,
                         column, queries, keys, q_row, d_row, of_mask, mask_row,
-                        mask_column, scale * LOG2E, 1.0 / scale, kept, seed, batch * heads + head, threshold,
+                        mask_column, scale * LOG2E, 1.0 / scale, keep_p, seed, batch * heads + head, threshold,
                         CAUSAL, KEYS, ADDED, DROPPED, part == 1, ROWS, D, DIM, TMA, PRECISION,
                     )  # fmt: skip
     inside = (column < keys)[:, None] & (component < D)[None, :]

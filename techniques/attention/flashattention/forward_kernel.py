@@ -85,11 +85,11 @@ def seen_products(products, row, column, queries, keys, mask, mask_row, mask_col
         place, inside = mask + column.to(tl.int64) * mask_column, column < keys
         if not KEYS:
             place, inside = place + row.to(tl.int64) * mask_row, inside & (row < queries)
-        given = tl.load(place, mask=inside, other=0)
+        entries = tl.load(place, mask=inside, other=0)
         if ADDED:
-            products += given.to(tl.float32) * unscale
+            products += entries.to(tl.float32) * unscale
         else:
-            products = tl.where(given != 0, products, HIDDEN)
+            products = tl.where(entries != 0, products, HIDDEN)
     return products
 
 
@@ -151,12 +151,12 @@ def ends_of(first, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAU
 def forward_kernel(
     q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
-    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, kept, threshold,
+    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, keep_p, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
-    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``kept``: 1
+    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``keep_p``: 1
     minus dropout's probability, and ``threshold`` that probability times 2^31."""
     plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
     if CAUSAL:
@@ -189,7 +189,7 @@ def forward_kernel(
             D, DIM, TMA, PRECISION,
         )  # fmt: skip
     seen = total > 0.0
-    of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * kept))
+    of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * keep_p))
     component, inside = tl.arange(0, DIM), row < queries
     there = o + batch * o_batch + head * o_head + (q_first + row[:, None]) * o_row + component[None, :]
     tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty),

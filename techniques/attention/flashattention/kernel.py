@@ -129,20 +129,20 @@ def precision() -> str:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, given: Attention, packed: Packed | None = None,
+    query: Tensor, key: Tensor, value: Tensor, form: Attention, packed: Packed | None = None,
     key_lengths: Tensor | None = None, plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """:func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch], are of
     sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
-    refuse(query, key, value, given.scale)
+    refuse(query, key, value, form.scale)
     q, k, v = (_by_rows(operand) for operand in (query, key, value))
     output = _like(q, packed)
     logarithms = q.new_full(q.shape[:-1], float("-inf"), dtype=torch.float32)
     if not q.numel():
         return output, logarithms
     plan = plan or plan_of(q, k, v)
-    common, constants = _arguments(q, k, given, packed, key_lengths)
-    tiles = plan.causal if given.causal and plan.causal else plan.forward
+    common, constants = _arguments(q, k, form, packed, key_lengths)
+    tiles = plan.causal if form.causal and plan.causal else plan.forward
     programs = triton.cdiv(common["queries"], tiles.rows) * common["batches"] * common["heads"]
     with torch.cuda.device_of(q):
         forward_kernel[(programs,)](
@@ -153,7 +153,7 @@ def forward(
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, given: Attention,
+    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, form: Attention,
     packed: Packed | None = None, key_lengths: Tensor | None = None, plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """:func:`techniques.attention.flashattention.tiled.backward` by kernels."""
@@ -163,7 +163,7 @@ def backward(
     if not q.numel() or not k.numel():
         return dq.zero_(), dk.zero_(), dv.zero_()
     plan = plan or plan_of(q, k, v, d)
-    common, constants = _arguments(q, k, given, packed, key_lengths)
+    common, constants = _arguments(q, k, form, packed, key_lengths)
     deltas = torch.empty_like(logarithms)
     planes = common["batches"] * common["heads"]
     with torch.cuda.device_of(q):
@@ -203,10 +203,10 @@ def _strides(**tensors: Tensor) -> dict[str, int]:
 
 
 def _arguments(
-    q: Tensor, k: Tensor, given: Attention, packed: Packed | None, key_lengths: Tensor | None
+    q: Tensor, k: Tensor, form: Attention, packed: Packed | None, key_lengths: Tensor | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What all kernels get: arguments, and constants."""
-    mask = given.mask
+    mask = form.mask
     batches, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if packed is not None:
         batches, queries, keys = len(packed.q_starts) - 1, packed.longest_query, packed.longest_key
@@ -217,7 +217,7 @@ def _arguments(
         "q_lengths": None if packed is None else packed.q_starts.diff(),
         "k_starts": None if packed is None else packed.k_starts,
         "k_lengths": key_lengths if packed is None else packed.k_starts.diff(),
-        "seed": given.seed,
+        "seed": form.seed,
         "l_batch": 0 if packed is not None else q.shape[1] * q.shape[2],
         "l_head": q.shape[2],
         **dict(zip(("mask_batch", "mask_head", "mask_row", "mask_column"), of_mask, strict=True)),
@@ -226,15 +226,15 @@ def _arguments(
         "groups": q.shape[1] // k.shape[1],
         "queries": queries,
         "keys": keys,
-        "scale": given.scale,
-        "kept": 1 - given.dropout_p,
-        "threshold": threshold(given.dropout_p),
+        "scale": form.scale,
+        "keep_p": 1 - form.dropout_p,
+        "threshold": threshold(form.dropout_p),
     }
     return common, {
-        "CAUSAL": given.causal,
+        "CAUSAL": form.causal,
         "KEYS": mask is not None and mask.stride(2) == 0,
         "ADDED": mask is not None and mask.dtype != torch.bool,
-        "DROPPED": given.seed is not None,
+        "DROPPED": form.seed is not None,
         "D": q.shape[-1],
         "DIM": filled(q.shape[-1]),
         "PRECISION": precision(),
@@ -264,7 +264,7 @@ def _manifest(
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     streams = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
-    floats = dict.fromkeys(("scale", "kept"), "fp32")
+    floats = dict.fromkeys(("scale", "keep_p"), "fp32")
     types = {**streams, **floats, "logarithms": "*fp32", "deltas": "*fp32", "seed": "*i64"}
     signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in constants}
     strides = ("_batch", "_head", "_row")

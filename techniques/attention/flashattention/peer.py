@@ -102,15 +102,15 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> 
 
     def prepare(inputs: Inputs) -> Callable[[], object]:
         calls = [(parts, settings(parts[0], causal)) for parts in operands(inputs)]
-        saved = [(*parts, *kernel.forward(*parts, given), given) for parts, given in calls]
+        saved = [(*parts, *kernel.forward(*parts, form), form) for parts, form in calls]
         gradients = [shaped(gradient) for gradient in inputs["gradients"]]
 
         def run() -> None:
-            found = [
-                kernel.backward(query, key, value, output, logarithms, gradient, given)
-                for (query, key, value, output, logarithms, given), gradient in zip(saved, gradients, strict=True)
+            results = [
+                kernel.backward(query, key, value, output, logarithms, gradient, form)
+                for (query, key, value, output, logarithms, form), gradient in zip(saved, gradients, strict=True)
             ]
-            for name, own in zip(("d_query", "d_key", "d_value"), zip(*found, strict=True), strict=True):
+            for name, own in zip(("d_query", "d_key", "d_value"), zip(*results, strict=True), strict=True):
                 inputs[name] = [whole(gradient) for gradient in own]
 
         return run
@@ -192,9 +192,9 @@ def flash_attn(module: str, causal: bool) -> Function:
     return attention
 
 
-def peer(found: Callable[[], Function], backward: bool) -> Prepare:
+def peer(source: Callable[[], Function], backward: bool) -> Prepare:
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        function = found()
+        function = source()
         gradients: AbstractContextManager[Any] = nullcontext() if backward else torch.no_grad()
         if not backward:
 
@@ -206,10 +206,10 @@ def peer(found: Callable[[], Function], backward: bool) -> Prepare:
             return forward
         leaves = [[part.detach().requires_grad_() for part in parts] for parts in operands(inputs)]
         outputs = [function(*parts) for parts in leaves]
-        given = [shaped(gradient) for gradient in inputs["gradients"]]
+        d_outputs = [shaped(gradient) for gradient in inputs["gradients"]]
 
         def run() -> None:
-            for parts, output, gradient in zip(leaves, outputs, given, strict=True):
+            for parts, output, gradient in zip(leaves, outputs, d_outputs, strict=True):
                 torch.autograd.grad(output, parts, gradient, retain_graph=True)
 
         return run

@@ -50,7 +50,7 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
     with run.anatomy.attention(definition):
         expected = recording.gradients_at(trace.before.parameters)
     query, key, value, causal = seen[0]
-    with _saved() as kept, _Own() as own_ones:
+    with _saved() as saved, _Own() as own_ones:
         recording.gradients_at(trace.before.parameters)
     scores = {(*tensor.shape[:2], tensor.shape[2], other.shape[2]) for tensor, other, _, _ in seen}
     return {
@@ -58,7 +58,7 @@ def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
         "gradient_roundings": apart(
             trace.of("backward")[0].gradients, {name: gradient.double() for name, gradient in expected.items()}
         ),
-        "saved_scores": sum(tuple(tensor.shape) in scores and _of_pairs(tensor, query.shape[-1]) for tensor in kept),
+        "saved_scores": sum(tuple(tensor.shape) in scores and _of_pairs(tensor, query.shape[-1]) for tensor in saved),
         **_of_tiles(query[0, 0].double(), key[0, 0].double(), value[0, 0].double(), causal),
     }
 
@@ -109,10 +109,10 @@ def _counted(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mask: Tensor | None
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> list[Tensor]:
     """Output and gradients of the tiles that the model's attention is computed by."""
-    given = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
+    form = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
     query, key, value, d_output = (operand[None, None] for operand in (q, k, v, d_out))
-    o, logarithms = tiled.forward(query, key, value, given, ROWS, COLUMNS)
-    gradients = tiled.backward(query, key, value, o, logarithms, d_output, given, ROWS, COLUMNS)
+    o, logarithms = tiled.forward(query, key, value, form, ROWS, COLUMNS)
+    gradients = tiled.backward(query, key, value, o, logarithms, d_output, form, ROWS, COLUMNS)
     return [gradient[0, 0] for gradient in (o, *gradients)]
 
 
@@ -132,21 +132,21 @@ def _off(ours: Tensor, expected: Tensor) -> float:
     return ((ours - expected).abs().max() / expected.abs().max()).item()
 
 
-def _of_pairs(each: Tensor, width: int) -> bool:
+def _of_pairs(tensor: Tensor, width: int) -> bool:
     """Whether a tensor of the scores' shape has a number for each pair of tokens. Where a head is as wide as there are
     tokens, queries have that shape, too: rows of probabilities tell."""
-    rows = each.detach().sum(-1)
-    return each.shape[-1] != width or bool((each >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
+    rows = tensor.detach().sum(-1)
+    return tensor.shape[-1] != width or bool((tensor >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
 
 
 @contextmanager
 def _saved() -> Iterator[list[Tensor]]:
     """What is kept for the backward pass meanwhile."""
-    kept: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield kept
+        yield tensors

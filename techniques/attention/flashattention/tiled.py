@@ -51,7 +51,7 @@ def by_tokens(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, given: Attention, rows: int = ROWS, columns: int = COLUMNS
+    query: Tensor, key: Tensor, value: Tensor, form: Attention, rows: int = ROWS, columns: int = COLUMNS
 ) -> tuple[Tensor, Tensor]:
     """O, as the queries, and L [batch, heads, queries] in the type of sums."""
     sums_dtype, shared = wide(query), key.shape[1]
@@ -63,24 +63,24 @@ def forward(
         peak = torch.full_like(of_row[..., 0], -math.inf)
         total, sums = torch.zeros_like(peak), torch.zeros_like(of_row)
         for column in _tiles(key.shape[2], columns):
-            scores = _scores(of_row, k[..., column, :].to(sums_dtype), row, column, given, shared)
+            scores = _scores(of_row, k[..., column, :].to(sums_dtype), row, column, form, shared)
             if scores is None:
                 continue
             now = torch.maximum(peak, scores.amax(-1))
             taken = now.masked_fill(now == -math.inf, 0.0)  # exp(-inf + inf) would be no number
             p, decay = torch.exp(scores - taken[..., None]), torch.exp(peak - taken)
             total = total * decay + p.sum(-1)
-            if given.seed is not None:
-                p = p * kept(given, p, row, column)
+            if form.seed is not None:
+                p = p * dropout_mask(form, p, row, column)
             sums = sums * decay[..., None] + p.to(value.dtype).to(sums_dtype) @ v[..., column, :].to(sums_dtype)
             peak = now
-        o[..., row, :] = sums / (total * (1 - given.dropout_p)).masked_fill(total == 0, 1.0)[..., None]
+        o[..., row, :] = sums / (total * (1 - form.dropout_p)).masked_fill(total == 0, 1.0)[..., None]
         logarithms[..., row] = peak + total.log()
     return output.to(query.dtype), logarithms.flatten(1, 2)
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, given: Attention,
+    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, form: Attention,
     rows: int = ROWS, columns: int = COLUMNS,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of queries, keys and values for that of the output; probabilities are exp(S - L), computed again."""
@@ -95,18 +95,18 @@ def backward(
         of_key, of_value = k[..., column, :].to(sums_dtype), v[..., column, :].to(sums_dtype)
         for row in _tiles(query.shape[2], rows):
             of_row, d_row = q[..., row, :].to(sums_dtype), d[..., row, :].to(sums_dtype)
-            scores = _scores(of_row, of_key, row, column, given, shared)
+            scores = _scores(of_row, of_key, row, column, form, shared)
             if scores is None:
                 continue
             p = torch.exp(scores - taken[..., row, None])
             dp, dropped = d_row @ of_value.mT, p
-            if given.seed is not None:
-                z = kept(given, p, row, column) / (1 - given.dropout_p)
+            if form.seed is not None:
+                z = dropout_mask(form, p, row, column) / (1 - form.dropout_p)
                 dp, dropped = dp * z, p * z
             ds = (p * (dp - delta[..., row, None])).to(query.dtype).to(sums_dtype)
             dv[..., column, :] += (dropped.to(value.dtype).to(sums_dtype).mT @ d_row).sum(2)
-            of_queries[..., row, :] += ds @ of_key * given.scale
-            dk[..., column, :] += (ds.mT @ of_row).sum(2) * given.scale
+            of_queries[..., row, :] += ds @ of_key * form.scale
+            dk[..., column, :] += (ds.mT @ of_row).sum(2) * form.scale
     return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype)
 
 
@@ -119,20 +119,20 @@ def _tiles(length: int, size: int) -> Iterator[slice]:
     return (slice(first, min(first + size, length)) for first in range(0, length, size))
 
 
-def _scores(query: Tensor, key: Tensor, row: slice, column: slice, given: Attention, shared: int) -> Tensor | None:
+def _scores(query: Tensor, key: Tensor, row: slice, column: slice, form: Attention, shared: int) -> Tensor | None:
     """[batch, shared heads, heads for each, rows, columns]; None of a tile in which no query sees a key."""
-    if given.causal and column.start >= row.stop:
+    if form.causal and column.start >= row.stop:
         return None
     visible = bias = None
-    if given.mask is not None:
-        part = given.mask[..., row, column].unflatten(1, (shared, -1))
+    if form.mask is not None:
+        part = form.mask[..., row, column].unflatten(1, (shared, -1))
         visible, bias = (part, None) if part.dtype == torch.bool else (None, part)
-    if given.causal and column.stop > row.start + 1:
+    if form.causal and column.stop > row.start + 1:
         seen = _numbers(column, query.device) <= _numbers(row, query.device)[:, None]
         visible = seen if visible is None else visible & seen
     if visible is not None and not visible.any():
         return None
-    scores = query @ key.mT * given.scale
+    scores = query @ key.mT * form.scale
     if bias is not None:
         scores = scores + bias
     return scores if visible is None else scores.masked_fill(~visible, -math.inf)
@@ -153,17 +153,17 @@ def threshold(dropout_p: float) -> int:
     return round(dropout_p * 2**31)
 
 
-def kept(given: Attention, like: Tensor, row: slice, column: slice) -> Tensor:
+def dropout_mask(form: Attention, like: Tensor, row: slice, column: slice) -> Tensor:
     """Of the weights ``like`` [batch, shared, heads for each, rows, columns], 1 where dropout keeps one, else 0.
 
     Philox 4x32 (Salmon et al., 2011) counts columns, rows and planes, where a plane is a head of a sequence: a weight's
     fate is the same in tiles of any size, in both passes, and in the kernels.
     """
-    assert given.seed is not None
-    planes = given.plane + torch.arange(like.shape[:3].numel(), device=like.device).view(*like.shape[:3], 1, 1)
+    assert form.seed is not None
+    planes = form.plane + torch.arange(like.shape[:3].numel(), device=like.device).view(*like.shape[:3], 1, 1)
     counts = [_numbers(column, like.device), _numbers(row, like.device)[:, None], planes, torch.zeros_like(planes)]
-    drawn = philox([count.expand(like.shape) for count in counts], int(given.seed.item()))
-    return (drawn >> 1 >= threshold(given.dropout_p)).to(like.dtype)
+    drawn = philox([count.expand(like.shape) for count in counts], int(form.seed.item()))
+    return (drawn >> 1 >= threshold(form.dropout_p)).to(like.dtype)
 
 
 def philox(counts: list[Tensor], seed: int) -> Tensor:

@@ -23,29 +23,29 @@ class SubRow(NamedTuple):
     keys: tuple[int, ...]
 
 
-def vectors(kept: Tensor, width: int = WIDTH) -> Tensor:
-    """int64 [..., rows, ceil(keys / width)]: the kept pairs of each vector of the mask ``kept`` [..., rows, keys]."""
-    return F.pad(kept, (0, -kept.shape[-1] % width)).unflatten(-1, (-1, width)).sum(-1)
+def vectors(mask: Tensor, width: int = WIDTH) -> Tensor:
+    """int64 [..., rows, ceil(keys / width)]: the kept pairs of each vector of ``mask`` [..., rows, keys]."""
+    return F.pad(mask, (0, -mask.shape[-1] % width)).unflatten(-1, (-1, width)).sum(-1)
 
 
-def sub_rows(kept: Tensor, width: int = WIDTH, elements: int = ELEMENTS) -> list[SubRow]:
+def sub_rows(mask: Tensor, width: int = WIDTH, elements: int = ELEMENTS) -> list[SubRow]:
     """The packed and split form of one mask [rows, keys]: each of its kept pairs in one sub-row."""
     if width < 1 or elements < 1:
         raise ValueError(f"a vector has 1 key or more and a row 1 element or more, not {width} and {elements}")
     parts = []
-    for row, keys in enumerate(kept):
-        for first in range(0, kept.shape[-1], width):
+    for row, keys in enumerate(mask):
+        for first in range(0, mask.shape[-1], width):
             own = (keys[first : first + width].nonzero()[:, 0] + first).tolist()
             parts += [SubRow(row, tuple(own[i : i + elements])) for i in range(0, len(own), elements)]
     return parts
 
 
-def load_balance(kept: Tensor, width: int = WIDTH, elements: int = ELEMENTS, split: bool = True) -> float:
+def load_balance(mask: Tensor, width: int = WIDTH, elements: int = ELEMENTS, split: bool = True) -> float:
     """The share of the array's elements that compute a kept pair, in (0, 1].
 
     Without ``split`` a vector takes as many passes as the fullest one. Raises ValueError for a mask that keeps nothing.
     """
-    counts = vectors(kept, width).flatten()
+    counts = vectors(mask, width).flatten()
     passes = torch.ceil(counts[counts > 0] / elements)
     if not len(passes):
         raise ValueError("the mask keeps no pair: an array without work has no balance")

@@ -38,7 +38,7 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
         misplaced += _misplaced(call, means[-1], BITS)
         after = trace.after.buffers[f"{path}.{LARGEST}"].double()
         off.append(((after - means[-1]).abs().max() / means[-1].max()).item())
-    rows = [mask for call in seen for mask in call.kept.flatten(0, 1)[:4]]
+    rows = [mask for call in seen for mask in call.mask.flatten(0, 1)[:4]]
     return {
         **shown,
         "misplaced": misplaced,
@@ -54,21 +54,21 @@ def _unit(x: Tensor) -> Tensor:
     return x / x.square().sum(-1, keepdim=True).sqrt()
 
 
-def _misplaced(each: Seen, largest: Tensor, bits: int) -> int:
+def _misplaced(call: Seen, largest: Tensor, bits: int) -> int:
     """Beside pairs of vectors with a number so near the middle of two levels that a rounding decides."""
     levels = 2 ** (bits - 1) - 1
-    scaled = [_unit(x) * levels / one for x, one in zip((each.query, each.key), largest, strict=True)]
+    scaled = [_unit(x) * levels / one for x, one in zip((call.query, call.key), largest, strict=True)]
     query, key = (x.round().clamp(-levels, levels) for x in scaled)
     between = [((x - x.floor() - 0.5).abs() < 1e-4).any(-1) for x in scaled]
-    lengths = each.query.double().norm(dim=-1)[..., None] * each.key.double().norm(dim=-1)[..., None, :]
-    scores = query @ key.transpose(-2, -1) * largest.prod() / levels**2 * lengths * each.scale
-    probability = scores.masked_fill(~each.visible, -math.inf).softmax(-1)
-    threshold = min(GLUE / each.key.shape[-2], 0.5)
-    expected = (probability > threshold) & each.visible
-    expected |= ~expected.any(-1, keepdim=True) & each.visible
+    lengths = call.query.double().norm(dim=-1)[..., None] * call.key.double().norm(dim=-1)[..., None, :]
+    scores = query @ key.transpose(-2, -1) * largest.prod() / levels**2 * lengths * call.scale
+    probability = scores.masked_fill(~call.visible, -math.inf).softmax(-1)
+    threshold = min(GLUE / call.key.shape[-2], 0.5)
+    expected = (probability > threshold) & call.visible
+    expected |= ~expected.any(-1, keepdim=True) & call.visible
     near = (probability - threshold).abs() < ROUNDING
     unsure = (near.any(-1) | between[0])[..., None] | between[1].any(-1)[..., None, None]
-    return int(((expected != each.kept) & ~unsure).sum())
+    return int(((expected != call.mask) & ~unsure).sum())
 
 
 def _packed(masks: list[Tensor]) -> dict[str, float]:

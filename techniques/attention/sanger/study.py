@@ -25,8 +25,8 @@ def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
     folder, tables, seen = Path(__file__).parent, skipping(lab, "sanger", predict, keep), traces(lab, "sanger")
     here = measured(tables)
-    found = {"chip_against_gpu": beside(over_gpu(seen), here, drift(TOKENS))}
-    return [headlines(folder, found), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
+    values = {"chip_against_gpu": beside(over_gpu(seen), here, drift(TOKENS))}
+    return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here]), *tables]
 
 
 def threshold(head: Head) -> float:

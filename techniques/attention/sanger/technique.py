@@ -89,7 +89,7 @@ class Sanger(ByBlocks, KeptPairs):
             for name in (LARGEST, SEEN):
                 block.attention.module.register_buffer(name, torch.zeros(2, device=like.device))
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         threshold = min(UNIFORM / pairs.longest, HIGHEST) if self.threshold is None else self.threshold
         return prediction_mask(pairs, self.largest(layer, pairs), self.bits, threshold, self.empty)
 
@@ -107,5 +107,5 @@ class Sanger(ByBlocks, KeptPairs):
         for block in run.anatomy.every_block if not self.is_reference else ():
             block.attention.module.get_buffer(LARGEST).copy_(block.attention.module.get_buffer(SEEN))
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
-        return {**super().described(pairs, value, kept), "load_balance": load_balance(kept)}
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
+        return {**super().described(pairs, value, mask), "load_balance": load_balance(mask)}

@@ -28,21 +28,21 @@ AT_ONCE = 2**17  # scores that are computed together: half a megabyte of them
 
 
 def block_attention(
-    query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, *, scale: float, kept: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, *, scale: float, mask: Tensor | None = None,
     causal: bool = False, block: int = BLOCK, dropout_p: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """``query`` [batch, heads, queries, width] over ``key`` and ``value`` [batch, heads, keys, width], in the query's
     dtype.
 
     ``blocks`` bool [batch, heads, ceil(queries / block), ceil(keys / block)]: which are computed. Inside of these all
-    pairs take part, or those of ``kept`` (bool, broadcasts to all pairs); with ``causal`` none after the query's own
+    pairs take part, or those of ``mask`` (bool, broadcasts to all pairs); with ``causal`` none after the query's own
     place. Of the weights a share ``dropout_p`` is dropped. Raises ValueError for shapes that do not fit.
     """
     _check(query, key, value, blocks, block)
-    kept = None if kept is None else kept.expand(*query.shape[:-1], key.shape[-2])
+    mask = None if mask is None else mask.expand(*query.shape[:-1], key.shape[-2])
     q, k, v = (operand.float() if operand.dtype.itemsize < 4 else operand for operand in (query, key, value))
     seed = int(torch.randint(2**62, ())) if dropout_p else 0
-    output: Tensor = _BlockAttention.apply(q, k, v, blocks, kept, Form(scale, causal, block, dropout_p, seed))
+    output: Tensor = _BlockAttention.apply(q, k, v, blocks, mask, Form(scale, causal, block, dropout_p, seed))
     return output.to(query.dtype)
 
 
@@ -94,7 +94,7 @@ def _in_blocks(x: Tensor, block: int) -> Tensor:
 
 
 def groups(
-    blocks: Tensor, shape: tuple[int, int], block: int, kept: Tensor | None = None, causal: bool = False
+    blocks: Tensor, shape: tuple[int, int], block: int, mask: Tensor | None = None, causal: bool = False
 ) -> Iterator[Group]:
     """The rows of ``blocks`` that keep any, by how many they keep, AT_ONCE scores or one row at a time. ``shape`` is
     (queries, keys)."""
@@ -104,7 +104,7 @@ def groups(
         blocks = blocks & (column <= row[:, None])
     flat = blocks.flatten(0, 2)
     counts = flat.sum(-1)
-    inside = None if kept is None else _in_tiles(kept, block)
+    inside = None if mask is None else _in_tiles(mask, block)
     for count in counts.unique().tolist():
         if not count:
             continue
@@ -115,9 +115,9 @@ def groups(
             yield Group(rows, local + rows[:, None] // of_rows * of_keys, hidden)
 
 
-def _in_tiles(kept: Tensor, block: int) -> Tensor:
+def _in_tiles(mask: Tensor, block: int) -> Tensor:
     """bool [batch * heads * blocks of queries, blocks of keys, block, block]."""
-    padded = F.pad(kept, (0, -kept.shape[-1] % block, 0, -kept.shape[-2] % block))
+    padded = F.pad(mask, (0, -mask.shape[-1] % block, 0, -mask.shape[-2] % block))
     tiles = padded.unflatten(-1, (-1, block)).unflatten(-3, (-1, block)).transpose(-3, -2)
     return tiles.flatten(0, 2)
 
@@ -126,17 +126,17 @@ def _hidden(
     rows: Tensor, local: Tensor, of: torch.Size, shape: tuple[int, int], block: int, inside: Tensor | None, causal: bool
 ) -> Tensor | None:
     """Which pairs of a group's blocks take no part: those beyond the last key, after the query, or not kept."""
-    found = None
+    hidden = None
     if inside is not None:
-        found = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
+        hidden = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
     if not causal and not shape[1] % block:
-        return found
+        return hidden
     place = torch.arange(block, device=rows.device)
     keys = (local[..., None] * block + place).flatten(1)[:, None]  # [g, 1, count * block]
     beyond = keys >= shape[1]
     if causal:
         beyond = beyond | (keys > (rows % of[0] * block)[:, None, None] + place[:, None])
-    return beyond if found is None else found | beyond
+    return beyond if hidden is None else hidden | beyond
 
 
 # the two passes -----------------------------------------------------------------------------------------------------
@@ -195,26 +195,26 @@ def _weights(query: Tensor, key: Tensor, scale: float, hidden: Tensor | None, ro
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, kept: Tensor | None, form: Form
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, mask: Tensor | None, form: Form
     ) -> Tensor:
         own = Blocked(*(_in_blocks(operand, form.block) for operand in (query, key, value)))
         output = own.query.new_zeros(*own.query.shape[:2], value.shape[-1])
         of_keys, of_values, of_scores, of_weights, outputs = (Room(own.query) for _ in range(5))
         dropout = Dropout(form, own.query)
-        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, kept, form.causal):
+        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, mask, form.causal):
             k, v = (_side_by_side(x, group.columns, to) for x, to in ((own.key, of_keys), (own.value, of_values)))
             weights = _weights(own.query[group.rows], k, form.scale, group.hidden, (of_scores, of_weights))
             if (factors := dropout.of(weights)) is not None:
                 weights.mul_(factors)
             output.index_copy_(0, group.rows, _product(weights, v, outputs))
-        ctx.save_for_backward(query, key, value, blocks, kept, output)
+        ctx.save_for_backward(query, key, value, blocks, mask, output)
         ctx.form = form
         return _whole(output, query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, blocks, kept, output = ctx.saved_tensors
+        query, key, value, blocks, mask, output = ctx.saved_tensors
         form: Form = ctx.form
         own = Blocked(*(_in_blocks(operand, form.block) for operand in (query, key, value)))
         outer = _in_blocks(gradient, form.block)
@@ -222,7 +222,7 @@ class _BlockAttention(torch.autograd.Function):
         of = Blocked(*map(torch.zeros_like, own))
         of_keys, of_values, of_scores, of_weights, parts = (Room(own.query) for _ in range(5))
         dropout = Dropout(form, own.query)
-        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, kept, form.causal):
+        for group in groups(blocks, (query.shape[-2], key.shape[-2]), form.block, mask, form.causal):
             q, d_out, columns = own.query[group.rows], outer[group.rows], group.columns.flatten()
             k, v = (_side_by_side(x, group.columns, to) for x, to in ((own.key, of_keys), (own.value, of_values)))
             weights = _weights(q, k, form.scale, group.hidden, (of_scores, of_weights))

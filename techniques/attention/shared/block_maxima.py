@@ -35,7 +35,7 @@ def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int
     tall, wide = (max(1, most // block) * block for most in (QUERIES, KEYS))
     times, room = _products(query, key, tall * wide)
     sides = [[*x.flatten(0, 1)] for x in (query, key, *([] if less is None else [less]))]
-    found = []
+    maxima = []
     for head, (queries, keys) in enumerate(zip(*sides[:2])):
         columns = []
         for first in range(0, len(keys), wide):
@@ -43,8 +43,8 @@ def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int
             best = [over_queries(times(rows, part, room), block) for rows in queries.split(tall)]
             of_keys = torch.cat(best) if less is None else torch.cat(best) - sides[2][head][first : first + wide]
             columns.append(over_keys(of_keys, block))
-        found.append(torch.cat(columns, 1))
-    return torch.stack(found).unflatten(0, query.shape[:2])
+        maxima.append(torch.cat(columns, 1))
+    return torch.stack(maxima).unflatten(0, query.shape[:2])
 
 
 def by_rows_of_blocks(

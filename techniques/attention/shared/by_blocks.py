@@ -26,15 +26,15 @@ class ByBlocks(MaskedAttention):
 
     execution: Execution = field(default="pairs", kw_only=True)
 
-    def attend(self, pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float) -> Tensor:
+    def attend(self, pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float) -> Tensor:
         if self.execution == "pairs":
-            return super().attend(pairs, value, kept, dropout_p)
+            return super().attend(pairs, value, mask, dropout_p)
         if pairs.bias is not None and pairs.bias.masked_fill(~pairs.visible, 0.0).any():
             raise ValueError(
                 "this model adds biases to its scores, and blocks are computed without: leave execution at pairs"
             )
         with torch.autocast(value.device.type, enabled=False):
             output = block_attention(
-                pairs.query, pairs.key, value, touched(kept), scale=pairs.scale, kept=kept, dropout_p=dropout_p
+                pairs.query, pairs.key, value, touched(mask), scale=pairs.scale, mask=mask, dropout_p=dropout_p
             )
         return output.to(value.dtype)

@@ -74,42 +74,42 @@ def scored(products: Tensor, pairs: Pairs) -> Tensor:
     return scores if pairs.bias is None else scores + pairs.bias
 
 
-def softmax_over(scores: Tensor, kept: Tensor) -> Tensor:
-    """The softmax of each row of ``scores`` [..., queries, keys] over its ``kept`` pairs, 0 elsewhere; a row that keeps
-    none is all 0, and its gradient too."""
-    probabilities = scores.masked_fill(~kept, torch.finfo(scores.dtype).min).softmax(-1)
-    return probabilities.masked_fill(~kept, 0.0)
+def softmax_over(scores: Tensor, mask: Tensor) -> Tensor:
+    """The softmax of each row of ``scores`` [..., queries, keys] over its pairs in ``mask``, 0 elsewhere; a row that
+    keeps none is all 0, and its gradient too."""
+    probabilities = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+    return probabilities.masked_fill(~mask, 0.0)
 
 
-def with_empty_rows(kept: Tensor, visible: Tensor, rule: EmptyRows) -> Tensor:
-    """``kept`` and visible; where a row would keep nothing, all of its visible pairs (``dense``) or nothing."""
-    kept = kept & visible
-    return kept if rule == "nothing" else kept | (~kept.any(-1, keepdim=True) & visible)
+def with_empty_rows(mask: Tensor, visible: Tensor, rule: EmptyRows) -> Tensor:
+    """``mask`` and visible; where a row would keep nothing, all of its visible pairs (``dense``) or nothing."""
+    mask = mask & visible
+    return mask if rule == "nothing" else mask | (~mask.any(-1, keepdim=True) & visible)
 
 
-def kept_attention(pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float = 0.0) -> Tensor:
-    """Attention over the ``kept`` pairs, bool [batch, heads, queries, keys], all of them visible.
+def kept_attention(pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float = 0.0) -> Tensor:
+    """Attention over the pairs in ``mask``, bool [batch, heads, queries, keys], all of them visible.
 
     ``value`` [batch, heads, keys, width] -> [batch, heads, queries, width] in its dtype. Gradients go through the kept
     pairs; the mask is a constant.
     """
-    probabilities = softmax_over(pairs.scores, kept)
+    probabilities = softmax_over(pairs.scores, mask)
     return F.dropout(probabilities.to(value.dtype), dropout_p) @ value
 
 
-def or_best(kept: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
-    """``kept``, and in each row that keeps nothing the visible pair with the highest of ``scores``."""
+def or_best(mask: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
+    """``mask``, and in each row that keeps nothing the visible pair with the highest of ``scores``."""
     best = scores.masked_fill(~visible, -math.inf).argmax(-1, keepdim=True)
-    lone = torch.zeros_like(kept).scatter_(-1, best, True) & visible
-    return kept | (~kept.any(-1, keepdim=True) & lone)
+    lone = torch.zeros_like(mask).scatter_(-1, best, True) & visible
+    return mask | (~mask.any(-1, keepdim=True) & lone)
 
 
 def largest_kept(scores: Tensor, visible: Tensor, count: int) -> Tensor:
     """bool: the ``count`` largest ``scores`` of each row among the visible ones, all of a row that has no more."""
     hidden = scores.masked_fill(~visible, -math.inf)
     count = min(count, scores.shape[-1])
-    kept = torch.zeros_like(hidden, dtype=torch.bool).scatter_(-1, hidden.topk(count, -1).indices, True)
-    return kept & visible
+    mask = torch.zeros_like(hidden, dtype=torch.bool).scatter_(-1, hidden.topk(count, -1).indices, True)
+    return mask & visible
 
 
 # what a mask is worth -----------------------------------------------------------------------------------------------
@@ -136,27 +136,27 @@ class Worth(NamedTuple):
 BLOCK = 64  # rows and columns of a GPU kernel's tile
 
 
-def worth(pairs: Pairs, value: Tensor, kept: Tensor) -> Worth:
-    """What the mask ``kept`` keeps of dense attention. Raises ValueError where no pair is visible."""
+def worth(pairs: Pairs, value: Tensor, mask: Tensor) -> Worth:
+    """What ``mask`` keeps of dense attention. Raises ValueError where no pair is visible."""
     visible = pairs.visible.expand(pairs.shape)
     if not visible.any():
         raise ValueError("no query sees a key: there is no attention that a mask could keep a part of")
     scores = pairs.scores
     dense = softmax_over(scores, visible)
     rows = visible.any(-1)
-    own = kept.sum(-1, keepdim=True)
+    own = mask.sum(-1, keepdim=True)
     best = dense.masked_fill(~visible, -1.0).argsort(dim=-1, descending=True, stable=True).argsort(-1) < own
-    output, expected = softmax_over(scores, kept) @ value.to(scores.dtype), dense @ value.to(scores.dtype)
+    output, expected = softmax_over(scores, mask) @ value.to(scores.dtype), dense @ value.to(scores.dtype)
     return Worth(
-        density=kept.sum().item() / visible.sum().item(),
-        mass=(dense * kept).sum(-1)[rows].mean().item(),
-        recall=((best & kept).sum() / kept.sum().clamp(min=1)).item(),
+        density=mask.sum().item() / visible.sum().item(),
+        mass=(dense * mask).sum(-1)[rows].mean().item(),
+        recall=((best & mask).sum() / mask.sum().clamp(min=1)).item(),
         error=((output - expected).norm() / expected.norm()).item(),
-        blocks=touched(kept).sum().item() / touched(visible).sum().item(),
+        blocks=touched(mask).sum().item() / touched(visible).sum().item(),
     )
 
 
-def touched(kept: Tensor, block: int = BLOCK) -> Tensor:
+def touched(mask: Tensor, block: int = BLOCK) -> Tensor:
     """bool [..., ceil(queries / block), ceil(keys / block)]: the blocks that hold a kept pair."""
-    padded = F.pad(kept, (0, -kept.shape[-1] % block, 0, -kept.shape[-2] % block))
+    padded = F.pad(mask, (0, -mask.shape[-1] % block, 0, -mask.shape[-2] % block))
     return padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)

@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     value: Tensor
     visible: Tensor
     scale: float
-    kept: Tensor
+    mask: Tensor
     output: Tensor
 
     @property
@@ -48,7 +48,7 @@ def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -
     trace = recording.trace
     with as_before(recording), watched(own) as seen:
         recording.gradients_at(trace.before.parameters, added=added)
-    masks = iter([call.kept for call in seen])
+    masks = iter([call.mask for call in seen])
 
     def definition(
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
@@ -86,8 +86,8 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
     attend; ``masks_left``: the share of attentions that leave a visible pair out."""
     return {
         "output_off": max(_off(call) for call in seen),
-        "hidden_kept": sum(int((call.kept & ~call.visible).sum()) for call in seen),
-        "masks_left": sum(bool((call.visible & ~call.kept).any()) for call in seen) / len(seen),
+        "hidden_kept": sum(int((call.mask & ~call.visible).sum()) for call in seen),
+        "masks_left": sum(bool((call.visible & ~call.mask).any()) for call in seen) / len(seen),
     }
 
 
@@ -95,28 +95,28 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
 def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
     """Every attention of the passes that run meanwhile."""
     seen: list[Seen] = []
-    attention, kept, made = own.attention, own.kept, []
+    attention, pair_mask, masks = own.attention, own.pair_mask, []
 
     def keeps(layer: nn.Module, pairs: Any) -> Tensor:
-        mask = kept(layer, pairs)
-        made.append((pairs, mask))
+        mask = pair_mask(layer, pairs)
+        masks.append((pairs, mask))
         return mask
 
-    def attends(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
+    def attends(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor:
         assert own.now is not None and own.came is not None
         layer, came = own.now[1], own.came
-        output = attention(query, key, value, **given)
-        pairs, mask = made.pop()
-        visible = _visible(query, key, given["mask"], given["causal"])
+        output = attention(query, key, value, **arguments)
+        pairs, mask = masks.pop()
+        visible = _visible(query, key, arguments["mask"], arguments["causal"])
         q, k, v, o = (operand.detach() for operand in (pairs.query, pairs.key, value, output))
-        seen.append(Seen(layer, came, q, k, v, visible, given["scale"], mask, o))
+        seen.append(Seen(layer, came, q, k, v, visible, arguments["scale"], mask, o))
         return output
 
-    own.kept, own.attention = keeps, attends  # type: ignore[method-assign]
+    own.pair_mask, own.attention = keeps, attends  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        del own.kept, own.attention
+        del own.pair_mask, own.attention
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def as_before(recording: Recording) -> Iterator[None]:
     """The model has the buffers of the recorded step's begin meanwhile; parameters are for Recording to set."""
     before: Mapping[str, Tensor] = recording.trace.before.buffers
     own = dict(recording.run.model.named_buffers())
-    kept = {name: value.clone() for name, value in own.items()}
+    copies = {name: value.clone() for name, value in own.items()}
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(before[name])
@@ -133,7 +133,7 @@ def as_before(recording: Recording) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for name, value in own.items():
-                value.copy_(kept[name])
+                value.copy_(copies[name])
 
 
 def _visible(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -144,13 +144,13 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> T
     return (mask if mask.dtype == torch.bool else mask == 0).expand(shape)
 
 
-def _softmax(scores: Tensor, kept: Tensor) -> Tensor:
+def _softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Rows that keep nothing are 0."""
-    largest = scores.masked_fill(~kept, -math.inf).amax(-1, keepdim=True)
-    weights = torch.exp(scores - largest.clamp(min=torch.finfo(scores.dtype).min)) * kept
+    largest = scores.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+    weights = torch.exp(scores - largest.clamp(min=torch.finfo(scores.dtype).min)) * mask
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def _off(seen: Seen) -> float:
-    expected = _softmax(seen.scores.masked_fill(~seen.visible, 0.0), seen.kept) @ seen.value.double()
+    expected = _softmax(seen.scores.masked_fill(~seen.visible, 0.0), seen.mask) @ seen.value.double()
     return ((seen.output.double() - expected).abs().max() / expected.abs().max()).item()

@@ -1,7 +1,7 @@
 """What techniques share that keep some pairs of queries and keys, and leave the others out of the softmax.
 
-A technique says which pairs of one attention it keeps (:meth:`MaskedAttention.kept`). Every attention of the model's
-blocks then runs over these, by the function that :mod:`suite.model.attention` puts there: :class:`KeptPairs` in
+A technique says which pairs of one attention it keeps (:meth:`MaskedAttention.pair_mask`). Every attention of the
+model's blocks then runs over these, by the function that :mod:`suite.model.attention` puts there: :class:`KeptPairs` in
 training and evaluation, :class:`KeptInEvaluation` in evaluation alone, where the paper approximates a model that was
 trained without it.
 Which block computes is told by a hook on its attention module; what a technique knows of a block stands in buffers of
@@ -41,7 +41,7 @@ class MaskedAttention(Technique):
     def __post_init__(self) -> None:
         self.function = masked_by(self)
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         """bool [batch, heads, queries, keys]: the pairs that the attention module ``layer`` keeps, visible ones only.
         Called without gradients."""
         raise NotImplementedError
@@ -85,23 +85,23 @@ class MaskedAttention(Technique):
         query, key = self.prepared(layer, query, key)
         pairs = pairs_of(query, key, mask, causal, scale)
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            kept = self.kept(layer, pairs)
+            pair_mask = self.pair_mask(layer, pairs)
             if self.seen is not None:
-                self.seen.append(self.described(pairs, value, kept))
+                self.seen.append(self.described(pairs, value, pair_mask))
         if path in self.acts:
             self.acts[path]()
-        return self.attend(pairs, value, kept, dropout_p)
+        return self.attend(pairs, value, pair_mask, dropout_p)
 
-    def attend(self, pairs: Pairs, value: Tensor, kept: Tensor, dropout_p: float) -> Tensor:
-        """Attention over the ``kept`` pairs, in the dtype of ``value``."""
-        return kept_attention(pairs, value, kept, dropout_p)
+    def attend(self, pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float) -> Tensor:
+        """Attention over the pairs in ``mask``, in the dtype of ``value``."""
+        return kept_attention(pairs, value, mask, dropout_p)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return self.acts
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """What :meth:`probes` says of one mask: the fields of :class:`Worth`, and what a subclass adds."""
-        return worth(pairs, value, kept)._asdict()
+        return worth(pairs, value, mask)._asdict()
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """Means over the blocks' masks for a validation batch."""

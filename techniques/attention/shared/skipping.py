@@ -127,9 +127,9 @@ def timed(head: Head, predict: Predict, density: float, passes: str) -> Skipping
 Turns = list[list[float]]  # seconds of each way in each turn
 
 
-def turn_by_turn(ways: Sequence[Callable[[], Tensor]], given: list[Tensor]) -> tuple[Turns, Turns]:
+def turn_by_turn(ways: Sequence[Callable[[], Tensor]], inputs: list[Tensor]) -> tuple[Turns, Turns]:
     """By the clock, and of the processor: TURNS turns of all ``ways``, after one that is left out."""
-    turns = [[_seconds(way, given) for way in ways] for _ in range(TURNS + 1)][1:]
+    turns = [[_seconds(way, inputs) for way in ways] for _ in range(TURNS + 1)][1:]
     return [[wall for wall, _ in turn] for turn in turns], [[cpu for _, cpu in turn] for turn in turns]
 
 
@@ -145,12 +145,12 @@ def balanced(side: int, density: float) -> Tensor:
     return torch.zeros_like(random, dtype=torch.bool).scatter_(-1, random.topk(count, -1).indices, True)
 
 
-def _seconds(way: Callable[[], Tensor], given: list[Tensor]) -> tuple[float, float]:
+def _seconds(way: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[float, float]:
     """By the clock and of the processor; with a backward pass where the result has one."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = way()
     if result.requires_grad:
-        torch.autograd.grad(result, given, torch.ones_like(result))
+        torch.autograd.grad(result, inputs, torch.ones_like(result))
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -176,8 +176,8 @@ MASK_COLUMNS = ("of", "tokens", "pair_density", "block_density", "blocks_over_pa
 def synthetic(keep: Keep) -> Iterator[tuple[str | float | None, ...]]:
     for name, topic in (("independent", 0.0), ("segments", TOPIC)):
         head = drawn(MASK_TOKENS, topic)
-        found = worth(head.pairs, head.value, keep(head))
-        yield name, MASK_TOKENS, found.density, found.blocks, found.blocks / found.density, found.mass, found.error
+        merit = worth(head.pairs, head.value, keep(head))
+        yield name, MASK_TOKENS, merit.density, merit.blocks, merit.blocks / merit.density, merit.mass, merit.error
 
 
 def recorded(lab: Lab, technique: str) -> Iterator[tuple[str | float | None, ...]]:
@@ -194,12 +194,12 @@ def traces(lab: Lab, technique: str) -> list[dict[str, float]]:
     """What the technique's probes say at the end of each finished run, without its name before them."""
     contenders = [contender for _, contender in lab.runs([technique])[canonical(technique)]]
     own = f"{technique}."
-    found = [
+    rows = [
         {name.removeprefix(own): value for name, value in contender.probes.items() if name.startswith(own)}
         for contender in contenders
         if contender.status == "ok"
     ]
-    return [row for row in found if row]
+    return [row for row in rows if row]
 
 
 # beside what is quoted and modelled ---------------------------------------------------------------------------------
@@ -210,13 +210,13 @@ def measured(tables: Sequence[StudyTable]) -> list[Number]:
     the unfused one that papers compared with, both at the most tokens."""
     rows = [SkippingRow(*row) for table in tables if table.name == "skipping" for row in table.rows]
     most = max(row.tokens for row in rows)
-    found = []
+    speeds = []
     for passes in (FORWARD, BOTH):
         own = [row for row in rows if (row.tokens, row.passes) == (most, passes)]
         near = min(own, key=lambda row: abs(row.block_density - 0.1))
         what = f"predicting and attending, {passes}, {most} tokens, {near.block_density:.2g} of the blocks"
-        found.append(Number("measured", what, HERE, 1 / near.whole, "", f"{1 / near.whole_cpu:.3g} in processor time"))
-    return [*found, drift_here(most)]
+        speeds.append(Number("measured", what, HERE, 1 / near.whole, "", f"{1 / near.whole_cpu:.3g} in processor time"))
+    return [*speeds, drift_here(most)]
 
 
 HERE = "fused attention on this machine, one thread"

@@ -34,8 +34,8 @@ def modelled() -> list[Number]:
     for cycles, level in ((released, "replay, as released"), (consistent, "replay, with 512 multipliers")):
         inputs = f"DeiT-Tiny's 12 layers at 95 % sparsity: {cycles} cycles, {computed} of them computing as released"
         seconds = cycles / chip.clock_hz / len(LAYERS)
-        found = against_gpu(seconds, f"{chip.title}: {cycles} cycles", TOKENS, WIDTH, HEADS, inputs)
-        rows += [row._replace(level=level) for row in found]
+        numbers = against_gpu(seconds, f"{chip.title}: {cycles} cycles", TOKENS, WIDTH, HEADS, inputs)
+        rows += [row._replace(level=level) for row in numbers]
     share = released / (released + OTHERS)
     whole = f"attention is {share:.2%} of the released model's cycles"
     bound = Number("modelled", "DeiT-Tiny end to end, if attention took no time", "the released model", 1 / (1 - share),

@@ -32,9 +32,9 @@ def compute_cycles(columns: int, rest: int, tokens: int = 197, heads: int = 3, w
     return scores + values
 
 
-def decode_cycles(tokens: int = 197, heads: int = 3, width: int = 64, kept: float = 2 / 3) -> int:
-    """Of the auto-encoder's decoder for queries and keys of one layer, of which ``kept`` is loaded."""
-    return 2 * tokens * ceil(heads * kept * width / int(LINES * WIDTH / heads))
+def decode_cycles(tokens: int = 197, heads: int = 3, width: int = 64, kept_share: float = 2 / 3) -> int:
+    """Of the auto-encoder's decoder for queries and keys of one layer, of which ``kept_share`` is loaded."""
+    return 2 * tokens * ceil(heads * kept_share * width / int(LINES * WIDTH / heads))
 
 
 def total_cycles(layers: Iterable[tuple[int, int]]) -> int:

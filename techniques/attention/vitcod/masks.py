@@ -26,10 +26,10 @@ def informative(average: Tensor, information: float, leading: int = 0) -> Tensor
         raise ValueError(f"information is the share of attention that a row keeps, in (0, 1], not {information:g}")
     values, places = average.double().sort(dim=-1, descending=True, stable=True)
     before = values.cumsum(-1) - values
-    kept = torch.zeros_like(average, dtype=torch.bool)
-    kept.scatter_(-1, places, before < information * values.sum(-1, keepdim=True))
-    kept[..., :leading, :], kept[..., :, :leading] = True, True
-    return kept
+    mask = torch.zeros_like(average, dtype=torch.bool)
+    mask.scatter_(-1, places, before < information * values.sum(-1, keepdim=True))
+    mask[..., :leading, :], mask[..., :, :leading] = True, True
+    return mask
 
 
 class Polarised(NamedTuple):
@@ -57,9 +57,9 @@ class Part(NamedTuple):
     o: Tensor
 
 
-def part(scores: Tensor, kept: Tensor, value: Tensor) -> Part:
-    """Of ``scores`` [queries, keys] over the ``kept`` ones; a row without any has l = 0."""
-    hidden = scores.masked_fill(~kept, -math.inf)
+def part(scores: Tensor, mask: Tensor, value: Tensor) -> Part:
+    """Of ``scores`` [queries, keys] over those in ``mask``; a row without any has l = 0."""
+    hidden = scores.masked_fill(~mask, -math.inf)
     m = hidden.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_full((len(scores), 1), -math.inf)
     weights = torch.exp(hidden - m.clamp(min=torch.finfo(scores.dtype).min))
     return Part(m, weights.sum(-1, keepdim=True), weights @ value)
@@ -78,10 +78,10 @@ def split_attention(pairs: Pairs, value: Tensor, mask: Tensor, share: float) -> 
     tokens reordered, the columns of global tokens by themselves, merged, and in the old order again."""
     order, count = polarised(mask, share)
     query, key, values = pairs.query[order], pairs.key[order], value[order]
-    kept = (mask & pairs.visible)[order][:, order]
+    ordered_mask = (mask & pairs.visible)[order][:, order]
     scores = query @ key.T * pairs.scale
     if pairs.bias is not None:
         scores = scores + pairs.bias[order][:, order]
-    dense = part(scores[:, :count], kept[:, :count], values[:count])
-    sparse = part(scores[:, count:], kept[:, count:], values[count:])
+    dense = part(scores[:, :count], ordered_mask[:, :count], values[:count])
+    sparse = part(scores[:, count:], ordered_mask[:, count:], values[count:])
     return merged(dense, sparse)[order.argsort()]

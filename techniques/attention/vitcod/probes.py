@@ -62,7 +62,7 @@ def probes(recording: Recording, own: Vitcod) -> Mapping[str, float]:
     return {
         **shown,
         "misplaced": sum(_misplaced(*pair, own.leading) for pair in zip(masks, averages, strict=True)),
-        "changed_over_examples": sum(bool((call.kept != call.kept[:1]).any()) for call in seen),
+        "changed_over_examples": sum(bool((call.mask != call.mask[:1]).any()) for call in seen),
         "coded_size": coder[0].out_features / 12,
         "split_off": max(_split_off(call) for call in seen),
         "polarised_off": sum(_polarised_off(mask) for layer in masks for mask in layer),
@@ -117,9 +117,9 @@ def _averages(recording: Recording) -> list[Tensor]:
 def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:
     """Row by row: the fewest largest entries that hold the share."""
     wrong = 0
-    for kept, row, place in zip(mask.flatten(0, 1), average.flatten(0, 1), range(mask[..., 0].numel()), strict=True):
+    for flags, row, place in zip(mask.flatten(0, 1), average.flatten(0, 1), range(mask[..., 0].numel()), strict=True):
         token = place % mask.shape[-1]
-        expected, total, near = torch.zeros_like(kept), 0.0, False
+        expected, total, near = torch.zeros_like(flags), 0.0, False
         for index in row.argsort(descending=True).tolist():
             near |= abs(total - INFORMATION * row.sum().item()) < 1e-5
             if total >= INFORMATION * row.sum().item():
@@ -131,20 +131,20 @@ def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:
         seen = row > 0
         wrong += (
             0
-            if near or (ties and (expected & seen).sum() == (kept & seen).sum())
-            else int((expected != kept)[seen].sum())
+            if near or (ties and (expected & seen).sum() == (flags & seen).sum())
+            else int((expected != flags)[seen].sum())
         )
     return wrong
 
 
-def _split_off(each: Seen) -> float:
+def _split_off(call: Seen) -> float:
     worst = 0.0
-    for head in range(each.query.shape[1]):
-        query, key, value = (x[0, head].double() for x in (each.query, each.key, each.value))
-        pairs = Pairs(query, key, each.visible[0, head], None, each.scale)
-        ours = split_attention(pairs, value, each.kept[0, head], SHARED)
-        expected = each.output[0, head].double()
-        worst = max(worst, ((ours - expected).abs().max() / each.output.abs().max()).item())
+    for head in range(call.query.shape[1]):
+        query, key, value = (x[0, head].double() for x in (call.query, call.key, call.value))
+        pairs = Pairs(query, key, call.visible[0, head], None, call.scale)
+        ours = split_attention(pairs, value, call.mask[0, head], SHARED)
+        expected = call.output[0, head].double()
+        worst = max(worst, ((ours - expected).abs().max() / call.output.abs().max()).item())
     return worst
 
 

@@ -23,12 +23,12 @@ def study(lab: Lab) -> list[StudyTable]:
     mask = informative(head.pairs.scores.softmax(-1)[0, 0], Vitcod().information, leading=1)
     split = as_it_is(f"both parts of a mask, merged, {TOKENS} tokens", head, lambda: in_two_parts(head, mask))
     here = [split, drift_here(TOKENS)]
-    found = {
+    values = {
         "speed_gpu": beside(over_gpu(), here, drift(TOKENS, WIDTH, HEADS)),
         "speed_cpu": without_model(here, "the paper's CPU, and what it ran there, are not known here"),
         "speed_sanger": without_model(here, "how the paper scaled Sanger to this chip's size is not known here"),
     }
-    return [headlines(folder, found), numbers([*quoted(folder), *modelled(), *here])]
+    return [headlines(folder, values), numbers([*quoted(folder), *modelled(), *here])]
 
 
 def in_two_parts(head: Head, mask: Tensor) -> Tensor:

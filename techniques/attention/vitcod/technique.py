@@ -111,7 +111,7 @@ class Vitcod(ByBlocks, KeptPairs):
             self.errors[self.now[0]] = off[0] + off[1]
         return coded
 
-    def kept(self, layer: nn.Module, pairs: Pairs) -> Tensor:
+    def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
         visible = pairs.visible.expand(pairs.shape)
         if self.sizes is not None:
             return visible
@@ -159,21 +159,21 @@ class Vitcod(ByBlocks, KeptPairs):
     def sites(self, run: Run) -> Mapping[str, Site]:
         if self.is_reference:
             return {}
-        made = {"makes masks": self.masked} if self.information < 1 else {}
+        mask_sites = {"makes masks": self.masked} if self.information < 1 else {}
         coders = {
             f"{path}.{name}": run.model.get_submodule(path).get_submodule(name)
             for path in self.acts
             for name in ((QUERY, KEY) if self.autoencoder else ())
         }
-        return {**super().sites(run), **coders, **made}
+        return {**super().sites(run), **coders, **mask_sites}
 
-    def described(self, pairs: Pairs, value: Tensor, kept: Tensor) -> Mapping[str, float]:
+    def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the share of global tokens, and of kept pairs in their columns, of the first head."""
-        first = kept[0, 0]
+        first = mask[0, 0]
         order, count = polarised(first, self.shared)
         columns = first[:, order[:count]].sum().item() / first.sum().item()
         return {
-            **super().described(pairs, value, kept),
+            **super().described(pairs, value, mask),
             "global_tokens": count / pairs.longest,
             "in_global_columns": columns,
         }

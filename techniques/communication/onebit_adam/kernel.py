@@ -187,14 +187,14 @@ class WithScales:
 
 
 def _launched(
-    kernel: Any, given: tuple[Tensor, ...], memory: Tensor, before: Tensor, lengths: tuple[int, ...], **counts: int
+    kernel: Any, inputs: tuple[Tensor, ...], memory: Tensor, before: Tensor, lengths: tuple[int, ...], **counts: int
 ) -> tuple[Tensor, Tensor]:
     n, at = len(memory), tables(lengths, memory.device)
     bits = torch.empty(n // EIGHT.value, dtype=torch.uint8, device=memory.device)
     sums = torch.empty(at.sums, device=memory.device)
     with torch.cuda.device_of(memory):
         kernel[(len(at.firsts),)](
-            *given, memory, before, bits, sums, at.starts, at.firsts, at.pairs, n, **counts,
+            *inputs, memory, before, bits, sums, at.starts, at.firsts, at.pairs, n, **counts,
             ROWS=ROWS, num_warps=NUM_WARPS, **OPTIONS,
         )  # fmt: skip
         scales_kernel[(len(lengths),)](sums, at.bounds, at.starts, before, SUMS=SUMS, num_warps=1, **OPTIONS)

@@ -96,12 +96,12 @@ def unpack(inputs: Inputs) -> None:
     inputs["sent"] = [signed(scales, bits, of(inputs)[2])]
 
 
-def by_torch(inputs: Inputs, given: Callable[[Inputs], Tensor]) -> Callable[[], object]:
+def by_torch(inputs: Inputs, source: Callable[[Inputs], Tensor]) -> Callable[[], object]:
     """With a memory of what was left out, as two_sided has it."""
     memory, _, lengths = of(inputs)
 
     def run() -> None:
-        memory.add_(given(inputs))
+        memory.add_(source(inputs))
         scales, bits = signs(memory, lengths)
         memory.sub_(signed(scales, bits, lengths))
 
@@ -118,11 +118,11 @@ def bench(
     make: Callable[[Sequence[int], torch.device, torch.Generator], Inputs],
     launch: Callable[[Inputs], tuple[Tensor, Tensor]],
     want: Callable[[Inputs, torch.dtype], Tensor],
-    given: Callable[[Inputs], Tensor],
+    source: Callable[[Inputs], Tensor],
     moved: float,
     flops: float,
 ) -> Bench:
-    eager = partial(by_torch, given=given)
+    eager = partial(by_torch, source=source)
     return Bench(
         make=make,
         kernel=partial(kernels, launch=launch),

@@ -48,13 +48,13 @@ class Layout:
 
     def pieces(self, rank: int) -> list[tuple[int, int]]:
         """What lies in a server's part: number of a tensor, and how many entries of it."""
-        found, start = [], 0
+        pieces, start = [], 0
         for number, length in enumerate(self.whole):
             low, high = max(start, rank * self.part), min(start + length, (rank + 1) * self.part)
             if low < high:
-                found.append((number, high - low))
+                pieces.append((number, high - low))
             start += length
-        return found
+        return pieces
 
 
 def signs(x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

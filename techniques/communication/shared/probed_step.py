@@ -83,9 +83,9 @@ def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
     exchange = own.exchange
 
     def seen(gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
-        given = exchange(gradients, run)
-        means.update({name: value.double() for name, value in given.items()})  # clipping is in place
-        return given
+        averages = exchange(gradients, run)
+        means.update({name: value.double() for name, value in averages.items()})  # clipping is in place
+        return averages
 
     own.exchange = seen  # type: ignore[method-assign]
     try:

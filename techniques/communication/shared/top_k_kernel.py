@@ -92,7 +92,7 @@ def tally_kernel(values, larger, equal, chosen, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def compact_kernel(
-    values, larger, equal, chosen, kept, indices, n, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr
+    values, larger, equal, chosen, top_values, indices, n, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """``larger`` and ``equal`` of all blocks up to this one, added up."""
     offsets, mask = _block(n, BLOCK)
@@ -103,7 +103,7 @@ def compact_kernel(
     before = tl.load(larger + tl.program_id(0)) - tl.sum(more.to(tl.int32), 0) + tl.minimum(equal_before, ties)
     sent = more | (same & (equal_before + tl.cumsum(same.to(tl.int32), 0) <= ties))
     place = before + tl.cumsum(sent.to(tl.int32), 0) - 1
-    tl.store(kept + place, a, mask=sent)
+    tl.store(top_values + place, a, mask=sent)
     tl.store(indices + place, offsets.to(tl.int32), mask=sent)
     if FEEDBACK:
         tl.store(values + offsets, a - a, mask=sent)
@@ -119,7 +119,7 @@ def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, 
     first, *others = histograms.split([1 << bits for _, bits in DIGITS])
     chosen = torch.tensor([0, count], dtype=torch.int32).to(device)
     larger, equal = (torch.empty(blocks, dtype=torch.int32, device=device) for _ in range(2))
-    kept, indices = (torch.empty(count, dtype=kind, device=device) for kind in (torch.float32, torch.int32))
+    top_values, indices = (torch.empty(count, dtype=kind, device=device) for kind in (torch.float32, torch.int32))
     feedback = errors is not None
     values = gradient if errors is None else errors
     options: dict[str, Any] = {"BLOCK": BLOCK, "num_warps": NUM_WARPS, **OPTIONS}
@@ -131,14 +131,14 @@ def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, 
             choose_kernel[(1,)](histogram, chosen, BITS=bits, num_warps=NUM_WARPS)
         tally_kernel[(blocks,)](values, larger, equal, chosen, n, **options)
         larger, equal = larger.cumsum(0, dtype=torch.int32), equal.cumsum(0, dtype=torch.int32)
-        compact_kernel[(blocks,)](values, larger, equal, chosen, kept, indices, n, FEEDBACK=feedback, **options)
-    return kept, indices
+        compact_kernel[(blocks,)](values, larger, equal, chosen, top_values, indices, n, FEEDBACK=feedback, **options)
+    return top_values, indices
 
 
 def _manifest(kernel: Any, read: int, moved: int, extra: int = 0, **constants: Any) -> Manifest:
     """``read``: lists of floats that are read, ``moved`` bytes an entry; ``extra`` instructions beside those that run
     while they move."""
-    types = {"gradients": "*fp32", "errors": "*fp32", "values": "*fp32", "kept": "*fp32", "n": "i32"}
+    types = {"gradients": "*fp32", "errors": "*fp32", "values": "*fp32", "top_values": "*fp32", "n": "i32"}
     names = [name for name in kernel.arg_names if name not in ("FEEDBACK", "BLOCK", "SHIFT", "BITS")]
     accesses = BLOCK * 4 // (NUM_WARPS * 32 * 16)
     return Manifest(

@@ -24,12 +24,12 @@ def probes(recording: Recording, own: TopK) -> Mapping[str, float]:
     the message to each other rank. ``unequal``: values in which the replicas differ."""
     run = recording.run
     step = one_more(recording, own)
-    kept = {name: _largest(value, own.ratio) for name, value in step.wanted().items()}
-    counts = [max(1, math.ceil(own.ratio * value.numel())) for value in kept.values()]
+    top_k = {name: _largest(value, own.ratio) for name, value in step.wanted().items()}
+    counts = [max(1, math.ceil(own.ratio * value.numel())) for value in top_k.values()]
     return {
-        "received_roundings": step.received_roundings(step.mean(kept)),
-        "forgotten": sum(int((step.after[name] != value - kept[name]).sum()) for name, value in step.wanted().items()),
-        "kept_energy": min(_energy(kept[name], value, own.ratio) for name, value in step.wanted().items()),
+        "received_roundings": step.received_roundings(step.mean(top_k)),
+        "forgotten": sum(int((step.after[name] != value - top_k[name]).sum()) for name, value in step.wanted().items()),
+        "kept_energy": min(_energy(top_k[name], value, own.ratio) for name, value in step.wanted().items()),
         "bytes_over_formula": step.sent_bytes / ((run.world_size - 1) * BYTES * sum(counts)),
         "unequal": unequal(recording),
     }
@@ -41,6 +41,6 @@ def _largest(x: Tensor, ratio: float) -> Tensor:
     return torch.where(torch.zeros(x.numel(), dtype=torch.bool).index_fill(0, order.cpu(), True).view(x.shape), x, 0.0)
 
 
-def _energy(kept: Tensor, whole: Tensor, ratio: float) -> float:
+def _energy(part: Tensor, whole: Tensor, ratio: float) -> float:
     energy = whole.double().square().sum().item()
-    return kept.double().square().sum().item() / (ratio * energy) if energy else 1.0
+    return part.double().square().sum().item() / (ratio * energy) if energy else 1.0

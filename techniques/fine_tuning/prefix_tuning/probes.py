@@ -48,10 +48,10 @@ def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
     flops = _flops_over_formula(recording, plain, own)
 
     with recording.at(trace.before.parameters):
-        kept = drop_mlp(copy.deepcopy(run.model))
-        changed = outputs_of(recording, trace, kept) != outputs_of(recording, trace, run.model)
+        without_mlp = drop_mlp(copy.deepcopy(run.model))
+        changed = outputs_of(recording, trace, without_mlp) != outputs_of(recording, trace, run.model)
         ours = outputs_of(recording, trace, run.model, torch.float64)
-    added = sum(parameter.numel() for parameter in kept.parameters()) - sum(
+    added = sum(parameter.numel() for parameter in without_mlp.parameters()) - sum(
         parameter.numel() for parameter in plain.parameters()
     )
 

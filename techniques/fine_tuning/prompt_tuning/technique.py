@@ -86,16 +86,16 @@ def prepend(parts: Anatomy, prompt: nn.Parameter, forward: Forward) -> None:
 def _reads_the_prompt(module: Any, args: Any, kwargs: Any) -> Any:
     (tokens,) = args or (kwargs["input_ids"],)  # what goes with them is passed by name
     row = before_text(module.prompt, module.get_input_embeddings()(tokens))
-    given = {**kwargs, "inputs_embeds": row}
-    given.pop("input_ids", None)
+    inputs = {**kwargs, "inputs_embeds": row}
+    inputs.pop("input_ids", None)
     for name, value in WITH_EACH_TOKEN.items():
-        if given.get(name) is not None:
-            given[name] = F.pad(given[name], (len(module.prompt), 0), value=value)
-    if given.get("attention_mask") is None:  # positions that start again would be those of several texts without one
-        given["attention_mask"] = torch.ones(row.shape[:2], dtype=torch.int64, device=row.device)
+        if inputs.get(name) is not None:
+            inputs[name] = F.pad(inputs[name], (len(module.prompt), 0), value=value)
+    if inputs.get("attention_mask") is None:  # positions that start again would be those of several texts without one
+        inputs["attention_mask"] = torch.ones(row.shape[:2], dtype=torch.int64, device=row.device)
     if module.prompt_positions is not None:
-        given["position_ids"] = module.prompt_positions[:, : row.shape[1]]
-    return (), given
+        inputs["position_ids"] = module.prompt_positions[:, : row.shape[1]]
+    return (), inputs
 
 
 def _answers_for_the_text(module: Any, args: Any, kwargs: Any, output: Any) -> Any:

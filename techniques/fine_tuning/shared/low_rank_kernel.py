@@ -48,13 +48,13 @@ def add_kernel(
         of_a = tl.load(a + component[:, None] * d_in + (first + column)[None, :],
                        mask=of_rank[:, None] & here[None, :], other=0.0)  # fmt: skip
         sums = dot(of_x, tl.trans(of_a), sums, PRECISION)
-    kept = narrow(sums, low.dtype.element_ty)
-    tl.store(low + row[:, None] * rank + component[None, :], kept, mask=inside[:, None] & of_rank[None, :])
+    low_tile = narrow(sums, low.dtype.element_ty)
+    tl.store(low + row[:, None] * rank + component[None, :], low_tile, mask=inside[:, None] & of_rank[None, :])
     for first in range(0, d_out, FEATURES):
         here = first + column < d_out
         of_b = tl.load(b + (first + column)[:, None] * rank + component[None, :],
                        mask=here[:, None] & of_rank[None, :], other=0.0)  # fmt: skip
-        update = dot(kept, tl.trans(of_b), tl.zeros((TOKENS, FEATURES), dtype=tl.float32), PRECISION)
+        update = dot(low_tile, tl.trans(of_b), tl.zeros((TOKENS, FEATURES), dtype=tl.float32), PRECISION)
         place = y + row[:, None] * y_stride + (first + column)[None, :]
         mask = inside[:, None] & here[None, :]
         base = tl.load(place, mask=mask, other=0.0).to(tl.float32)

@@ -54,8 +54,8 @@ def probes(recording: Recording, own: Vpt) -> Mapping[str, float]:
     misplaced = int((rows[0][:, :leading] != plain_row[:, :leading]).sum())
     for name, row in zip(prompts, rows, strict=False):
         expected = trace.before.parameters[name]
-        found = row[:, leading : leading + own.length]
-        misplaced += int((found != expected).sum()) if found.shape[1:] == expected.shape else expected.numel()
+        inserted = row[:, leading : leading + own.length]
+        misplaced += int((inserted != expected).sum()) if inserted.shape[1:] == expected.shape else expected.numel()
 
     plain.double().requires_grad_(False)
     values = {name: trace.before.parameters[name].double().requires_grad_() for name in trained}
@@ -114,9 +114,9 @@ def _reading(prompts: list[Tensor], leading: int) -> Callable[[Callable[[Tensor]
         prompt = waiting.pop(0)
         prompt = prompt.expand(len(row), *prompt.shape[-2:])
         output: Tensor = block(torch.cat([row[:, :leading], prompt, row[:, leading:]], dim=1))
-        before, made, behind = output.split([leading, length, row.shape[1] - leading], dim=1)
+        before, prompt_output, behind = output.split([leading, length, row.shape[1] - leading], dim=1)
         if not waiting:
-            waiting.append(made)
+            waiting.append(prompt_output)
         return torch.cat([before, behind], dim=1)
 
     return read

@@ -69,7 +69,7 @@ def _scores(pool: Data, scout: Run) -> Tensor:
     scores = []
     for start in range(0, len(pool.train), size):
         examples = pool.train[torch.arange(start, min(start + size, len(pool.train)))]
-        made = transform(examples, generator(scout.seed, start))
-        batch = {name: value.to(scout.device) for name, value in made.items()}
+        inputs = transform(examples, generator(scout.seed, start))
+        batch = {name: value.to(scout.device) for name, value in inputs.items()}
         scores.append(error_norms(scout.baseline.forward(scout.model, batch).logits, batch))
     return torch.cat(scores).cpu()

@@ -75,10 +75,10 @@ class El2n(Technique):
         self.scores = torch.stack(
             [self._scored(pool, run, number, self.reference.steps) for number in range(self.runs)]
         )
-        kept = candidates[highest(self.scores.mean(0), self.keep, self.offset)]
-        if len(kept) < len(candidates):
+        indices = candidates[highest(self.scores.mean(0), self.keep, self.offset)]
+        if len(indices) < len(candidates):
             self.pruned()
-        return data.subset(kept)
+        return data.subset(indices)
 
     def _scored(self, pool: Data, run: Run, number: int, steps: int) -> Tensor:
         """Scores [examples] of the pool by one fresh network after ``scout * steps`` steps.

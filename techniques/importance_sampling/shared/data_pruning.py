@@ -94,15 +94,15 @@ class DataPruning(Technique):
         visited = min(len(data.train), self.reference.steps * self.reference.batch_size)
         candidates = data.sampler(len(data.train), mixed_seed(run.seed, 2), 0, visited).sort().values
         self.candidates = len(candidates)
-        kept = self._saved(data)
-        if kept is None:
+        indices = self._saved(data)
+        if indices is None:
             pool = data.subset(candidates)
-            kept = candidates[self.chosen(self._ranking(pool, run), pool)]
+            indices = candidates[self.chosen(self._ranking(pool, run), pool)]
             if self.saved:
-                save(pruned_set(data, kept, *self._description(), run.seed), Path(self.saved).expanduser())
-        if len(kept) < len(candidates):
+                save(pruned_set(data, indices, *self._description(), run.seed), Path(self.saved).expanduser())
+        if len(indices) < len(candidates):
             self.pruned()
-        return data.subset(kept)
+        return data.subset(indices)
 
     def _ranking(self, pool: Data, run: Run) -> Tensor:
         if self.order == "random":

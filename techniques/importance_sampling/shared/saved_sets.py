@@ -52,12 +52,12 @@ class PrunedSet(Stored):
 
 
 def pruned_set(
-    data: Data, kept: Tensor, technique: str, settings: dict[str, str], candidates: int, seed: int
+    data: Data, indices: Tensor, technique: str, settings: dict[str, str], candidates: int, seed: int
 ) -> PrunedSet:
-    """What :func:`save` writes: ``kept`` are ascending int64 indices of ``data``'s training examples."""
+    """What :func:`save` writes: ``indices`` are ascending int64 indices of ``data``'s training examples."""
     return PrunedSet(
         technique=technique, settings=settings, data=data.name, examples_sha256=examples_sha256(data.train),
-        examples=len(data.train), candidates=candidates, seed=seed, kept=tuple(kept.tolist()),
+        examples=len(data.train), candidates=candidates, seed=seed, kept=tuple(indices.tolist()),
     )  # fmt: skip
 
 

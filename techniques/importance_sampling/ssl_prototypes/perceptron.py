@@ -37,7 +37,7 @@ def largest_margin(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return normal / np.linalg.norm(normal)
 
 
-def kept(margins: np.ndarray, keep: float, order: Order, random: np.random.Generator) -> np.ndarray:
+def selection(margins: np.ndarray, keep: float, order: Order, random: np.random.Generator) -> np.ndarray:
     """Indices of the share ``keep`` of examples with the smallest ``margins`` [n] (hard), the largest, or any."""
     count = max(1, round(keep * len(margins)))
     if order == "random":
@@ -56,6 +56,6 @@ def error(dimensions: int, alpha: float, keep: float, order: Order, seed: int) -
     teacher /= np.linalg.norm(teacher)
     inputs = random.standard_normal((round(alpha * dimensions), dimensions))
     margins = inputs @ teacher
-    chosen = kept(np.abs(margins), keep, order, random)
+    chosen = selection(np.abs(margins), keep, order, random)
     student = largest_margin(inputs[chosen], np.sign(margins[chosen]))
     return math.acos(min(1.0, max(-1.0, float(student @ teacher)))) / math.pi

@@ -102,8 +102,8 @@ def _changed(recording: Recording, own: SslPrototypes, permuted: bool) -> int:
         data = replace(data, train=Examples({**data.train.tensors, "labels": labels}))
     again = replace(own)
     again.recipe(run.baseline.recipe_of(setting))
-    kept, before = (_pictures(data_of_run) for data_of_run in (again.data(data, run), run.data))
-    return int((again.scores != own.scores).sum()) + len(kept ^ before)
+    after, before = (_pictures(data_of_run) for data_of_run in (again.data(data, run), run.data))
+    return int((again.scores != own.scores).sum()) + len(after ^ before)
 
 
 def _pictures(data: Data) -> set[bytes]:

@@ -63,15 +63,15 @@ def study(lab: Lab) -> list[StudyTable]:
 def frontier(rows: Sequence[tuple[Any, ...]]) -> StudyTable:
     """A row for each number of examples that a whole data set has, too."""
     points: list[tuple[float, float, float, float]] = []
-    for kept, at_random in sorted((kept, err) for _, keep, _, kept, err, _ in rows if keep == 1):
-        hard = [(err, keep) for _, keep, order, own, err, _ in rows if own == kept and (order == "hard" or keep == 1)]
-        points.append((kept, *min(hard), at_random))
+    for alpha, at_random in sorted((alpha, err) for _, keep, _, alpha, err, _ in rows if keep == 1):
+        hard = [(err, keep) for _, keep, order, own, err, _ in rows if own == alpha and (order == "hard" or keep == 1)]
+        points.append((alpha, *min(hard), at_random))
     table: list[tuple[float | None, ...]] = []
-    for before, (kept, best, share, at_random) in zip((None, *points), points):
+    for before, (alpha, best, share, at_random) in zip((None, *points), points):
         powers: tuple[float | None, float | None] = (None, None)
         if before:
-            powers = power(before[0], before[1], kept, best), power(before[0], before[3], kept, at_random)
-        table.append((kept, share, best, powers[0], at_random, powers[1]))
+            powers = power(before[0], before[1], alpha, best), power(before[0], before[3], alpha, at_random)
+        table.append((alpha, share, best, powers[0], at_random, powers[1]))
     return StudyTable(
         "frontier", ("kept_alpha", "share", "best_of_hard", "power", "random", "random_power"), table, FRONTIER
     )

@@ -177,10 +177,10 @@ def _choices_off(recording: Recording, steps: Sequence[Step], plan: _Plan) -> in
     for stage, end in enumerate(plan.ends):
         candidates = plan.candidates(stage, depth, side)
         values = steps[end - 1].trace.update.after.parameters
-        kept = [_kept(depth, steps[end - 1].depth, blocks) for blocks, _ in candidates]
+        indices = [_kept(depth, steps[end - 1].depth, blocks) for blocks, _ in candidates]
         losses = [
             _loss(recording, values, blocks, size, steps[end].trace)
-            for blocks, (_, size) in zip(kept, candidates, strict=True)
+            for blocks, (_, size) in zip(indices, candidates, strict=True)
         ]
         block = recording.run.anatomy.blocks[0]
         costs = [blocks * block_step_flops(block, 1, (size // plan.patch) ** 2) for blocks, size in candidates]
@@ -255,9 +255,9 @@ def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, floa
         if len(new) < len(now):  # a choice
             origin, copies = _kept(plan.depths[0], len(now), len(new)), []
         elif len(new) > len(now):  # growth
-            kept = _kept(len(now), len(new), len(now))
-            copies = [index for index in range(len(new)) if index not in kept]
-            origin = [sum(index >= old for old in kept) - 1 for index in range(len(new))]
+            indices = _kept(len(now), len(new), len(now))
+            copies = [index for index in range(len(new)) if index not in indices]
+            origin = [sum(index >= old for old in indices) - 1 for index in range(len(new))]
             grown += 1
         else:
             continue

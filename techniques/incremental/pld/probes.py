@@ -51,23 +51,23 @@ def probes(recording: Recording, own: ProgressiveLayerDropping) -> Mapping[str, 
         return {}
     run, traces = recording.run, recording.traces
     blocks = anatomy(plain_model(recording)).blocks
-    kept = [[_ran(block, trace) for block in blocks] for trace in traces]
-    dropping = [(trace, ran) for trace, ran in zip(traces, kept, strict=True) if 0 < sum(ran) < len(ran)]
+    ran_by_step = [[_ran(block, trace) for block in blocks] for trace in traces]
+    dropping = [(trace, ran) for trace, ran in zip(traces, ran_by_step, strict=True) if 0 < sum(ran) < len(ran)]
     return {
         "gradient_roundings": max(
             [_gradient_roundings(recording, own, *decided) for decided in dropping[:COMPARED]], default=math.nan
         ),
         "half_run": sum(_half_run(block, trace) for trace in traces for block in blocks),
-        "at_start": sum(not keeps for keeps in kept[0]),
+        "at_start": sum(not keeps for keeps in ran_by_step[0]),
         "moved": sum(
             _moved(block, trace)
-            for trace, ran in zip(traces, kept, strict=True)
+            for trace, ran in zip(traces, ran_by_step, strict=True)
             for block, runs in zip(blocks, ran, strict=True)
             if not runs
         ),
         "off_gates": sum(
             ran != gate
-            for trace, row in zip(traces, kept, strict=True)
+            for trace, row in zip(traces, ran_by_step, strict=True)
             for ran, gate in zip(row, own.gates(run.seed, trace.step, run.recipe.steps)[1], strict=True)
         ),
         **_drawn(own, run, len(blocks)),

@@ -99,16 +99,16 @@ class ProgressiveLayerDropping(Technique):
         return probabilities, drawn(probabilities, seed, step)
 
     @contextmanager
-    def switched(self, model: nn.Module, probabilities: Sequence[float], kept: Sequence[bool]) -> Iterator[None]:
-        """While active, blocks run if they are ``kept``, their branches times 1 / p."""
+    def switched(self, model: nn.Module, probabilities: Sequence[float], gates: Sequence[bool]) -> Iterator[None]:
+        """While active, blocks run where ``gates`` says so, their branches times 1 / p."""
         with ExitStack() as stack:
-            stack.enter_context(skipping([block for block, keeps in zip(self.blocks, kept, strict=True) if not keeps]))
-            for ends, probability, keeps in zip(self.ends, probabilities, kept, strict=True):
+            stack.enter_context(skipping([block for block, keeps in zip(self.blocks, gates, strict=True) if not keeps]))
+            for ends, probability, keeps in zip(self.ends, probabilities, gates, strict=True):
                 for end in ends if keeps else ():
                     branch = model.get_submodule(end.path)
                     stack.callback(branch.register_forward_hook(partial(_scaled, 1 / probability)).remove)
             yield
-        if not all(kept):
+        if not all(gates):
             self.dropped()
 
     def sites(self, run: Run) -> Mapping[str, Site]:

@@ -47,11 +47,11 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
         multiplied += in_blocks * len(trace.indices)
         if set(trace.before.parameters) == set(trace.after.parameters):
             continue
-        kept = trace.update.after.parameters
+        parameters = trace.update.after.parameters
         for name, now in trace.after.parameters.items():
             source = source_of(name, trace, path)
             copied += 0 if source == name else now.numel()
-            counts["changed" if source == name else "off_copies"] += int((now != kept[source]).sum())
+            counts["changed" if source == name else "off_copies"] += int((now != parameters[source]).sum())
             counts["off_state"] += not _state_is_right(trace, name, source, own.carry_optimizer)
             if following is not None and name in following.of("backward")[0].gradients:
                 update = following.update

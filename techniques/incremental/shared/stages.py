@@ -30,8 +30,8 @@ def staged(data: Data, *, examples: Change | None = None, batch: Change | None =
         def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
             indices = self.sampler(len(self.train), seed, position, count)
             raw = self.train[indices]
-            made = self.transform(examples(raw, position) if examples else raw, generator(seed, position, 1))
-            return (batch(made, position) if batch else made), indices
+            inputs = self.transform(examples(raw, position) if examples else raw, generator(seed, position, 1))
+            return (batch(inputs, position) if batch else inputs), indices
 
     return Staged(**{field.name: getattr(data, field.name) for field in fields(data)})
 

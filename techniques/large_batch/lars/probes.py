@@ -33,14 +33,14 @@ def probes(recording: Recording, own: LarsTechnique) -> Mapping[str, float]:
         if matrix:
             ratio = ratio * weights.norm() / length if weights.norm() > 0 and gradient.norm() > 0 else 1.0
         fresh = hyper["lr"] * ratio * (gradient + decay * weights)
-        kept = hyper["momentum"] * update.before.state[name]["momentum"].double()
+        carry = hyper["momentum"] * update.before.state[name]["momentum"].double()
         sums = sum_roundings(weights) if matrix else 0.0
-        terms = kept.abs() + hyper["lr"] * ratio * (gradient.abs() + decay * weights.abs()) + sums * fresh.abs()
+        terms = carry.abs() + hyper["lr"] * ratio * (gradient.abs() + decay * weights.abs()) + sums * fresh.abs()
         kind = "matrix_roundings" if matrix else "vector_roundings"
         after = update.after.parameters[name]
-        worst[kind] = max(worst[kind], roundings(after, weights - kept - fresh, weights.abs() + terms))
+        worst[kind] = max(worst[kind], roundings(after, weights - carry - fresh, weights.abs() + terms))
         momentum = update.after.state[name]["momentum"]
-        worst["momentum_roundings"] = max(worst["momentum_roundings"], roundings(momentum, kept + fresh, terms))
+        worst["momentum_roundings"] = max(worst["momentum_roundings"], roundings(momentum, carry + fresh, terms))
     hypers = list(update.before.hyper.values())
     shortest, longest = _first_steps(recording.traces[0])
     return {

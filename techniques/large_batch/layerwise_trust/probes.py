@@ -28,8 +28,8 @@ def probes(recording: Recording, own: LayerwiseTrustTechnique) -> Mapping[str, f
         beta, rate, matrix = hyper["betas"][0], hyper["lr"], weights.ndim >= 2
         parts = beta * update.before.state[name]["first_moment"].double(), (1 - beta) * gradient
         momentum, sizes = parts[0] + parts[1], parts[0].abs() + parts[1].abs()
-        kept = roundings(update.after.state[name]["first_moment"], momentum, sizes)
-        worst["momentum_roundings"] = max(worst["momentum_roundings"], kept)
+        error = roundings(update.after.state[name]["first_moment"], momentum, sizes)
+        worst["momentum_roundings"] = max(worst["momentum_roundings"], error)
         decay = hyper["weight_decay"] if matrix else 0.0
         direction, terms, factor = momentum + decay * weights, sizes + decay * weights.abs(), rate
         if matrix and weights.norm() > 0 and direction.norm() > 0:

@@ -58,8 +58,8 @@ def probes(recording: Recording, own: TrainLargeCompress) -> Mapping[str, float]
     evaluated = dict(own.evaluated(run.model, run).named_parameters())
     pairs = [(run.model.get_parameter(name), evaluated[name], name) for name in names]
     grids = [_grid(oriented(plain, name, ours), oriented(plain, name, small), own.bits) for ours, small, name in pairs]
-    kept = total - _zeros(traces[-1].after.parameters, names)
-    by_hand = kept * own.bits / 32 / sum(plain.get_parameter(name).numel() for name in names)
+    nonzeros = total - _zeros(traces[-1].after.parameters, names)
+    by_hand = nonzeros * own.bits / 32 / sum(plain.get_parameter(name).numel() for name in names)
     return {
         **shows(recording, own.width),
         "off_stop": abs(steps - max(1, round(own.stop * reference))),

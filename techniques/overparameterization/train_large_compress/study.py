@@ -92,14 +92,14 @@ def compressed(run: Run, sparsity: float, bits: int) -> tuple[float, float]:
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     for name, mask in largest(weights, sparsity).items():
         weights[name].mul_(mask)
-    kept = sum(int(weight.count_nonzero()) for weight in weights.values())
+    nonzeros = sum(int(weight.count_nonzero()) for weight in weights.values())
     for part in anatomy(run.model).linears if bits < 32 else ():
         matrix = weight_matrix(part.module)
         matrix.copy_(quantised(matrix, bits))
     loss = run.evaluate("test")["loss"]
     for name, value in before.items():
         weights[name].copy_(value)
-    return kept * bits / 8, loss
+    return nonzeros * bits / 8, loss
 
 
 def front(points: Rows) -> list[tuple[object, ...]]:

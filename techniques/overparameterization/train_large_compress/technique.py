@@ -137,8 +137,8 @@ class TrainLargeCompress(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``bytes``: of the compressed matrices of the blocks, over those of the reference in float32."""
-        kept = sum(int(matrix.count_nonzero()) for matrix in matrices(run.model).values())
-        return {"bytes": kept * self.bits / (32 * self.reference_size)}
+        nonzeros = sum(int(matrix.count_nonzero()) for matrix in matrices(run.model).values())
+        return {"bytes": nonzeros * self.bits / (32 * self.reference_size)}
 
     def state(self) -> dict[str, Any]:
         return {"masks": self.masks, "done": self.done}

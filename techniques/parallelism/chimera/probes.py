@@ -35,5 +35,5 @@ def probes(recording: Recording, own: Chimera) -> Mapping[str, float]:
 def _share_of_the_first_stage(recording: Recording, own: Chimera) -> float:
     """The share of this rank's backward passes that are of the stage that has the embedding; of two stages."""
     table = {name for name in recording.trace.before.parameters if name in own.stages.used[0] - own.stages.used[-1]}
-    made = recording.trace.of("backward")
-    return sum(bool(pass_.gradients.keys() & table) for pass_ in made) / len(made)
+    passes = recording.trace.of("backward")
+    return sum(bool(pass_.gradients.keys() & table) for pass_ in passes) / len(passes)

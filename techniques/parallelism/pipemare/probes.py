@@ -63,8 +63,8 @@ def _correction_roundings(recording: Recording, own: PipeMare) -> float:
     gamma, delta = own.decay ** (1.0 / tau), dict[str, Tensor]()
     for trace in recording.traces:
         newest = {name: parameter.double() for name, parameter in trace.before.parameters.items()}
-        for made in trace.of("backward"):
-            for name, used in made.parameters.items():
+        for pass_ in trace.of("backward"):
+            for name, used in pass_.parameters.items():
                 expected = newest[name] - tau * delta.get(name, torch.zeros_like(newest[name]))
                 unit = torch.finfo(torch.float32).eps * (
                     newest[name].abs() + (newest[name] - expected).abs() + SMALLEST

@@ -94,13 +94,13 @@ class PipeMare(Pipelined):
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
         """By the first stage that has a parameter, whose delay is its rate's: copies of a tied one stay equal."""
         names = {id(parameter): name for name, parameter in run.model.named_parameters()}
-        found = []
+        stage_groups = []
         for group in groups:
             stages = [self.stages.owners(names[id(parameter)])[0] for parameter in group["params"]]
             for stage in sorted(set(stages)):
                 own = [parameter for parameter, at in zip(group["params"], stages, strict=True) if at == stage]
-                found.append({**group, "params": own, "stage": stage})
-        return found
+                stage_groups.append({**group, "params": own, "stage": stage})
+        return stage_groups
 
     def schedule(self) -> PipelineSchedule:
         return without_stash(self.ranks, self.micro_batches)

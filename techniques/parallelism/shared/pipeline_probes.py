@@ -67,10 +67,10 @@ def of_all(recording: Recording, own: Any) -> list[Any]:
 
 def joined_values(recording: Recording, own: Values) -> dict[str, Tensor]:
     """The parameters of all ranks, float64; of one that several have, the first's."""
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for of_rank in of_all(recording, {name: value.detach().double() for name, value in own.items()}):
-        found = of_rank | found
-    return found
+        values = of_rank | values
+    return values
 
 
 def holdings(recording: Recording) -> dict[str, float]:
@@ -111,15 +111,15 @@ def gradient_roundings(recording: Recording, trace: Trace, at: Values | None = N
     weights = joined_values(recording, trace.before.parameters if at is None else at)
     plain = filled(plain_model(recording), weights)
     expected = gradients_of(recording, replace(trace, batch=whole_batch(recording, trace)), plain)
-    made = added_up(recording, trace)
-    expected = {name: gradient for name, gradient in expected.items() if name in made}
+    sums = added_up(recording, trace)
+    expected = {name: gradient for name, gradient in expected.items() if name in sums}
     stages = [sorted(expected)] if at is None else of_all(recording, sorted(trace.update.before.gradients))
     clipped: dict[str, Tensor] = {}
     for names in stages:
         norm = torch.cat([expected[name].flatten() for name in names]).norm().item()
         factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
         clipped |= {name: factor * expected[name] for name in names}
-    return max(apart(made, expected), apart(joined_values(recording, trace.update.before.gradients), clipped))
+    return max(apart(sums, expected), apart(joined_values(recording, trace.update.before.gradients), clipped))
 
 
 def added_up(recording: Recording, trace: Trace) -> dict[str, Tensor]:
@@ -151,12 +151,12 @@ def recomputed(trace: Trace) -> int:
 def without_repetition(kinds: Sequence[str], count: int) -> list[str]:
     """The passes of a step of ``count`` micro-batches without the forward passes that come after as many: those repeat
     one for its backward pass."""
-    found, seen = [], 0
+    result, seen = [], 0
     for kind in kinds:
         seen += kind == "forward"
         if kind == "backward" or seen <= count:
-            found.append(kind)
-    return found
+            result.append(kind)
+    return result
 
 
 def under_way(kinds: Sequence[str]) -> int:

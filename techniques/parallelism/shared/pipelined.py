@@ -56,7 +56,7 @@ class Flight:
     output: Tensor | None
     loss: Tensor | None = None
     random: RandomState | None = None
-    kept: Kept | None = None
+    saved: Kept | None = None
 
 
 class Kept:
@@ -230,8 +230,8 @@ class Pipelined(Technique):
         elif self.flushes:
             output = flight.output = self._stage(run, op, hidden)
         else:
-            flight.kept = Kept(dict(run.model.named_parameters()))
-            with flight.kept.hooks:
+            flight.saved = Kept(dict(run.model.named_parameters()))
+            with flight.saved.hooks:
                 output = flight.output = self._stage(run, op, hidden)
         if op.stage == self.stages.last:
             flight.loss = output.detach()
@@ -269,10 +269,10 @@ class Pipelined(Technique):
     def _again(self, run: Run, op: PipelineOp, flight: Flight) -> Tensor:
         """The forward pass with its graph, for a micro-batch of which its input was kept; statistics count it once."""
         assert flight.random is not None
-        kept = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
+        copies = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with replayed(flight.random):
             output = self._stage(run, op, flight.hidden)
-        for buffer, values in kept:
+        for buffer, values in copies:
             if not torch.equal(buffer, values):  # the graph may hold the others, which stay as they are
                 buffer.copy_(values)
         return output
@@ -417,7 +417,7 @@ class Pipelined(Technique):
         flights = [
             {
                 "stage": stage, "micro": micro, "hidden": flight.hidden, "loss": flight.loss,
-                "kept": flight.kept.items if flight.kept else [],
+                "kept": flight.saved.items if flight.saved else [],
             }
             for (stage, micro), flight in self.flights.items()
         ]  # fmt: skip
@@ -435,8 +435,8 @@ class Pipelined(Technique):
             if hidden is not None:
                 hidden = hidden.detach().requires_grad_()
             flight = Flight(hidden, None, flow["loss"])
-            flight.kept = Kept(dict(run.model.named_parameters()), flow["kept"])
-            with unchanged_randomness(run.device), flight.kept.hooks:
+            flight.saved = Kept(dict(run.model.named_parameters()), flow["kept"])
+            with unchanged_randomness(run.device), flight.saved.hooks:
                 op = PipelineOp("forward", flow["stage"], flow["micro"], 0)
                 flight.output = self._stage(run, op, hidden)
             self.flights[flow["stage"], flow["micro"]] = flight

@@ -89,7 +89,7 @@ def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
     seen = dict(run.technique.evaluated(run.model, run).named_parameters())
     truth = joined(recording, plain, own)
     start = joined(recording, plain, recording.traces[0].before.parameters)
-    told = {
+    sharded = {
         id(parameter) for group in run.optimizer.param_groups if group.get("sharded") for parameter in group["params"]
     }
     inside = {f"{part.path}.{name}" for part in layers for name in ("weight", "bias")}
@@ -99,7 +99,7 @@ def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
         "cut_outside": sum(whole[name].numel() - own[name].numel() for name in whole if name not in inside),
         "unequal": sum(int((values[name] != every[0][name]).sum()) for values in every for name in alike),
         "other_start": sum(int((start[name] != value).sum()) for name, value in whole.items()),
-        "unsaid": sum(own[name].shape != value.shape and id(own[name]) not in told for name, value in whole.items()),
+        "unsaid": sum(own[name].shape != value.shape and id(own[name]) not in sharded for name, value in whole.items()),
         "not_evaluated": sum(
             int((truth[name] != seen[name]).sum()) if seen[name].shape == value.shape else value.numel()
             for name, value in whole.items()
@@ -114,12 +114,12 @@ def gradient_roundings(recording: Recording, trace: Trace) -> float:
     plain = plain_model(recording)
     filled(plain, joined(recording, plain, trace.before.parameters))
     expected = gradients_of(recording, replace(trace, batch=whole_batch(recording, trace)), plain)
-    made = joined(recording, plain, trace.of("backward")[0].gradients)
+    gradients = joined(recording, plain, trace.of("backward")[0].gradients)
     got = joined(recording, plain, trace.update.before.gradients)
-    expected = {name: gradient for name, gradient in expected.items() if name in made}
+    expected = {name: gradient for name, gradient in expected.items() if name in gradients}
     norm = torch.cat([gradient.flatten() for gradient in expected.values()]).norm().item()
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-    return max(apart(made, expected), apart(got, {name: factor * gradient for name, gradient in expected.items()}))
+    return max(apart(gradients, expected), apart(got, {name: factor * gradient for name, gradient in expected.items()}))
 
 
 class Collectives(TorchDispatchMode):

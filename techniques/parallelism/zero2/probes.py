@@ -46,13 +46,13 @@ def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
         for parameter in group["params"]
         if parameter.grad is not None
     ]
-    kept = {
+    figures = {
         "whole_gradients": sum(parameter.grad is not None for parameter in trained),
         "norm": (summed(recording, _square(held)) / _square(mean)).sqrt().item(),
         "gradient_share": sum(tensor.numel() for tensor in held) / sum(parameter.numel() for parameter in trained),
     }
     run.optimizer.zero_grad(set_to_none=True)
-    return {"ranks": run.world_size, **shown, **kept}
+    return {"ranks": run.world_size, **shown, **figures}
 
 
 def _square(tensors: Sequence[Tensor]) -> Tensor:

@@ -130,10 +130,10 @@ class MixedPrecision(Technique):
 
     def after_backward(self, run: Run) -> bool:
         self._restore_masters()
-        found = unscale((p.grad for p in run.model.parameters() if p.grad is not None), self.scaling.scale)
+        found_inf = unscale((p.grad for p in run.model.parameters() if p.grad is not None), self.scaling.scale)
         if run.world_size > 1:  # all leave a step out, or none
-            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group=run.group)
-        finite = isinstance(found, FakeTensor) or not found.item()  # a fake one has no value to ask for
+            torch.distributed.all_reduce(found_inf, torch.distributed.ReduceOp.MAX, group=run.group)
+        finite = isinstance(found_inf, FakeTensor) or not found_inf.item()  # a fake one has no value to ask for
         scale = self.scaling.scale
         self.scaling = next_scale(
             self.scaling, finite, growth=self.growth, backoff=self.backoff, interval=self.interval

@@ -219,12 +219,12 @@ class EightBits:
 
     def __enter__(self) -> None:
         self.product: Any = torch._scaled_mm
-        torch._scaled_mm = self.kept  # type: ignore[assignment]
+        torch._scaled_mm = self.scaled_mm  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
         torch._scaled_mm = self.product
 
-    def kept(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    def scaled_mm(self, a: Tensor, b: Tensor, **options: Any) -> Tensor:
         if self.layer is not None:
             self.layer.products.append((a.clone(), b.clone()))
         result: Tensor = self.product(a, b, **options)
@@ -243,14 +243,14 @@ def _saved(output: Tensor) -> list[Tensor]:
 def _buffers(model: nn.Module, values: Values) -> Iterator[None]:
     """The model has these buffers meanwhile."""
     own = dict(model.named_buffers())
-    kept = {name: value.clone() for name, value in own.items()}
+    copies = {name: value.clone() for name, value in own.items()}
     for name, value in own.items():
         value.copy_(values[name])
     try:
         yield
     finally:
         for name, value in own.items():
-            value.copy_(kept[name])
+            value.copy_(copies[name])
 
 
 @contextmanager
@@ -272,7 +272,7 @@ def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
     def ends(part: Part, output: Tensor) -> None:
         layer = inside.pop()
         layer.tensors["y"] = output.detach().clone()
-        layer.saved = [(kept.nbytes, kept.numel()) for kept in _saved(output) if kept.numel() > 1]
+        layer.saved = [(tensor.nbytes, tensor.numel()) for tensor in _saved(output) if tensor.numel() > 1]
 
         def turns_back(gradient: Tensor) -> None:  # the products that follow are this layer's
             layer.tensors["dy"] = gradient

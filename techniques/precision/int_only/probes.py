@@ -126,25 +126,25 @@ def _integer_weights(run: Run) -> list[tuple[str, Any]]:
 
 
 def _floating(run: Run, layers: list[nn.Module]) -> int:
-    kept = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
+    tensors = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
     state = [
-        value for tensor in kept if tensor in run.optimizer.state for value in run.optimizer.state[tensor].values()
+        value for tensor in tensors if tensor in run.optimizer.state for value in run.optimizer.state[tensor].values()
     ]
-    return sum(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in (*kept, *state))
+    return sum(isinstance(tensor, Tensor) and tensor.is_floating_point() for tensor in (*tensors, *state))
 
 
 @contextmanager
 def _exponents(run: Run, buffers: Mapping[str, Tensor]) -> Iterator[None]:
     """The recorded exponents are the model's meanwhile."""
     own = {name: buffer for name, buffer in run.model.named_buffers() if name.endswith("exponent")}
-    kept = {name: buffer.clone() for name, buffer in own.items()}
+    copies = {name: buffer.clone() for name, buffer in own.items()}
     try:
         for name, buffer in own.items():
             buffer.copy_(buffers[name])
         yield
     finally:
         for name, buffer in own.items():
-            buffer.copy_(kept[name])
+            buffer.copy_(copies[name])
 
 
 @contextmanager

@@ -123,8 +123,8 @@ def embeddings_apart(groups: ParameterGroups, parts: Anatomy) -> ParameterGroups
     tables = {id(part.module.weight) for part in parts.embeddings}
     split: ParameterGroups = []
     for group in groups:
-        kept = [parameter for parameter in group["params"] if id(parameter) in tables]
+        embeddings = [parameter for parameter in group["params"] if id(parameter) in tables]
         rest = [parameter for parameter in group["params"] if id(parameter) not in tables]
         split += [group | {"params": rest}] if rest else []
-        split += [group | {"params": kept, "low_bit": False}] if kept else []
+        split += [group | {"params": embeddings, "low_bit": False}] if embeddings else []
     return split

@@ -66,7 +66,7 @@ def low_bit_steps(
     low = every = 0
     for trace in recording.traces:
         for move in recipes(recording, trace):
-            count, has = move.weights.numel(), "first_codes" in move.kept
+            count, has = move.weights.numel(), "first_codes" in move.state_after
             should = count >= smallest and move.name not in tables and not (matrices and move.weights.ndim < 2)
             apart = move.hyper.get("low_bit") is False
             worst["misplaced"] += float(has != should) + float(apart != (move.name in tables))
@@ -81,7 +81,7 @@ def low_bit_steps(
             v = beta2 * v + (1 - beta2) * move.gradient.square()
             worst["step_roundings"] = max(worst["step_roundings"], _step_off(recording, trace, move, m, v))
             if has:
-                for name, value in judged(move.kept, m, terms, v).items():
+                for name, value in judged(move.state_after, m, terms, v).items():
                     worst[name] = max(worst.get(name, 0.0), value)
     return {**worst, "low_bit_share": low / every}
 

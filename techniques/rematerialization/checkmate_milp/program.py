@@ -56,7 +56,7 @@ class Program:
         self.rows: list[tuple[float, Terms, float]] = []
         self.loads: list[tuple[int, Mapping[int, int]]] = []  # bytes alive at an operation: a constant and a form
         stages = range(chain.depth)
-        self.kept = {(t, j): self._variable() for t in stages for j in range(t + 2)}
+        self.kept_x = {(t, j): self._variable() for t in stages for j in range(t + 2)}
         self.kept_graph = {(t, j): self._variable() for t in stages for j in range(t + 1)}
         self.run = {(t, j): self._variable() for t in stages for j in range(t)}
         self.save = {(t, j): self._variable() for t in stages for j in range(t + 1)}
@@ -77,14 +77,14 @@ class Program:
         for j in range(t + 1):
             graph = self.kept_graph[t, j]
             if chain.stages[j].holds_input:
-                self._at_least(0, {self.kept[t, j]: 1, graph: -1})
+                self._at_least(0, {self.kept_x[t, j]: 1, graph: -1})
             if chain.stages[j].holds_output:
-                self._at_least(0, {self.kept[t, j + 1]: 1, graph: -1})
-            made = self._made(t, j)
-            self._at_least(0, {self.kept[t, j]: 1, **self._made(t, j - 1), **dict.fromkeys(made, -1)})
-            self._at_least(-1, dict.fromkeys(made, -1))
+                self._at_least(0, {self.kept_x[t, j + 1]: 1, graph: -1})
+            terms = self._made(t, j)
+            self._at_least(0, {self.kept_x[t, j]: 1, **self._made(t, j - 1), **dict.fromkeys(terms, -1)})
+            self._at_least(-1, dict.fromkeys(terms, -1))
             if t:
-                self._at_least(0, {self.kept[t, j]: 1, **self._made(t, j - 1), self.kept[t - 1, j]: -1})
+                self._at_least(0, {self.kept_x[t, j]: 1, **self._made(t, j - 1), self.kept_x[t - 1, j]: -1})
             if j < t:
                 self._equal(0, {graph: 1, self.save[t, j]: 1, self.kept_graph[t - 1, j]: -1})  # whole, until used up
 
@@ -98,7 +98,7 @@ class Program:
             constant = chain.forward_bytes + chain.activation_bytes[j] + stage.run_peak_bytes
             more = {self.kept_graph[top, j]: stage.save_peak_bytes - stage.run_peak_bytes}
             self.loads.append((constant, {**self._held(top, range(j)), **more}))
-        turn = {**self._held(top, range(top + 1)), self.kept[top, top + 1]: chain.activation_bytes[top + 1]}
+        turn = {**self._held(top, range(top + 1)), self.kept_x[top, top + 1]: chain.activation_bytes[top + 1]}
         self.loads.append((chain.forward_bytes + chain.turn_peak_bytes, turn))
 
     def _memory(self, t: int) -> None:
@@ -109,7 +109,7 @@ class Program:
             stage, form = chain.stages[j], dict(self._held(t - 1, range(j)))
             for k in range(j, t + 1):
                 form[self.kept_graph[t, k]] = sum(chain.stages[k].saved_bytes)
-                form[self.kept[t, k + 1]] = activations[k + 1]
+                form[self.kept_x[t, k + 1]] = activations[k + 1]
             form[self.save[t, j]] = activations[j] + stage.save_peak_bytes
             if j < t:
                 form[self.run[t, j]] = activations[j] + stage.run_peak_bytes
@@ -119,14 +119,14 @@ class Program:
         if last.holds_input:
             graph += activations[t]
         elif t:
-            form[self.kept[t - 1, t]] = activations[t]  # by graph t - 1, whose output it is
+            form[self.kept_x[t - 1, t]] = activations[t]  # by graph t - 1, whose output it is
         self.loads.append((beside + graph + last.back_peak_bytes, form))
 
     def _held(self, t: int, blocks: range) -> Mapping[int, int]:
         """Bytes of these blocks' inputs and graphs that are kept at the start of stage t."""
         chain = self.chain
         return {
-            **{self.kept[t, k]: chain.activation_bytes[k] for k in blocks},
+            **{self.kept_x[t, k]: chain.activation_bytes[k] for k in blocks},
             **{self.kept_graph[t, k]: sum(chain.stages[k].saved_bytes) for k in blocks},
         }
 
@@ -228,7 +228,7 @@ class Program:
     def repaired(self, choice: Choice) -> Choice:
         """The fewest runs that make what is kept in ``choice``, and each stage's graph (the paper's solve_r_opt)."""
         choice, top = choice.copy(), self.chain.depth - 1
-        choice[[self.kept[t, 0] for t in range(top + 1)]] = True  # nothing makes the chain's input again
+        choice[[self.kept_x[t, 0] for t in range(top + 1)]] = True  # nothing makes the chain's input again
         repaired = choice.copy()
         repaired[[*self.run.values(), *self.save.values()]] = False
         for t in range(top + 1):
@@ -239,7 +239,7 @@ class Program:
                 if wanted and not repaired[self.save[t, j]]:
                     repaired[self.run[t, j]] = True
                 read = any(repaired[number] for number in self._made(t, j))
-                wanted = (read or (t > 0 and choice[self.kept[t - 1, j]])) and not choice[self.kept[t, j]]
+                wanted = (read or (t > 0 and choice[self.kept_x[t - 1, j]])) and not choice[self.kept_x[t, j]]
         return repaired
 
 

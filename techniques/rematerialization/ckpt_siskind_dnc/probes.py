@@ -44,7 +44,7 @@ def probes(recording: Recording, own: DivideAndConquer) -> Mapping[str, float]:
     ]
     by_two, binomial = replace(own, split="bisection"), replace(own, split="binomial")
     numbers = range(1, BLOCKS)
-    made, alive = _loop_of_known_length()
+    operator_runs, alive = _loop_of_known_length()
     return scheduled_probes(recording, own) | {
         "forwards_beside_formula": sum(
             abs(len(order) - schedule.depth - bisection_extra(schedule.depth, most_graphs(schedule)))
@@ -61,7 +61,7 @@ def probes(recording: Recording, own: DivideAndConquer) -> Mapping[str, float]:
             for capsules in numbers
         ),
         "loop_changed": _loop_of_unknown_length(),
-        "operators_over_formula": made / (2 * OPERATORS + OPERATORS // 2 * math.log2(OPERATORS)),
+        "operators_over_formula": operator_runs / (2 * OPERATORS + OPERATORS // 2 * math.log2(OPERATORS)),
         "operator_capsules_over_log": alive / (math.log2(OPERATORS) + 1),
     }
 
@@ -121,4 +121,4 @@ def _loop_of_known_length() -> tuple[int, int]:
     x = torch.ones(())
     notes = program.Program(f, x)
     program.reverse(notes, notes.begun(x), OPERATORS, {notes.output: x}, 1, program.bisection, OPERATORS)
-    return notes.made, notes.most_alive
+    return notes.operator_runs, notes.most_alive

@@ -61,7 +61,7 @@ class Program:
     Attributes:
         steps: every operator.
         result, output: the result and its number.
-        made: operators that ran so far, the first run's among them.
+        operator_runs: operators that ran so far, the first run's among them.
         most_alive: most capsules that were there at once.
 
     Raises ValueError for operators that write in place, and for tensors from outside that want a gradient.
@@ -73,7 +73,7 @@ class Program:
             self.result = f(*notes.inputs)
         self.output = notes.number(self.result)
         self.steps, self.constants = notes.steps, notes.constants
-        self.made, self.alive, self.most_alive = len(self.steps), 0, 0
+        self.operator_runs, self.alive, self.most_alive = len(self.steps), 0, 0
         self.last_use = {number: step for step, read in enumerate(self.steps) for number in _read(read)}
         self.last_use[self.output] = len(self.steps)
 
@@ -105,7 +105,7 @@ class Program:
             for number in {*_read(step), *step.results}:
                 if self.last_use.get(number, -1) <= index:  # type: ignore[arg-type]
                     values.pop(number, None)  # type: ignore[arg-type]
-        self.made += steps
+        self.operator_runs += steps
         return values
 
     def arguments(self, step: Step, values: Values) -> Any:

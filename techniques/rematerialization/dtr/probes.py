@@ -52,9 +52,9 @@ def _again(layers: int, heuristic: Name) -> float:
     runtime = Runtime(math.ceil(2 * math.sqrt(layers)), heuristic, count)
 
     def unit(*inputs: Tensor) -> Tensor:
-        made = Tensor(1, Operator("unit", 1.0, 1, inputs))
-        runtime.run(made.operator, [made])  # type: ignore[arg-type]
-        return made
+        output = Tensor(1, Operator("unit", 1.0, 1, inputs))
+        runtime.run(output.operator, [output])  # type: ignore[arg-type]
+        return output
 
     try:
         outputs = [unit()]
@@ -93,10 +93,10 @@ def _beside_rule() -> Iterator[bool]:
     for _ in range(OPERATORS):
         inputs = tuple(chance.sample(tensors[-8:], min(2, len(tensors))))
         nbytes = chance.randint(1, LARGEST)
-        made = Tensor(nbytes, Operator("any", float(chance.randint(1, LARGEST)), nbytes, inputs))
+        output = Tensor(nbytes, Operator("any", float(chance.randint(1, LARGEST)), nbytes, inputs))
         begun_s = runtime.clock_s
-        runtime.run(made.operator, [made])  # type: ignore[arg-type]
-        tensors.append(made)
+        runtime.run(output.operator, [output])  # type: ignore[arg-type]
+        tensors.append(output)
         if len(tensors) > 2 and chance.random() < 0.1:
             released.add(tensors[-3])
             runtime.release(tensors[-3])
@@ -107,11 +107,11 @@ def _beside_rule() -> Iterator[bool]:
 def _rule(tensor: Tensor, gone: Tensor, clock_s: float) -> float:
     """Cost over bytes and staleness of ``tensor`` in the moment before ``gone`` was evicted."""
 
-    def away(each: Tensor) -> bool:
-        return not each.there and each is not gone
+    def away(node: Tensor) -> bool:
+        return not node.there and node is not gone
 
-    def walk(each: Tensor, downwards: bool, seen: set[Tensor]) -> set[Tensor]:
-        for other in each.children if downwards else each.parents:
+    def walk(node: Tensor, downwards: bool, seen: set[Tensor]) -> set[Tensor]:
+        for other in node.children if downwards else node.parents:
             if away(other) and other not in seen:
                 seen.add(other)
                 walk(other, downwards, seen)

@@ -54,10 +54,10 @@ class _Player:
         self.activations = [self.runtime.constant(chain.input_bytes)]
         self.graphs: list[Tensor] = []
         for i, stage in enumerate(chain.stages):
-            given = self.activations[i]
-            output = Tensor(stage.output_bytes, Operator(("run", i), stage.run_s, stage.run_peak_bytes, (given,)))
-            held = [tensor for tensor, holds in ((given, stage.holds_input), (output, stage.holds_output)) if holds]
-            save = Operator(("save", i), stage.save_s, stage.save_peak_bytes, (given,))
+            source = self.activations[i]
+            output = Tensor(stage.output_bytes, Operator(("run", i), stage.run_s, stage.run_peak_bytes, (source,)))
+            held = [tensor for tensor, holds in ((source, stage.holds_input), (output, stage.holds_output)) if holds]
+            save = Operator(("save", i), stage.save_s, stage.save_peak_bytes, (source,))
             self.activations.append(output)
             self.graphs.append(Tensor(sum(stage.saved_bytes), save, (output,), tuple(held)))
 

@@ -123,15 +123,15 @@ def cost(graph: Graph, strategy: Strategy) -> tuple[int, int]:
         return {u for u, v in graph.edges if u in lower and v not in lower}
 
     before: frozenset[int] = frozenset()
-    kept: set[int] = set()
+    cache: set[int] = set()
     longer = peak = 0
     for lower in strategy:
         inside = lower - before
         after = {v for u, v in graph.edges if u in lower} - lower
         theirs = {u for u, v in graph.edges if v in {v for u, v in graph.edges if u in lower}} - lower
-        u = [*kept, *inside, *inside, *after, *theirs]
+        u = [*cache, *inside, *inside, *after, *theirs]
         peak = max(peak, sum(graph.nbytes[v] for v in u))
         longer += sum(graph.ticks[v] for v in inside - boundary(lower))
-        kept |= boundary(lower)
+        cache |= boundary(lower)
         before = lower
     return longer, peak

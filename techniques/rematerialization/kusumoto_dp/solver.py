@@ -89,16 +89,16 @@ def least_peak(
     frontiers = [[(kept_bytes, 0)]]  # bytes of what is kept, the peak so far
     for index, later in enumerate(sets[1:], 1):
         candidates = {
-            (kept + segment.kept_bytes, max(peak, kept + segment.needed_bytes))
+            (held_bytes + segment.kept_bytes, max(peak, held_bytes + segment.needed_bytes))
             for earlier, frontier in zip(sets[:index], frontiers, strict=True)
             for segment in segments(earlier, later)
-            for kept, peak in frontier
-            if kept + segment.needed_bytes <= enough_bytes
+            for held_bytes, peak in frontier
+            if held_bytes + segment.needed_bytes <= enough_bytes
         }
         frontier = list[tuple[int, int]]()
-        for kept, peak in sorted(candidates):
+        for held_bytes, peak in sorted(candidates):
             if not frontier or peak < frontier[-1][1]:
-                frontier.append((kept, peak))
+                frontier.append((held_bytes, peak))
         frontiers.append(frontier)
     return min(peak for _, peak in frontiers[-1])
 

@@ -44,8 +44,8 @@ def _plan(own: RematHeuristic, chain: Chain, share: float) -> tuple[int, bool, b
         return 0, False, True
     scores = _scores(chain)
     gone = {op.block for op in schedule.forward if op.kind == "run"}
-    kept = set(range(chain.depth)) - gone
-    beside = sum(scores[i] > min(scores[j] for j in gone) * (1 + ROUNDINGS) for i in kept) if gone else 0
+    rest = set(range(chain.depth)) - gone
+    beside = sum(scores[i] > min(scores[j] for j in gone) * (1 + ROUNDINGS) for i in rest) if gone else 0
     once = schedule.extra_forwards == len(gone)  # no input is dropped, so that a graph was the last
     fewer = sorted(gone - {min(gone, key=scores.__getitem__)}) if gone else []
     before = predicted(segmented(chain.depth, [(i, i + 1) for i in fewer]), chain).peak_bytes

@@ -45,12 +45,12 @@ def dropping(chain: Chain, budget_bytes: int) -> Schedule:
         dropped.add(max(candidates, key=lambda candidate: score(chain, candidate, lives_s[candidate])))
 
 
-def score(chain: Chain, kept: Kept, lifetime_s: float) -> float:
+def score(chain: Chain, candidate: Kept, lifetime_s: float) -> float:
     """Bytes times lifetime over the seconds of computing it again."""
-    if kept.kind == "graph":
-        nbytes, seconds = sum(chain.stages[kept.block].saved_bytes), chain.stages[kept.block].save_s
+    if candidate.kind == "graph":
+        nbytes, seconds = sum(chain.stages[candidate.block].saved_bytes), chain.stages[candidate.block].save_s
     else:
-        nbytes, seconds = chain.activation_bytes[kept.block], chain.stages[kept.block - 1].run_s
+        nbytes, seconds = chain.activation_bytes[candidate.block], chain.stages[candidate.block - 1].run_s
     return nbytes * lifetime_s / seconds if seconds else math.inf
 
 

@@ -50,9 +50,9 @@ def _kept_bytes(recording: Recording, around: AbstractContextManager[Any]) -> in
     with undisturbed(run.model), around, live, run.autocast():
         outputs = run.baseline.forward(run.model, recording.trace.batch)
         loss = run.baseline.losses(outputs, recording.trace.batch).mean()
-    kept = live.live_bytes
+    nbytes = live.live_bytes
     del loss, outputs
-    return kept
+    return nbytes
 
 
 def _fully_checkpointed(run: Run) -> ExitStack:

@@ -62,13 +62,13 @@ def headline_claims(folder: Path) -> dict[str, Claim]:
     return {claim.id: claim for claim in read_card(folder / "card.toml").claim if claim.metric == METRIC}
 
 
-def headlines(folder: Path, found: Mapping[str, Beside]) -> StudyTable:
-    """The table ``headlines``: ``found`` has what stands beside each claim. Raises ValueError where it lacks one."""
+def headlines(folder: Path, values: Mapping[str, Beside]) -> StudyTable:
+    """The table ``headlines``: ``values`` has what stands beside each claim. Raises ValueError where it lacks one."""
     claims = headline_claims(folder)
-    if claims.keys() != found.keys():
-        raise ValueError(f"{folder.name} has the headlines {', '.join(claims)}, and found are {', '.join(found)}")
+    if claims.keys() != values.keys():
+        raise ValueError(f"{folder.name} has the headlines {', '.join(claims)}, and found are {', '.join(values)}")
     return StudyTable(
-        "headlines", Headline._fields, [tuple(_row(claims[id], value)) for id, value in found.items()], NOTE
+        "headlines", Headline._fields, [tuple(_row(claims[id], value)) for id, value in values.items()], NOTE
     )
 
 

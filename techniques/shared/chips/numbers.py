@@ -97,11 +97,11 @@ def against_gpu(chip_s: float, what: str, tokens: int, width: int, heads: int, i
 def drift(tokens: int, width: int = 64, heads: int = 12) -> list[Number]:
     """How far the papers' baseline has moved: unfused over fused attention on their GPU, both modelled, in both
     precisions."""
-    found = []
+    rows = []
     for half in (False, True):
         unfused, fused = (gpu_attention_s(tokens, width, heads, fused=fuse, half=half) for fuse in (False, True))
         precision = "float16" if half else "float32"
         what = f"baseline drift: fused attention, {tokens} tokens, {heads} heads of {width}, {precision}"
         against = f"unfused attention on {GPU}, modelled"
-        found.append(Number("modelled", what, against, unfused / fused, "closed form", "devices.toml"))
-    return found
+        rows.append(Number("modelled", what, against, unfused / fused, "closed form", "devices.toml"))
+    return rows

@@ -60,9 +60,9 @@ class OfMask(Generic[T]):
 def runs(mask: Tensor, block: int) -> list[tuple[slice, slice]]:
     """Rows and columns of each longest run of kept blocks in a row of blocks of ``mask`` [n, m]."""
     each_run = []
-    for row, kept in enumerate(mask[::block, ::block].tolist()):
+    for row, blocks in enumerate(mask[::block, ::block].tolist()):
         first = 0
-        for column, here in enumerate([*kept, False]):
+        for column, here in enumerate([*blocks, False]):
             if not here:
                 if column > first:
                     each_run.append((slice(row * block, (row + 1) * block), slice(first * block, column * block)))

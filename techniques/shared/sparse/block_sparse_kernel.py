@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 
 @OfMask
-def kept(mask: Tensor, block: int) -> list[Kept]:
+def kept_blocks(mask: Tensor, block: int) -> list[Kept]:
     """What ``mask`` [n, m] keeps of its rows of blocks, and of its columns."""
     blocks = mask[::block, ::block].to(torch.uint8)
     return [
@@ -119,7 +119,7 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
     x, weight = x.contiguous(), weight.contiguous()
     n, m = weight.shape
     (inner, outer), (of_inner, of_outer) = ((n, m), (m, 1)) if transposed else ((m, n), (1, m))
-    counts, places = kept(mask, block)[transposed]
+    counts, places = kept_blocks(mask, block)[transposed]
     y, tile = x.new_empty(x.shape[0], outer), TOKENS[x.dtype]
     if y.numel():
         with torch.cuda.device_of(x):

@@ -37,15 +37,15 @@ def slots(moment: Moment, name: str) -> dict[str, Tensor]:
     return {"": weight, **{key: value for key, value in state.items() if getattr(value, "shape", None) == weight.shape}}
 
 
-def erk_connections(shapes: Sequence[tuple[int, ...]], kept: float) -> list[float]:
-    """Connections of each [n, m] matrix: e (n + m), at most all n m, with the e that keeps the share ``kept`` of all
+def erk_connections(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:
+    """Connections of each [n, m] matrix: e (n + m), at most all n m, with the e that keeps the share ``density`` of all
     weights, by bisection."""
     sizes = [n * m for n, m in shapes]
     low, high = 0.0, float(max(sizes))
     for _ in range(100):
         factor = (low + high) / 2
         ones = [min(float(size), factor * (n + m)) for size, (n, m) in zip(sizes, shapes, strict=True)]
-        low, high = (factor, high) if sum(ones) < kept * sum(sizes) else (low, factor)
+        low, high = (factor, high) if sum(ones) < density * sum(sizes) else (low, factor)
     return ones
 
 
@@ -76,9 +76,9 @@ def misplaced(old: Tensor, new: Tensor, weight: Tensor, gradient: Tensor | None,
         return int((old != new).sum())
     gradient, weight = gradient.abs(), weight.abs()
     largest_dropped = weight[old].sort().values[count - 1]
-    kept, tied = old & (weight > largest_dropped), old & (weight == largest_dropped)
-    chosen = new & ~kept & ~(tied & (tied.sum() > 1))
-    return int((kept & ~new).sum() + (gradient[chosen] < gradient[~new].max()).sum())
+    survivors, tied = old & (weight > largest_dropped), old & (weight == largest_dropped)
+    chosen = new & ~survivors & ~(tied & (tied.sum() > 1))
+    return int((survivors & ~new).sum() + (gradient[chosen] < gradient[~new].max()).sum())
 
 
 def off_zero(after: Moment, path: str, grown: Tensor) -> int:

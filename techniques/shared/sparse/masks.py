@@ -141,11 +141,11 @@ def masked(parts: Anatomy) -> list[tuple[nn.Parameter, Tensor]]:
     return pairs
 
 
-def rewire(run: Run, weight: nn.Parameter, mask: Tensor, kept: Tensor, new: Tensor) -> None:
-    """Makes ``new`` the mask. Weights and optimizer state outside of ``kept`` become 0: those of dropped connections,
-    and those with which grown ones start."""
+def rewire(run: Run, weight: nn.Parameter, mask: Tensor, survivors: Tensor, new: Tensor) -> None:
+    """Makes ``new`` the mask. Weights and optimizer state outside of ``survivors`` become 0: those of dropped
+    connections, and those with which grown ones start."""
     for tensor in (weight, *slots(run, weight)):
-        tensor.mul_(kept)
+        tensor.mul_(survivors)
     mask.copy_(new)
 
 

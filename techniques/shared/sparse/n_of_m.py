@@ -44,8 +44,8 @@ def packed(scores: Tensor, n: int, m: int) -> Packed:
     """
     if scores.shape[-1] % m:
         raise ValueError(f"{scores.shape[-1]} keys are no whole groups of {m}: pad them")
-    kept = largest_of_each(scores, n, m).unflatten(-1, (-1, m))
-    places = kept.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :n]
+    mask = largest_of_each(scores, n, m).unflatten(-1, (-1, m))
+    places = mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :n]
     values = scores.unflatten(-1, (-1, m)).gather(-1, places)
     return Packed(values.flatten(-2), places.to(torch.uint8).flatten(-2))
 

@@ -65,9 +65,9 @@ def wrongly_kept(masks: Mapping[str, Tensor], importance: Mapping[str, Tensor], 
     every = torch.cat([importance[path].flatten() for path in masks])
     threshold = every.sort(descending=True).values[count - 1]
     return sum(
-        int((kept & (importance[path] + slack[path] < threshold)).sum())
-        + int((~kept & (importance[path] - slack[path] > threshold)).sum())
-        for path, kept in masks.items()
+        int((pattern & (importance[path] + slack[path] < threshold)).sum())
+        + int((~pattern & (importance[path] - slack[path] > threshold)).sum())
+        for path, pattern in masks.items()
     )
 
 

@@ -32,8 +32,8 @@ def erk_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[fl
         sparse = [i for i in range(len(shapes)) if i not in dense]
         if not sparse:
             return [1.0] * len(shapes)
-        kept = (1 - sparsity) * sum(sizes) - sum(sizes[i] for i in dense)
-        factor = kept / sum(raw[i] * sizes[i] for i in sparse)
+        budget = (1 - sparsity) * sum(sizes) - sum(sizes[i] for i in dense)
+        factor = budget / sum(raw[i] * sizes[i] for i in sparse)
         overfull = {i for i in sparse if factor * raw[i] > 1}
         if not overfull:
             return [1.0 if i in dense else factor * raw[i] for i in range(len(shapes))]
@@ -55,19 +55,19 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
     the mask is boolean; the number of ones stays.
     """
     magnitude = weight.abs().masked_fill(~mask, math.inf).flatten()
-    kept = mask.flatten().clone()
-    kept[magnitude.topk(count, largest=False, sorted=False).indices] = False
-    candidates = gradient.abs().flatten().masked_fill(kept, -1.0)
-    kept[candidates.topk(count, sorted=False).indices] = True
-    return kept.view_as(mask)
+    topology = mask.flatten().clone()
+    topology[magnitude.topk(count, largest=False, sorted=False).indices] = False
+    candidates = gradient.abs().flatten().masked_fill(topology, -1.0)
+    topology[candidates.topk(count, sorted=False).indices] = True
+    return topology.view_as(mask)
 
 
 def highest(importance: Sequence[Tensor], count: int) -> list[Tensor]:
     """Boolean masks, one for each layer, of the ``count`` highest of all layers' values."""
     flat = torch.cat([score.flatten() for score in importance])
-    kept = torch.zeros_like(flat, dtype=torch.bool)
-    kept[flat.topk(count, sorted=False).indices] = True
-    parts = kept.split([score.numel() for score in importance])
+    mask = torch.zeros_like(flat, dtype=torch.bool)
+    mask[flat.topk(count, sorted=False).indices] = True
+    parts = mask.split([score.numel() for score in importance])
     return [part.view_as(score) for part, score in zip(parts, importance, strict=True)]
 
 

@@ -73,8 +73,8 @@ def _differing(recording: Recording, gamma: float) -> int:
     trace, last = recording.trace, recording.trace.of("backward")[-1]
     rise = _losses(recording, last.parameters) - _losses(recording, trace.before.parameters)
     left_out = sorted(range(len(rise)), key=rise.tolist().__getitem__)[: len(rise) - max(1, round(gamma * len(rise)))]
-    kept = torch.tensor([index for index in range(len(rise)) if index not in left_out])
-    sharpest = replace(trace, batch={name: tensor[kept] for name, tensor in trace.batch.items()})
+    indices = torch.tensor([index for index in range(len(rise)) if index not in left_out])
+    sharpest = replace(trace, batch={name: tensor[indices] for name, tensor in trace.batch.items()})
     return differing(last.gradients, recording.gradients_at(last.parameters, sharpest))
 
 

@@ -28,8 +28,8 @@ from techniques.sharpness.shared.sharpness import sharpness
 
 def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:
     """The tensors that this step perturbs: each with probability ``beta``, on its own."""
-    kept = (torch.rand(len(parameters), generator=generator) < beta).tolist()
-    return [parameter for parameter, keep in zip(parameters, kept, strict=True) if keep]
+    mask = (torch.rand(len(parameters), generator=generator) < beta).tolist()
+    return [parameter for parameter, keep in zip(parameters, mask, strict=True) if keep]
 
 
 def sharpest(rise: Tensor, gamma: float) -> Tensor:
@@ -104,10 +104,10 @@ class Esam(Technique):
             with noise.replayed(), torch.no_grad():
                 run.forward(batch)
             assert before is not None and self.losses is not None
-            kept = sharpest(self.losses - before, self.gamma)
+            selection = sharpest(self.losses - before, self.gamma)
             self.selected()
-            batch = {name: tensor[kept] for name, tensor in batch.items()}
-            run.indices = indices[kept.cpu()]
+            batch = {name: tensor[selection] for name, tensor in batch.items()}
+            run.indices = indices[selection.cpu()]
         with noise.replayed():
             run.backward(run.forward(batch))
         run.indices = indices

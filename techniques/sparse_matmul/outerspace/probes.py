@@ -28,21 +28,21 @@ def probes(recording: Recording, own: Outerspace) -> Mapping[str, float]:
     ``largest_gap``: of reported times over the bound."""
     a, b = operands(recording)
     rows_a, rows_b = rows_of(a), rows_of(b)
-    made, other = outer(rows_a, rows_b), gustavson(rows_a, rows_b)
+    product, other = outer(rows_a, rows_b), gustavson(rows_a, rows_b)
     exact = a @ b
     entries = int((a != 0).sum()), int((b != 0).sum())
     meeting = sum(int((a[:, k] != 0).sum()) * int((b[k] != 0).sum()) for k in range(a.shape[1]))
-    result = sum(map(len, made.rows))
+    result = sum(map(len, product.rows))
     pointers = 4 * (3 * (len(a) + 1) + 2 * entries[0])
-    moved = traffic_bytes(len(a), *entries, made.counts.kept, result) - pointers
+    moved = traffic_bytes(len(a), *entries, product.counts.stored, result) - pointers
     gaps = [seconds / bound_s(rows, density) for rows, density, seconds in REPORTED]
     return {
         **of_products(recording, own),
-        "outer_off": ((dense(made.rows, b.shape[1]) - exact).abs().max() / exact.abs().max()).item(),
-        "read_once": made.counts.read / sum(entries),
-        "kept_off": made.counts.kept - meeting,
+        "outer_off": ((dense(product.rows, b.shape[1]) - exact).abs().max() / exact.abs().max()).item(),
+        "read_once": product.counts.read / sum(entries),
+        "kept_off": product.counts.stored - meeting,
         "bytes_over": moved / (12 * (sum(entries) + 2 * meeting + result)),
-        "pays": outer_pays(made.counts.kept, other.counts.read - entries[0]),
+        "pays": outer_pays(product.counts.stored, other.counts.read - entries[0]),
         "above_reported": sum(gap < 1 for gap in gaps),
         "least_gap": min(gaps),
         "largest_gap": max(gaps),

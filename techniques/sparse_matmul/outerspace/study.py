@@ -66,29 +66,29 @@ def gustavson_s(rows: int, density: float, bandwidth: float) -> float:
 
 def beside(here: list[Number]) -> dict[str, Beside]:
     """What stands beside the headlines: what the memories' bandwidths alone allow, and the outer products here."""
-    found = {}
+    values = {}
     for claim, (name, bandwidth) in MEMORIES.items():
         ratios = [gustavson_s(rows, density, bandwidth) / bound_s(rows, density) for rows, density, _ in REPORTED]
         of = f"memories' bandwidths alone, on five uniform matrices; over Gustavson's order without a cache on {name}"
         _, mkl, outer = (result.speedup or 0.0 for result in here)
         on_cpu = claim == "against_mkl"
-        found[claim] = Beside(
+        values[claim] = Beside(
             between(ratios, of), outer / mkl if on_cpu else None,
             f"{here[2].what}, over {here[1].what} on this machine, one thread" if on_cpu else "", None, None,
             "drift: the library's own times of the paper are not known here" + ("" if on_cpu else "; measured: no GPU"),
         )  # fmt: skip
-    return found
+    return values
 
 
 def modelled() -> list[Number]:
     """The bound of each matrix beside that of Gustavson's order."""
-    title, found = chips()["outerspace"].title, []
+    title, bounds = chips()["outerspace"].title, []
     for rows, density, _ in REPORTED:
         inputs = f"{rows} rows, density {density:g}; bytes over 128 GiB/s, pointers of the other left out"
         against = "Gustavson's order on the same memory, without a cache"
         ratio = gustavson_s(rows, density, BANDWIDTH) / bound_s(rows, density)
-        found.append(Number("modelled", title, against, ratio, "closed form", inputs))
-    return found
+        bounds.append(Number("modelled", title, against, ratio, "closed form", inputs))
+    return bounds
 
 
 def measured() -> list[Number]:

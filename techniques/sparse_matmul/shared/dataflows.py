@@ -25,12 +25,12 @@ Rows = list[dict[int, float]]
 @dataclass
 class Counts:
     """What a product took: ``multiplications``; ``comparisons`` of two indices; entries of the operands that were
-    ``read``; products that were ``kept`` until they were merged."""
+    ``read``; products that were ``stored`` until they were merged."""
 
     multiplications: int = 0
     comparisons: int = 0
     read: int = 0
-    kept: int = 0
+    stored: int = 0
 
 
 class Result(NamedTuple):
@@ -76,21 +76,21 @@ def inner(a: Rows, b: Rows, width: int) -> Result:
     counts, columns = Counts(), [sorted(column.items()) for column in columns_of(b, width)]
     rows: Rows = []
     for row in a:
-        own, made = sorted(row.items()), dict[int, float]()
+        own, sums = sorted(row.items()), dict[int, float]()
         for j, column in enumerate(columns):
             left = right = 0
             counts.read += len(own) + len(column)
             while left < len(own) and right < len(column):
                 counts.comparisons += 1
                 if own[left][0] == column[right][0]:
-                    made[j] = made.get(j, 0.0) + own[left][1] * column[right][1]
+                    sums[j] = sums.get(j, 0.0) + own[left][1] * column[right][1]
                     counts.multiplications += 1
                     left, right = left + 1, right + 1
                 elif own[left][0] < column[right][0]:
                     left += 1
                 else:
                     right += 1
-        rows.append(made)
+        rows.append(sums)
     return Result(rows, counts)
 
 
@@ -99,13 +99,13 @@ def gustavson(a: Rows, b: Rows) -> Result:
     check(a, b)
     counts, rows = Counts(), list[dict[int, float]]()
     for row in a:
-        made: dict[int, float] = {}
+        sums: dict[int, float] = {}
         for k, value in row.items():
             counts.read += 1 + len(b[k])
             for j, other in b[k].items():
-                made[j] = made.get(j, 0.0) + value * other
+                sums[j] = sums.get(j, 0.0) + value * other
                 counts.multiplications += 1
-        rows.append(dict(sorted(made.items())))
+        rows.append(dict(sorted(sums.items())))
     return Result(rows, counts)
 
 
@@ -120,12 +120,12 @@ def outer(a: Rows, b: Rows) -> Result:
             counts.multiplications += len(row)
     rows = []
     for of_row in lists:
-        made: dict[int, float] = {}
+        sums: dict[int, float] = {}
         for products in of_row:
-            counts.kept += len(products)
+            counts.stored += len(products)
             for j, value in products.items():
-                made[j] = made.get(j, 0.0) + value
-        rows.append(dict(sorted(made.items())))
+                sums[j] = sums.get(j, 0.0) + value
+        rows.append(dict(sorted(sums.items())))
     return Result(rows, counts)
 
 

@@ -55,9 +55,9 @@ def _matrix(recording: Recording, path: str) -> Tensor:
     return weight.T if is_transposed(recording.run.model.get_submodule(path)) else weight
 
 
-def _flops_over(layer: nn.Module, kept: Tensor) -> float:
+def _flops_over(layer: nn.Module, pattern: Tensor) -> float:
     x = torch.ones(3, in_features(layer), requires_grad=True)
     with torch.enable_grad(), FlopCounter() as counter:
         layer(x).sum().backward(inputs=[x, layer.get_parameter("weight")])
     layer.zero_grad()
-    return counter.total / (3 * 2 * len(x) * int(kept.sum()))
+    return counter.total / (3 * 2 * len(x) * int(pattern.sum()))

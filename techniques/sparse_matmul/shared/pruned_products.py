@@ -44,8 +44,8 @@ def positions(mask: Tensor, transposed: int) -> tuple[Tensor, Tensor]:
 def compressed(weight: Tensor, mask: Tensor, transposed: bool) -> Tensor:
     """``weight`` [n, m], or its transpose, at ``mask`` as a sparse CSR tensor."""
     starts, columns = positions(mask, int(transposed))
-    matrix, kept = (weight.T, mask.T) if transposed else (weight, mask)
-    return csr(starts, columns, matrix[kept], matrix.shape)
+    matrix, pattern = (weight.T, mask.T) if transposed else (weight, mask)
+    return csr(starts, columns, matrix[pattern], matrix.shape)
 
 
 def by_outer_products(matrix: Tensor, x: Tensor) -> Tensor:

@@ -95,5 +95,5 @@ class Sparse24(Masked):
     @torch.no_grad()
     def mask(self, layer: nn.Module) -> Tensor:
         """In the layer's own layout."""
-        kept = (by_tiles if self.pattern == "tiles" else by_rows)(weight_matrix(layer))
-        return kept.T.contiguous() if is_transposed(layer) else kept
+        mask = (by_tiles if self.pattern == "tiles" else by_rows)(weight_matrix(layer))
+        return mask.T.contiguous() if is_transposed(layer) else mask

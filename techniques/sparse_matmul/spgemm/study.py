@@ -66,12 +66,12 @@ def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
     """What each product takes, counted."""
     rows = []
     for (size, density), matrix in drawn.items():
-        made, entries = multiplications(matrix, matrix), int((matrix != 0).sum())
+        products, entries = multiplications(matrix, matrix), int((matrix != 0).sum())
         result = int(((matrix != 0).float() @ (matrix != 0).float() > 0).sum())
-        gustavson = ELEMENT_BYTES * (entries + made + result)
-        outer = ELEMENT_BYTES * (2 * entries + 2 * made + result)
+        gustavson = ELEMENT_BYTES * (entries + products + result)
+        outer = ELEMENT_BYTES * (2 * entries + 2 * products + result)
         dense = 4 * 3 * size**2
-        rows.append((size, density, made, size**3, made / max(1, result), gustavson, outer, dense))
+        rows.append((size, density, products, size**3, products / max(1, result), gustavson, outer, dense))
     columns = ("size", "density", "multiplications", "dense_multiplications", "compression", "gustavson_bytes",
                "outer_bytes", "dense_bytes")  # fmt: skip
     note = "Bytes without a cache: rows of B are read for each entry of A, products are written and read once"
@@ -101,11 +101,11 @@ def seconds(product: Callable[[], object]) -> float:
 def crossover(rows: Sequence[tuple[Cell, ...]]) -> StudyTable:
     """Of each size and way the density, on straight lines of logarithms between those that were tried; None where it is
     faster than the dense product at all of them, or at none."""
-    found = []
+    crossings = []
     for size in dict.fromkeys(row[0] for row in rows):
         own = sorted((row[1:] for row in rows if row[0] == size), key=lambda row: row[0])
-        found.append((size, *(at_even(ratios_of(own, way)) for way in range(1, len(WAYS)))))
-    return StudyTable("crossover", ("size", *WAYS[:-1]), found, NOTE)
+        crossings.append((size, *(at_even(ratios_of(own, way)) for way in range(1, len(WAYS)))))
+    return StudyTable("crossover", ("size", *WAYS[:-1]), crossings, NOTE)
 
 
 def ratios_of(own: Sequence[tuple[Cell, ...]], way: int) -> list[tuple[float, float]]:

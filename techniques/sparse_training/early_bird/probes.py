@@ -80,11 +80,11 @@ def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, r
     return run.recipe.steps
 
 
-def _mask(kept: Kept, joints: Sequence[Joint]) -> Tensor:
+def _mask(ticket: Kept, joints: Sequence[Joint]) -> Tensor:
     """Whether each unit stays, bool [units]."""
     mask = [torch.zeros(joint.count, dtype=torch.bool) for joint in joints]
     for units, joint in zip(mask, joints, strict=True):
-        units[list(kept[joint.path])] = True
+        units[list(ticket[joint.path])] = True
     return torch.cat(mask)
 
 

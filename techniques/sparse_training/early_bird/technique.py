@@ -55,7 +55,7 @@ class EarlyBird(Technique):
     removed: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
     gates: Gates | None = field(init=False, repr=False, default=None)
     masks: deque[Tensor] = field(init=False, repr=False)
-    kept: list[list[int]] = field(init=False, repr=False, default_factory=list)  # empty until the ticket is drawn
+    ticket: list[list[int]] = field(init=False, repr=False, default_factory=list)  # empty until the ticket is drawn
     drawn_at: float = field(init=False, repr=False, default=1.0)  # progress
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class EarlyBird(Technique):
         return model
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
-        if self.gates is None or self.kept:
+        if self.gates is None or self.ticket:
             return loss
         return loss + self.penalty * self.gates.penalty(run.model)
 
     def after_step(self, run: Run) -> None:
-        if not self.gates or self.kept or run.step % self.steps_between(run.recipe.steps):
+        if not self.gates or self.ticket or run.step % self.steps_between(run.recipe.steps):
             return
         masks = self.gates.masks(run.model, self.share, self.share)
         self.masks.append(torch.cat(masks))
@@ -93,13 +93,13 @@ class EarlyBird(Technique):
     def steps_between(self, steps: int) -> int:
         return self.interval or max(1, round(steps / EPOCHS))
 
-    def draw(self, run: Run, kept: list[list[int]], progress: float) -> None:
-        """Removes all units but those ``kept``. Weights stay, with their coefficients multiplied in; the optimizer
+    def draw(self, run: Run, ticket: list[list[int]], progress: float) -> None:
+        """Removes all units but those of ``ticket``. Weights stay, with their coefficients multiplied in; the optimizer
         starts anew, and the learning rate goes on."""
         assert self.gates
         self.gates.fold(run.model)
-        self.gates.prune(run.model, kept)
-        self.kept, self.drawn_at = kept, progress
+        self.gates.prune(run.model, ticket)
+        self.ticket, self.drawn_at = ticket, progress
         self.masks.clear()
         self.removed()
         run.adopt(run.model)
@@ -111,10 +111,10 @@ class EarlyBird(Technique):
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """``drawn_at``: the share of the steps after which the ticket was drawn."""
-        return {"drawn_at": self.drawn_at} if self.kept else {}
+        return {"drawn_at": self.drawn_at} if self.ticket else {}
 
     def state(self) -> dict[str, Any]:
-        return {"kept": self.kept, "drawn_at": self.drawn_at, "masks": list(self.masks)}
+        return {"kept": self.ticket, "drawn_at": self.drawn_at, "masks": list(self.masks)}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         if state["kept"]:

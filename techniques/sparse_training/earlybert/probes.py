@@ -47,10 +47,10 @@ def probes(recording: Recording, own: EarlyBert) -> Mapping[str, float]:
     heads = heads_in(plain) if own.heads else []
     neurons = neurons_in(plain) if own.neurons else []
     joints, last = [*heads, *neurons], next(trace for trace in traces if _draws(trace))
-    kept = strongest(last.update.after.parameters, heads, neurons, (own.heads, own.neurons))
+    ticket = strongest(last.update.after.parameters, heads, neurons, (own.heads, own.neurons))
     searching = [trace for trace in traces if trace.step <= last.step]
     steps = [search_step(recording, trace, plain_model(recording), joints) for trace in searching]
-    left, after = cut(plain, initial, joints, kept), last.after.parameters
+    left, after = cut(plain, initial, joints, ticket), last.after.parameters
     following = next((trace for trace in traces if trace.step == last.step + 1), None)
     return {
         "off_one": sum(int((traces[0].before.parameters[joint.coefficients] != 1).sum()) for joint in joints),
@@ -65,8 +65,8 @@ def probes(recording: Recording, own: EarlyBert) -> Mapping[str, float]:
         "off_draw": sum(_different(after.get(name), value) for name, value in left.items()) + len(after.keys() - left),
         "off_state": sum(bool(state) for state in last.after.state.values()),
         "untrained": 0 if following is None else _untrained(following),
-        "masked": masked_apart(recording, plain_model(recording), joints, kept),
-        "removed_parameters": (_count(initial) - _count(after)) / removed_by_formula(plain, heads, neurons, kept),
+        "masked": masked_apart(recording, plain_model(recording), joints, ticket),
+        "removed_parameters": (_count(initial) - _count(after)) / removed_by_formula(plain, heads, neurons, ticket),
         "off_schedule": _off_schedule(recording, own),
     }
 

@@ -59,7 +59,7 @@ class EarlyBert(Technique):
     removed: Act = field(init=False, repr=False, default_factory=lambda: Act(due="run"))
     gates: Gates | None = field(init=False, repr=False, default=None)
     initial: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)
-    kept: list[list[int]] = field(init=False, repr=False, default_factory=list)  # empty while it searches
+    ticket: list[list[int]] = field(init=False, repr=False, default_factory=list)  # empty while it searches
 
     def __post_init__(self) -> None:
         if not (0 <= self.heads < 1 and 0 <= self.neurons < 1):
@@ -95,18 +95,18 @@ class EarlyBert(Technique):
         return groups
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
-        if self.gates is None or self.kept:
+        if self.gates is None or self.ticket:
             return loss
         return loss + self.penalty * self.gates.penalty(run.model)
 
     def after_step(self, run: Run) -> None:
-        if self.gates and not self.kept and run.step >= search_steps(self.search, run.recipe.steps):
+        if self.gates and not self.ticket and run.step >= search_steps(self.search, run.recipe.steps):
             masks = self.gates.masks(run.model, self.heads, self.neurons)
             self.start_again(run, [mask.nonzero()[:, 0].tolist() for mask in masks])
 
     @torch.no_grad()
-    def start_again(self, run: Run, kept: list[list[int]]) -> None:
-        """Trains the initial network without the units that are not ``kept`` from now on, with a fresh optimizer."""
+    def start_again(self, run: Run, ticket: list[list[int]]) -> None:
+        """Trains the initial network with no units but those of ``ticket`` from now on, with a fresh optimizer."""
         assert self.gates
         now = {name: tensor.shape for name, tensor in run.model.state_dict().items()}
         if now != {name: value.shape for name, value in self.initial.items()}:
@@ -115,8 +115,8 @@ class EarlyBert(Technique):
                 "one of them out"
             )
         run.model.load_state_dict(self.initial)
-        self.gates.prune(run.model, kept)
-        self.kept, self.initial = kept, {}
+        self.gates.prune(run.model, ticket)
+        self.ticket, self.initial = ticket, {}
         self.removed()
         run.adopt(run.model)
 
@@ -126,7 +126,7 @@ class EarlyBert(Technique):
         return {"removes heads and neurons": self.removed, **coefficients}
 
     def state(self) -> dict[str, Any]:
-        return {"kept": self.kept}
+        return {"kept": self.ticket}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         if state["kept"]:

@@ -28,15 +28,15 @@ def mask(n: int, m: int, block: int, device: torch.device) -> Tensor:
     """Of a weight [n, m]: the timed one has its density, of the checked one half of the blocks are there."""
     shape = (n // block, m // block)
     count = round((DENSITY if (m, n) == TIMED else 0.5) * math.prod(shape))
-    kept = torch.zeros(math.prod(shape), dtype=torch.bool)
-    kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(0))[:count]] = True
-    return expanded(kept.view(shape), block).to(device)
+    pattern = torch.zeros(math.prod(shape), dtype=torch.bool)
+    pattern[torch.randperm(len(pattern), generator=torch.Generator().manual_seed(0))[:count]] = True
+    return expanded(pattern.view(shape), block).to(device)
 
 
 def make(block: int, dtype: torch.dtype) -> Callable[[Sequence[int], torch.device, torch.Generator], Inputs]:
     """``inputs`` [tokens, m], ``gradients`` [tokens, n] of the outputs and ``weights`` [n, m], flat."""
 
-    def made(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
+    def draw(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         def normal(count: int) -> Tensor:
             return torch.randn(count, device=device, generator=generator).to(dtype)
 
@@ -47,7 +47,7 @@ def make(block: int, dtype: torch.dtype) -> Callable[[Sequence[int], torch.devic
             "weights": [normal(n * m) for _, m, n in shapes],
         }
 
-    return made
+    return draw
 
 
 def matrices(inputs: Inputs, block: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -74,11 +74,11 @@ def step(products: Products, block: int) -> Prepare:
 
 
 def kernels(block: int) -> Products:
-    def products(x: Tensor, g: Tensor, weight: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def products(x: Tensor, g: Tensor, weight: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (
-            product(x, weight, kept, block, False),
-            product(g, weight, kept, block, True),
-            weight_gradient(g, x, kept, block),
+            product(x, weight, pattern, block, False),
+            product(g, weight, pattern, block, True),
+            weight_gradient(g, x, pattern, block),
         )
 
     return products
@@ -89,10 +89,10 @@ def reference(block: int) -> Callable[[Inputs], Inputs]:
 
     def products(inputs: Inputs) -> Inputs:
         results: Inputs = {"outputs": [], "of_inputs": [], "of_weights": []}
-        for x, g, weight, kept in matrices(inputs, block):
+        for x, g, weight, pattern in matrices(inputs, block):
             x, g, weight = x.double(), g.double(), weight.double()
             y, of_x, of_weight = torch.zeros_like(g), torch.zeros_like(x), torch.zeros_like(weight)
-            for row, column in kept[::block, ::block].nonzero().mul(block).tolist():
+            for row, column in pattern[::block, ::block].nonzero().mul(block).tolist():
                 rows, columns = slice(row, row + block), slice(column, column + block)
                 y[:, rows] += x[:, columns] @ weight[rows, columns].T
                 of_x[:, columns] += g[:, rows] @ weight[rows, columns]
@@ -104,7 +104,7 @@ def reference(block: int) -> Callable[[Inputs], Inputs]:
     return products
 
 
-def dense(x: Tensor, g: Tensor, weight: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def dense(x: Tensor, g: Tensor, weight: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x @ weight.T, g @ weight, g.T @ x
 
 

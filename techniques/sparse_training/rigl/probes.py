@@ -79,8 +79,8 @@ def relative_flops(sparse: float, between: int) -> float:
 
 
 def _connections(shapes: list[tuple[int, ...]], own: RigL) -> list[float]:
-    kept = 1 - own.sparsity
-    return erk_connections(shapes, kept) if own.distribution == "erk" else [kept * math.prod(shape) for shape in shapes]
+    part = 1 - own.sparsity
+    return erk_connections(shapes, part) if own.distribution == "erk" else [part * math.prod(shape) for shape in shapes]
 
 
 def _misplaced(trace: Trace, path: str, share: float, block: int) -> int:

@@ -71,9 +71,9 @@ class RigL(BlockMasked):
         layers: list[Any] = [part.module for part in parts]
         densities = erk_densities if self.distribution == "erk" else uniform_densities
         shapes = [tuple(layer.weight.shape) for layer in layers]
-        for layer, (n, m), kept in zip(layers, shapes, densities(shapes, self.sparsity), strict=True):
+        for layer, (n, m), share in zip(layers, shapes, densities(shapes, self.sparsity), strict=True):
             blocks = torch.Size([n // self.block, m // self.block])
-            attach(layer, expanded(random_mask(blocks, kept, run.generator), self.block))
+            attach(layer, expanded(random_mask(blocks, share, run.generator), self.block))
         self.execute(model, parts, dense_gradient=self.moves(run))
         return model
 

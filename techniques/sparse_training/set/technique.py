@@ -35,22 +35,23 @@ def erdos_renyi(shapes: Sequence[tuple[int, int]], epsilon: float) -> list[float
 def core(weight: Tensor, mask: Tensor, zeta: float) -> Tensor:
     """The connections that stay, a mask: all but the share ``zeta`` of the smallest positive and of the largest
     negative weights, each rounded down, and those at 0."""
-    kept = torch.zeros_like(mask).flatten()
+    survivors = torch.zeros_like(mask).flatten()
     for size in (weight, -weight):
         alive = mask & (size > 0)
         count = int(alive.sum())
         largest = size.masked_fill(~alive, -math.inf).flatten().topk(count - int(zeta * count))
-        kept[largest.indices] = True
-    return kept.view_as(mask)
+        survivors[largest.indices] = True
+    return survivors.view_as(mask)
 
 
-def regrown(kept: Tensor, connections: int, generator: torch.Generator) -> Tensor:
-    """The mask ``kept`` with random ones added, of all that it lacks with equal chance, up to ``connections`` ones."""
-    mask = kept.flatten().clone()
+def regrown(survivors: Tensor, connections: int, generator: torch.Generator) -> Tensor:
+    """The mask ``survivors`` with random ones added, of all that it lacks with equal chance, up to ``connections``
+    ones."""
+    mask = survivors.flatten().clone()
     free = (~mask).nonzero()[:, 0]
     chosen = torch.randperm(len(free), generator=generator)[: connections - int(mask.sum())]
     mask[free[chosen.to(free.device)]] = True
-    return mask.view_as(kept)
+    return mask.view_as(survivors)
 
 
 @dataclass
@@ -103,9 +104,9 @@ class Set(BlockMasked):
             return
         for weight, mask in masked(run.anatomy):
             blocks = mask[:: self.block, :: self.block]
-            kept = core(magnitudes(weight, self.block), blocks, self.zeta)
-            new = regrown(kept, int(blocks.sum()), run.generator)
-            rewire(run, weight, mask, expanded(kept, self.block), expanded(new, self.block))
+            survivors = core(magnitudes(weight, self.block), blocks, self.zeta)
+            new = regrown(survivors, int(blocks.sum()), run.generator)
+            rewire(run, weight, mask, expanded(survivors, self.block), expanded(new, self.block))
         self.evolved()
 
     def steps_between(self, run: Run) -> int:

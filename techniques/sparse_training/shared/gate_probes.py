@@ -68,16 +68,16 @@ def _of_neurons(block: Block) -> Joint:
 def strongest(values: Values, heads: Sequence[Joint], neurons: Sequence[Joint], shares: tuple[float, float]) -> Kept:
     """The units with the largest coefficients: of heads, each layer's; of neurons, all layers' together, and each
     layer's own largest in any case. ``shares`` of heads and neurons go."""
-    kept: dict[str, Sequence[int]] = {}
+    ticket: dict[str, Sequence[int]] = {}
     for joint in heads:
         order = sorted(range(joint.count), key=_sizes(values, joint).__getitem__)
-        kept[joint.path] = sorted(order[round(shares[0] * joint.count) :])
+        ticket[joint.path] = sorted(order[round(shares[0] * joint.count) :])
     units = [(size, joint.path, unit) for joint in neurons for unit, size in enumerate(_sizes(values, joint))]
     stay = sorted(units, key=lambda unit: unit[0])[round(shares[1] * len(units)) :]
     for joint in neurons:
         largest = max(range(joint.count), key=_sizes(values, joint).__getitem__)
-        kept[joint.path] = sorted({unit for _, path, unit in stay if path == joint.path} | {largest})
-    return kept
+        ticket[joint.path] = sorted({unit for _, path, unit in stay if path == joint.path} | {largest})
+    return ticket
 
 
 def _sizes(values: Values, joint: Joint) -> list[float]:
@@ -85,11 +85,11 @@ def _sizes(values: Values, joint: Joint) -> list[float]:
     return sizes
 
 
-def cut(plain: nn.Module, values: Values, joints: Sequence[Joint], kept: Kept) -> dict[str, Tensor]:
+def cut(plain: nn.Module, values: Values, joints: Sequence[Joint], ticket: Kept) -> dict[str, Tensor]:
     """``values``, by the plain model's names, without the rows and columns of the units that are not kept."""
     left = dict(values)
     for joint in joints:
-        units = torch.tensor(kept[joint.path])
+        units = torch.tensor(ticket[joint.path])
         columns = torch.arange(joint.count * joint.size).view(joint.count, -1)[units].flatten()
         _select(plain, left, joint.path, columns, of_input=True)
         for path, rows in joint.rows.items():
@@ -97,12 +97,12 @@ def cut(plain: nn.Module, values: Values, joints: Sequence[Joint], kept: Kept) -
     return left
 
 
-def _select(plain: nn.Module, values: dict[str, Tensor], path: str, kept: Tensor, *, of_input: bool = False) -> None:
+def _select(plain: nn.Module, values: dict[str, Tensor], path: str, indices: Tensor, *, of_input: bool = False) -> None:
     axis = int(of_input) ^ int(is_transposed(plain.get_submodule(path)))
-    kept = kept.sort().values.to(values[f"{path}.weight"].device)
-    values[f"{path}.weight"] = values[f"{path}.weight"].index_select(axis, kept)
+    indices = indices.sort().values.to(values[f"{path}.weight"].device)
+    values[f"{path}.weight"] = values[f"{path}.weight"].index_select(axis, indices)
     if not of_input and f"{path}.bias" in values:
-        values[f"{path}.bias"] = values[f"{path}.bias"].index_select(0, kept)
+        values[f"{path}.bias"] = values[f"{path}.bias"].index_select(0, indices)
 
 
 def chain_rule(recording: Recording, trace: Trace, plain: nn.Module, joints: Sequence[Joint]) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ def search_step(recording: Recording, trace: Trace, plain: nn.Module, joints: Se
     return apart(ours, expected | {name: expected[name] + penalty * sign for name, sign in signs.items()}), penalty
 
 
-def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint], kept: Kept) -> float:
+def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint], ticket: Kept) -> float:
     """How far the pruned model's outputs are from those of the whole one in which the joints' columns of the units that
     went are 0, whatever else these units compute; of the largest, in float64. Infinite where other units went."""
     run, trace = recording.run, recording.trace
@@ -143,7 +143,7 @@ def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint]
     positions = {
         name: torch.arange(parameter.numel()).view_as(parameter) for name, parameter in plain.named_parameters()
     }
-    places = cut(plain, positions, joints, kept)
+    places = cut(plain, positions, joints, ticket)
     if any(name not in values or values[name].shape != place.shape for name, place in places.items()):
         return math.inf
     with torch.no_grad():
@@ -155,9 +155,9 @@ def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint]
     return ((small - whole).abs().max() / whole.abs().max()).item()
 
 
-def removed_by_formula(plain: nn.Module, heads: Sequence[Joint], neurons: Sequence[Joint], kept: Kept) -> int:
+def removed_by_formula(plain: nn.Module, heads: Sequence[Joint], neurons: Sequence[Joint], ticket: Kept) -> int:
     """Parameters of the units that went: 4 d s + 3 s of a head of size s, with its biases, and 2 d + 1 of a neuron."""
     width = {joint: out_features(plain.get_submodule(joint.path)) for joint in (*heads, *neurons)}
-    gone = {joint: joint.count - len(kept[joint.path]) for joint in (*heads, *neurons)}
+    gone = {joint: joint.count - len(ticket[joint.path]) for joint in (*heads, *neurons)}
     of_heads = sum(gone[joint] * joint.size * (4 * width[joint] + 3) for joint in heads)
     return of_heads + sum(gone[joint] * (2 * width[joint] + 1) for joint in neurons)

@@ -115,10 +115,10 @@ class Gates:
             columns.mul_(gate.coefficients.repeat_interleave(columns.shape[1] // len(gate.coefficients)))
             gate.coefficients.fill_(1.0)
 
-    def prune(self, model: nn.Module, kept: Sequence[Sequence[int]]) -> None:
-        """Takes the gates and all units but ``kept`` out of the model."""
+    def prune(self, model: nn.Module, ticket: Sequence[Sequence[int]]) -> None:
+        """Takes the gates and all units but ``ticket``'s out of the model."""
         parts: Anatomy = anatomy(model)
         for path, gate in self.at(model).items():
             parts.replace(path, gate.linear)
-        for units, own in zip(self.units, kept, strict=True):
+        for units, own in zip(self.units, ticket, strict=True):
             keep(model, units, own)

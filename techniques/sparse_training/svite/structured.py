@@ -61,13 +61,13 @@ class Structure:
             part.path: torch.ones_like(_layer(model, part.path).weight, dtype=torch.bool) for part in prunable(model)
         }
         for units in own.units:
-            kept = random_mask(torch.Size([units.count]), 1 - sparsity, run.generator)
-            if kept.all() or not kept.any():
+            draw = random_mask(torch.Size([units.count]), 1 - sparsity, run.generator)
+            if draw.all() or not draw.any():
                 raise ValueError(
-                    f"a sparsity of {sparsity} leaves {int(kept.sum())} of the {units.count} units that {units.joint} "
+                    f"a sparsity of {sparsity} leaves {int(draw.sum())} of the {units.count} units that {units.joint} "
                     "joins: give one with which at least one goes and one stays"
                 )
-            masks |= own.masks(model, units, kept)
+            masks |= own.masks(model, units, draw)
         for path, mask in masks.items():
             attach(_layer(model, path), mask)
         own.silence(model)
@@ -91,7 +91,7 @@ class Structure:
             turned(joint, masks[units.joint])[:, ~on.repeat_interleave(units.size)] = False
         return masks
 
-    def kept(self, model: nn.Module, units: Units) -> Tensor:
+    def unit_mask(self, model: nn.Module, units: Units) -> Tensor:
         """Which units are on, bool [count]."""
         path, rows = next(iter(units.rows.items()))
         layer = _layer(model, path)
@@ -144,9 +144,9 @@ class Structure:
             else:
                 scores = None
             if scores:
-                kept = self.kept(model, units)
-                new = moved_topology(*scores, kept, math.ceil(share * int(kept.sum())))
-                self.turn(run, units, kept & new, new)
+                unit_mask = self.unit_mask(model, units)
+                new = moved_topology(*scores, unit_mask, math.ceil(share * int(unit_mask.sum())))
+                self.turn(run, units, unit_mask & new, new)
 
     def turn(self, run: Run, units: Units, stay: Tensor, on: Tensor) -> None:
         """Makes ``on`` [count] the units that are on; all but those that ``stay`` start from zero."""
@@ -172,7 +172,7 @@ class Structure:
         """A copy without the units that are off: smaller matrices, and the same outputs."""
         small = copy.deepcopy(model)
         for units in self.units:
-            keep(small, units, self.kept(model, units).nonzero()[:, 0].tolist())
+            keep(small, units, self.unit_mask(model, units).nonzero()[:, 0].tolist())
         for module in small.modules():
             module._buffers.pop(MASK, None)
         return small
@@ -184,7 +184,7 @@ class Structure:
             weights = units.size * out_features(_layer(model, units.joint))
             weights += sum(len(rows[0]) * turned(_layer(model, path), _layer(model, path).weight).shape[1]
                            for path, rows in units.rows.items())  # fmt: skip
-            on += weights * int(self.kept(model, units).sum())
+            on += weights * int(self.unit_mask(model, units).sum())
             of_all += weights * units.count
         return on / of_all
 

@@ -71,8 +71,8 @@ class SViTE(Masked):
             return model
         layers: list[Any] = [part.module for part in prunable(model)]
         shapes = [tuple(layer.weight.shape) for layer in layers]
-        for layer, kept in zip(layers, erk_densities(shapes, self.sparsity), strict=True):
-            attach(layer, random_mask(layer.weight.shape, kept, run.generator))
+        for layer, share in zip(layers, erk_densities(shapes, self.sparsity), strict=True):
+            attach(layer, random_mask(layer.weight.shape, share, run.generator))
         return model
 
     def around_step(self, run: Run) -> AbstractContextManager[Any]:

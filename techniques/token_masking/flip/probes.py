@@ -43,15 +43,15 @@ def probes(recording: Recording, own: Flip) -> Mapping[str, float]:
         return {}
     run, traces = recording.run, recording.traces
     patches = _patches(recording)
-    kept = sum((place + 1) / patches <= 1 - own.drop + 1e-12 for place in range(patches))
+    count = sum((place + 1) / patches <= 1 - own.drop + 1e-12 for place in range(patches))
     whole_from = math.floor((1 - own.tune) * run.recipe.steps + 0.5)
     masked = [trace for trace in traces if trace.step < whole_from]
     chosen = [masked[index] for index in sorted({0, len(masked) // 2, len(masked) - 1})][:COMPARED]
     return {
-        "gradient_roundings": max(_gradient_roundings(recording, trace, kept) for trace in chosen),
+        "gradient_roundings": max(_gradient_roundings(recording, trace, count) for trace in chosen),
         "tuned_otherwise": sum(_otherwise(recording, trace) for trace in traces if trace.step >= whole_from),
         "evaluated_otherwise": _evaluated_otherwise(recording),
-        **_flops(recording, kept, patches, whole_from),
+        **_flops(recording, count, patches, whole_from),
         "relative_saved_bytes": _relative_saved_bytes(recording),
     }
 
@@ -64,11 +64,11 @@ def _patches(recording: Recording) -> int:
     return int(seen[0])
 
 
-def _gradient_roundings(recording: Recording, trace: Trace, kept: int) -> float:
+def _gradient_roundings(recording: Recording, trace: Trace, count: int) -> float:
     plain = filled(plain_model(recording), trace.before.parameters)
     with replayed(trace.random):
         noise = torch.rand(len(trace.indices), _patches(recording))
-    rows = torch.tensor([sorted(range(len(row)), key=row.__getitem__)[:kept] for row in noise.tolist()])
+    rows = torch.tensor([sorted(range(len(row)), key=row.__getitem__)[:count] for row in noise.tolist()])
 
     def some(_: nn.Module, args: Any, kwargs: Any) -> Any:
         hidden, others, rest = split_hidden(args, kwargs)
@@ -93,11 +93,11 @@ def _evaluated_otherwise(recording: Recording) -> int:
     return ours.numel() if ours.shape != theirs.shape else int((ours != theirs).sum())
 
 
-def _flops(recording: Recording, kept: int, patches: int, whole_from: int) -> dict[str, float]:
+def _flops(recording: Recording, count: int, patches: int, whole_from: int) -> dict[str, float]:
     run = recording.twin().run
     rows, block = run.recipe.batch_size, run.anatomy.blocks[-1]
     some, whole = counted_block_flops(run, [0, whole_from])
-    formula = block_step_flops(block, rows, kept) + block_step_flops(block, rows, patches)
+    formula = block_step_flops(block, rows, count) + block_step_flops(block, rows, patches)
     return {"flops_over_formula": (some + whole) / formula, "relative_block_flops": some / whole}
 
 

@@ -32,12 +32,12 @@ ROUNDING = 1e-9  # 0.9 of 10 patches leaves one: 10 (1 - 0.9) is a little less i
 
 def kept_patches(patches: int, drop: float) -> int:
     """floor(L (1 - r)). Raises ValueError where that is none."""
-    kept = math.floor(patches * (1 - drop) + ROUNDING)
-    if kept < 1:
+    count = math.floor(patches * (1 - drop) + ROUNDING)
+    if count < 1:
         raise ValueError(
             f"a drop of {drop} leaves none of {patches} patches: choose at most {1 - 1 / patches:.4g}, which leaves one"
         )
-    return kept
+    return count
 
 
 @contextmanager
@@ -49,9 +49,9 @@ def dropping(entrance: Entrance, drop: float, did: Callable[[], object] = lambda
         hidden, others, rest = split_hidden(args, kwargs)
         patches = hidden.shape[1] - entrance.leading
         noise = torch.rand(len(hidden), patches, device=hidden.device)
-        kept = kept_tokens(hidden, noise, range(kept_patches(patches, drop)), leading=entrance.leading)
+        visible = kept_tokens(hidden, noise, range(kept_patches(patches, drop)), leading=entrance.leading)
         did()
-        return (kept, *others), rest
+        return (visible, *others), rest
 
     hook = entrance.block.module.register_forward_pre_hook(enters, with_kwargs=True)
     try:

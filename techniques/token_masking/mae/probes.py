@@ -86,7 +86,7 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
         for block in parts.every_block:
             hook = block.module.register_forward_pre_hook(partial(note, block.path), with_kwargs=True)
             stack.callback(hook.remove)
-        stack.callback(joint.register_forward_hook(lambda *each: seen.update(joint=each[2].double())).remove)
+        stack.callback(joint.register_forward_hook(lambda *arguments: seen.update(joint=arguments[2].double())).remove)
         run.baseline.forward(model, batch)
     places, patches, visible = _places(batch["noise"]), batch["noise"].shape[1], _visible(run, batch)
     token = next(
@@ -104,9 +104,9 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
     if first.shape[1] != LEADING + inside or joined.shape[1] != LEADING + inside:
         return {"off_tokens": off_tokens, "off_rows": first.shape[1], "misplaced": second.shape[1]}
     off_rows = _off(first[:, LEADING:], _entering(model, batch, places, visible, token)[:, :inside])
-    made = joined[:, LEADING:].gather(1, places.clamp(max=inside - 1)[..., None].expand(-1, -1, joined.shape[2]))
-    masked = model.decoder.mask_token.double().expand_as(made)
-    wanted = torch.where((places < inside)[..., None], made, masked)
+    rows = joined[:, LEADING:].gather(1, places.clamp(max=inside - 1)[..., None].expand(-1, -1, joined.shape[2]))
+    masked = model.decoder.mask_token.double().expand_as(rows)
+    wanted = torch.where((places < inside)[..., None], rows, masked)
     wanted = wanted + model.decoder.decoder_pos_embed[:, LEADING:].double()
     return {"off_tokens": off_tokens, "off_rows": off_rows, "misplaced": _off(second[:, LEADING:], wanted)}
 

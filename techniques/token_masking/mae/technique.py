@@ -36,11 +36,11 @@ def with_mask_tokens(visible: Tensor, token: Tensor, positions: Tensor, noise: T
     """What an encoder of all places gets, [batch, leading + patches, width]: ``visible`` [batch, leading + kept,
     width], then ``token`` [width] with the ``positions`` [patches, width] of the masked patches, in the order of
     their ``noise`` [batch, patches]. That is the order in which a decoder puts all patches back."""
-    kept, patches = visible.shape[1] - leading, noise.shape[1]
-    if kept == patches:
+    count, patches = visible.shape[1] - leading, noise.shape[1]
+    if count == patches:
         return visible
     tokens = token.expand(len(noise), patches, -1)
-    masked = kept_tokens(tokens, noise, range(kept, patches), positions=positions)
+    masked = kept_tokens(tokens, noise, range(count, patches), positions=positions)
     return torch.cat([visible, masked.to(visible.dtype)], dim=1)
 
 

@@ -155,8 +155,8 @@ class Mass(Technique):
         masks = masks_of(data)
         self.mask = masks.token
         self.count = fragments(1, masks.length, self.share, self.block, torch.Generator()).shape[1]
-        made = Fragments(at_share(data.transform, 1.0), self.share, self.block, self.decoder)
-        return replace(data, transform=made, test_transform=made)
+        transform = Fragments(at_share(data.transform, 1.0), self.share, self.block, self.decoder)
+        return replace(data, transform=transform, test_transform=transform)
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         setting = run.job.setting

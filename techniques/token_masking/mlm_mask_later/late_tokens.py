@@ -43,7 +43,7 @@ class LateTokens:
         self.token, self.count, self.early, self.joined = token, count, early, joined
         self.gathers = False  # in evaluation, too
         self.late: Tensor | None = None  # bool [batch, length]
-        self.kept: Tensor | None = None  # int64 [batch, length - count], ascending; None where rows run whole
+        self.places: Tensor | None = None  # int64 [batch, length - count], ascending; None where rows run whole
         self.embedded: Tensor | None = None  # [batch, length, width]
 
     def attach(self, model: nn.Module, blocks: Sequence[Block]) -> None:
@@ -57,25 +57,25 @@ class LateTokens:
     def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the model: which tokens are late."""
         tokens = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        self.late, self.kept, self.embedded = tokens == self.token, None, None
+        self.late, self.places, self.embedded = tokens == self.token, None, None
         if model.training or self.gathers:
             enough = (self.late.sum(1) == self.count).all()
             torch._assert_async(enough, f"each row of a training batch must have {self.count} late tokens")
             order = self.late.byte().argsort(dim=1, stable=True)
-            self.kept = order[:, : tokens.shape[1] - self.count]
+            self.places = order[:, : tokens.shape[1] - self.count]
 
     def read(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, first: bool) -> Arguments:
         """Before an early block: what it may know."""
         hidden, others, named = split_hidden(args, kwargs)
-        late, kept = self.late, self.kept
+        late, places = self.late, self.places
         assert late is not None
         if first:
             self.embedded = hidden
-        if kept is None:
+        if places is None:
             return (hidden,), unattended(block, hidden.dtype, late, others, named)
         if first:
-            hidden = at_tokens(hidden, kept, late.shape[1])
-        others, named = tree_map(lambda argument: at_tokens(argument, kept, late.shape[1]), (others, named))
+            hidden = at_tokens(hidden, places, late.shape[1])
+        others, named = tree_map(lambda argument: at_tokens(argument, places, late.shape[1]), (others, named))
         return (hidden, *others), named
 
     def join(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -83,11 +83,11 @@ class LateTokens:
         hidden, others, named = split_hidden(args, kwargs)
         assert self.late is not None and self.embedded is not None
         embedded = self.embedded.to(hidden.dtype)
-        if self.kept is None:
+        if self.places is None:
             hidden = torch.where(self.late[..., None], embedded, hidden)
         else:
-            hidden = embedded.scatter(1, self.kept[..., None].expand_as(hidden), hidden)
-        self.late = self.kept = self.embedded = None
+            hidden = embedded.scatter(1, self.places[..., None].expand_as(hidden), hidden)
+        self.late = self.places = self.embedded = None
         self.joined()
         return (hidden, *others), named
 
@@ -114,17 +114,17 @@ class LateTokens:
             )
 
 
-def at_tokens(value: Any, kept: Tensor, length: int) -> Any:
-    """Of a tensor [batch or 1, ...] what belongs to the tokens ``kept`` int64 [batch, n]: along every dimension of
+def at_tokens(value: Any, places: Tensor, length: int) -> Any:
+    """Of a tensor [batch or 1, ...] what belongs to the tokens ``places`` int64 [batch, n]: along every dimension of
     ``length`` behind the first. Anything else as it is."""
-    if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[0] not in (1, len(kept)):
+    if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[0] not in (1, len(places)):
         return value
     for dim in range(1, value.ndim):
         if value.shape[dim] == length:
-            shape = [len(kept), *value.shape[1:]]
-            shape[dim] = kept.shape[1]
-            index = kept.view(len(kept), *[1] * (dim - 1), -1, *[1] * (value.ndim - dim - 1)).expand(shape)
-            value = value.expand(len(kept), *value.shape[1:]).gather(dim, index)
+            shape = [len(places), *value.shape[1:]]
+            shape[dim] = places.shape[1]
+            index = places.view(len(places), *[1] * (dim - 1), -1, *[1] * (value.ndim - dim - 1)).expand(shape)
+            value = value.expand(len(places), *value.shape[1:]).gather(dim, index)
     return value
 
 

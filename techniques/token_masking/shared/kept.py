@@ -44,8 +44,8 @@ def kept_tokens(
     if not len(places) or places.step != 1 or not 0 <= places.start < places.stop <= noise.shape[1]:
         raise ValueError(f"of {noise.shape[1]} tokens the places {places} are none: keep one or more of them")
     if not is_compiling() and launchable(tokens, noise, positions):
-        kept: Tensor = KeptTokens.apply(tokens, positions, noise, places, leading)
-        return kept
+        output: Tensor = KeptTokens.apply(tokens, positions, noise, places, leading)
+        return output
     index = kept_indices(noise, places, leading)
     chosen = tokens.gather(1, index[..., None].expand(-1, -1, tokens.shape[2]))
     return chosen if positions is None else chosen + positions[index]
@@ -66,7 +66,7 @@ class KeptTokens(torch.autograd.Function):
     ) -> Tensor:
         from techniques.token_masking.shared import kept_kernel
 
-        output, rows = kept_kernel.kept(tokens, positions, noise, places, leading)
+        output, rows = kept_kernel.gathered(tokens, positions, noise, places, leading)
         ctx.save_for_backward(rows)
         ctx.of_tokens = tokens.dtype
         ctx.of_positions = positions.dtype if positions is not None and ctx.needs_input_grad[1] else None

@@ -54,11 +54,11 @@ def kept_kernel(
         equal_before = (value[None, :] == own[:, None]) & (other[None, :] < behind[:, None])
         before = (value[None, :] < own[:, None]) | equal_before
         rank += tl.sum(before.to(tl.int32), axis=1)
-    kept = noisy & (rank >= start) & (rank < stop) | (behind < 0)
-    place = tl.where(behind < 0, token, tl.where(kept, rank - start + leading, -1))
+    chosen = noisy & (rank >= start) & (rank < stop) | (behind < 0)
+    place = tl.where(behind < 0, token, tl.where(chosen, rank - start + leading, -1))
     if tl.program_id(2) == 0:
         tl.store(places + example * (leading + length) + token, place, mask=behind < length)
-    mask = kept[:, None] & (column < width)[None, :]
+    mask = chosen[:, None] & (column < width)[None, :]
     source = tokens + example * example_stride + token[:, None].to(tl.int64) * token_stride + column[None, :]
     y = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     if positions is not None:
@@ -72,7 +72,7 @@ def kept_kernel(
 @triton.jit
 def scattered_kernel(
     gradient, places, of_tokens, of_positions,
-    examples, total, kept, width, examples_of_a_program,
+    examples, total, count, width, examples_of_a_program,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
@@ -84,7 +84,7 @@ def scattered_kernel(
         there = example < examples
         place = tl.load(places + example * total + token, mask=there, other=-1)
         inside = (column < width)[None, :]
-        source = gradient + (example * kept + place)[:, None] * width + column[None, :]
+        source = gradient + (example * count + place)[:, None] * width + column[None, :]
         dy = tl.load(source, mask=(place >= 0)[:, None] & inside, other=0.0).to(tl.float32)
         target = of_tokens + (example * total + token)[:, None] * width + column[None, :]
         tl.store(target, narrow(dy, of_tokens.dtype.element_ty), mask=there[:, None] & inside)
@@ -95,7 +95,9 @@ def scattered_kernel(
         tl.store(target, narrow(summed, of_positions.dtype.element_ty), mask=column < width)
 
 
-def kept(tokens: Tensor, positions: Tensor | None, noise: Tensor, places: range, leading: int) -> tuple[Tensor, Tensor]:
+def gathered(
+    tokens: Tensor, positions: Tensor | None, noise: Tensor, places: range, leading: int
+) -> tuple[Tensor, Tensor]:
     """:func:`kept.kept_tokens`, and int32 [batch, leading + tokens]: each token's place in it, or -1.
 
     ``tokens`` and ``positions`` are float32 or bfloat16, ``noise`` is float32. All are on one device.
@@ -121,14 +123,14 @@ def scattered(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the tokens [batch, leading + tokens, width] and, in a dtype, of the positions [leading + tokens,
     width], from that of what was kept, which is contiguous, and each token's place in it."""
-    (batch, kept, width), total = gradient.shape, rows.shape[1]
+    (batch, count, width), total = gradient.shape, rows.shape[1]
     tokens = gradient.new_empty(batch, total, width, dtype=of_tokens)
     positions = None if of_positions is None else gradient.new_empty(total, width, dtype=of_positions)
     row = ROWS if positions is None else max(1, batch)
     if tokens.numel():
         with torch.cuda.device_of(gradient):
             scattered_kernel[total, triton.cdiv(width, COLUMNS), triton.cdiv(batch, row)](
-                gradient, rows, tokens, positions, batch, total, kept, width, row,
+                gradient, rows, tokens, positions, batch, total, count, width, row,
                 ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
             )  # fmt: skip
     return tokens, positions

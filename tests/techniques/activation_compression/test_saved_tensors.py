@@ -107,7 +107,7 @@ def kept_of(function: Any) -> list[Any]:
 def test_a_tensor_that_is_saved_again_and_again_is_packed_once() -> None:
     weight = nn.Parameter(torch.randn(4, 4))
     kept = kept_of(lambda x: F.gelu(x) + F.linear(x, weight) + F.linear(x, 2 * weight) + x.tanh().square())
-    packed = [each.kept for each in kept if not isinstance(each, Tensor)]
+    packed = [each.packed for each in kept if not isinstance(each, Tensor)]
     activations = [each for each in packed if each.tensor.numel() == 60]
     assert len(activations) == 5 and len({id(each) for each in activations}) == 2  # x thrice, its tanh twice
 
@@ -117,7 +117,7 @@ def test_views_and_casts_of_weights_stay(of: Any) -> None:
     weight = nn.Parameter(torch.randn(4, 4))
     kept = kept_of(lambda x: x.to(of(weight).dtype).reshape(15, 4) @ of(weight))
     assert [each.shape for each in kept if isinstance(each, Tensor)] == [(4, 4)]
-    assert [each.kept.tensor.shape for each in kept if not isinstance(each, Tensor)] == [(15, 4)]
+    assert [each.packed.tensor.shape for each in kept if not isinstance(each, Tensor)] == [(15, 4)]
 
 
 def test_an_address_that_is_taken_again_is_another_tensor() -> None:
@@ -129,7 +129,7 @@ def test_an_address_that_is_taken_again_is_another_tensor() -> None:
         return x
 
     kept = kept_of(function)
-    assert len({id(each.kept) for each in kept}) == 40
+    assert len({id(each.packed) for each in kept}) == 40
 
 
 def test_a_tensor_that_changes_is_packed_again() -> None:
@@ -139,7 +139,7 @@ def test_a_tensor_that_changes_is_packed_again() -> None:
         y.add_(1.0)
         return z.sum() + y.square().sum()
 
-    assert len({id(each.kept) for each in kept_of(function)}) == 2
+    assert len({id(each.packed) for each in kept_of(function)}) == 2
 
 
 @given(st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 5), st.integers(1, 3))

@@ -59,7 +59,7 @@ def test_on_independent_gaussians_it_keeps_a_part(share, threshold, among, densi
     query = torch.randn(1, 1, 60, 64, generator=random) * 0.35
     key, value = (torch.randn(1, 1, 320, 64, generator=random) for _ in range(2))
     pairs, own = pairs_of(query, key, None, False, 1.0), A3(share=share, threshold=threshold)
-    kept = own.kept(torch.nn.Identity(), pairs)
+    kept = own.pair_mask(torch.nn.Identity(), pairs)
     seen = own.described(pairs, value, kept)
     assert seen["candidates"] == pytest.approx(among, abs=0.03)
     assert seen["density"] == pytest.approx(density, rel=0.25)
@@ -90,7 +90,7 @@ def test_training_is_the_baselines_to_the_bit_and_evaluation_is_not():
 def test_the_shortest_rows():
     for n in (1, 2):
         query = torch.randn(1, 1, n, 4, generator=torch.Generator().manual_seed(n))
-        assert A3().kept(torch.nn.Identity(), pairs_of(query, -query, None, True, 0.5)).any(-1).all()
+        assert A3().pair_mask(torch.nn.Identity(), pairs_of(query, -query, None, True, 0.5)).any(-1).all()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_it_is_dense_attention_over_the_pairs_of_the_kept_blocks(n, m, d, block,
     mask = mask & torch.ones(n, m, dtype=torch.bool).tril() if causal else mask
     before, module.AT_ONCE = module.AT_ONCE, at_once
     try:
-        ours = block_attention(*given, blocks, scale=0.7, kept=kept, causal=causal, block=block)
+        ours = block_attention(*given, blocks, scale=0.7, mask=kept, causal=causal, block=block)
         agree(ours, dense(*given, mask, 0.7), given, 1e-11)
     finally:
         module.AT_ONCE = before
@@ -64,7 +64,7 @@ def test_it_is_the_techniques_own_attention_where_a_mask_says_what_is_kept_insid
     query, key, value = heads(70, 70, 8)
     kept = drawn(70, 70, 0.02)
     pairs = pairs_of(query, key, None, False, 0.3)
-    ours = block_attention(query, key, value, touched(kept), scale=0.3, kept=kept)
+    ours = block_attention(query, key, value, touched(kept), scale=0.3, mask=kept)
     agree(ours, kept_attention(pairs, value, kept), [query, key, value], 1e-11)
 
 
@@ -72,7 +72,7 @@ def test_gradients_are_those_of_differences():
     query, key, value = heads(5, 6, 3, of_values=2)
     blocks, kept = drawn(2, 2, 0.7), drawn(5, 6, 0.8, 3)
     assert torch.autograd.gradcheck(
-        lambda q, k, v: block_attention(q, k, v, blocks, scale=0.9, kept=kept, block=4), (query, key, value)
+        lambda q, k, v: block_attention(q, k, v, blocks, scale=0.9, mask=kept, block=4), (query, key, value)
     )
 
 

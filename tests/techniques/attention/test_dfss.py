@@ -50,7 +50,7 @@ def test_every_row_keeps_half_of_the_probability_and_the_output_is_of_the_kept(c
     random = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(2, 2, 10, 8, generator=random).to(dtype) for _ in range(3))
     pairs = pairs_of(query, key, None, causal, 0.35)
-    kept = Dfss().kept(torch.nn.Identity(), pairs)
+    kept = Dfss().pair_mask(torch.nn.Identity(), pairs)
     scores = pairs.scores.float().masked_fill(~pairs.visible, -math.inf)
     assert ((scores.softmax(-1) * kept).sum(-1) >= 0.5 - 1e-3).all()
     assert not (kept & ~pairs.visible).any()
@@ -65,7 +65,7 @@ def test_every_row_keeps_half_of_the_probability_and_the_output_is_of_the_kept(c
 def test_padding_takes_no_ones_place():
     query, key, _ = (torch.ones(1, 1, 4, 2) for _ in range(3))
     padding = torch.tensor([True, False, False, True])
-    kept = Dfss().kept(torch.nn.Identity(), pairs_of(query, key * 2, padding.expand(1, 1, 4, 4), False, 1.0))
+    kept = Dfss().pair_mask(torch.nn.Identity(), pairs_of(query, key * 2, padding.expand(1, 1, 4, 4), False, 1.0))
     assert torch.equal(kept, padding.expand(1, 1, 4, 4))
 
 

@@ -85,7 +85,7 @@ def test_the_integer_test_is_the_float_test_for_every_distance_and_length(thresh
 def test_no_query_knows_of_keys_to_come():
     p = pairs(causal=True)
     changed = p._replace(key=torch.cat([p.key[..., :-1, :], p.key[..., -1:, :] * 9], -2))
-    one, other = (Elsa().kept(layer(0.1), each) for each in (p, changed))
+    one, other = (Elsa().pair_mask(layer(0.1), each) for each in (p, changed))
     assert torch.equal(one[..., :-1, :], other[..., :-1, :]) and not (one & ~p.visible).any()
 
 
@@ -103,9 +103,9 @@ def test_thresholds_are_the_least_score_of_relevant_keys():
 
 def test_a_higher_threshold_and_a_larger_bias_keep_fewer_and_more():
     p = pairs(40)
-    kept = [Elsa().kept(layer(t), p).sum() for t in (-1.0, 0.0, 0.3, 5.0)]
+    kept = [Elsa().pair_mask(layer(t), p).sum() for t in (-1.0, 0.0, 0.3, 5.0)]
     assert kept[0] == 2 * 2 * 40 * 40 and kept[0] > kept[1] > kept[2] > kept[3] == 2 * 2 * 40
-    biased = [Elsa(bias=bias).kept(layer(0.1), p).sum() for bias in (0.0, 0.127, 0.25)]
+    biased = [Elsa(bias=bias).pair_mask(layer(0.1), p).sum() for bias in (0.0, 0.127, 0.25)]
     assert biased[0] < biased[1] < biased[2]
 
 
@@ -120,7 +120,7 @@ def test_thresholds_are_learned_before_an_evaluation_and_training_stays_dense():
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_shortest_rows(n):
-    assert Elsa().kept(layer(2.0), pairs(n, causal=True)).any(-1).all()
+    assert Elsa().pair_mask(layer(2.0), pairs(n, causal=True)).any(-1).all()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def definition(query: Tensor, key: Tensor, value: Tensor, given: Attention) -> T
         scores = scores + given.mask.to(scores.dtype)
     p = scores.masked_fill(~visible, -math.inf).softmax(-1).masked_fill(~visible, 0.0)
     if given.seed is not None:
-        kept = tiled.kept(given, p[:, :, None], slice(0, p.shape[2]), slice(0, p.shape[3]))[:, :, 0]
+        kept = tiled.dropout_mask(given, p[:, :, None], slice(0, p.shape[2]), slice(0, p.shape[3]))[:, :, 0]
         p = p * kept / (1 - given.dropout_p)
     return p @ value
 
@@ -324,11 +324,11 @@ def test_dropout_keeps_its_share_and_other_weights_by_other_seeds() -> None:
     like = torch.empty(2, 2, 1, 64, 64)
     whole = slice(0, 64), slice(0, 64)
     given = [Attention(None, False, 1.0, 0.25, torch.tensor([seed])) for seed in (1, 2)]
-    one, other = (tiled.kept(each, like, *whole) for each in given)
+    one, other = (tiled.dropout_mask(each, like, *whole) for each in given)
     assert one.mean().item() == pytest.approx(0.75, abs=0.02)
     assert abs(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1].item()) < 0.05
     assert not torch.equal(one[0, 0], one[0, 1]) and not torch.equal(one[0], one[1])
-    part = tiled.kept(given[0], like[..., :8, :16], slice(8, 16), slice(32, 48))
+    part = tiled.dropout_mask(given[0], like[..., :8, :16], slice(8, 16), slice(32, 48))
     assert torch.equal(part, one[..., 8:16, 32:48])
 
 

@@ -156,8 +156,8 @@ def test_the_shortest_rows_keep_a_key(n):
     layer = torch.nn.Module()
     layer.register_buffer("sanger_largest", torch.zeros(2))
     layer.register_buffer("sanger_seen", torch.zeros(2))
-    assert own.kept(layer, p).any(-1).all() or n == 2
-    assert Sanger().kept(layer, p).any(-1).all()
+    assert own.pair_mask(layer, p).any(-1).all() or n == 2
+    assert Sanger().pair_mask(layer, p).any(-1).all()
 
 
 def test_a_run_shows_what_its_masks_are_worth_and_modern_recipes_run():

@@ -161,7 +161,7 @@ def test_vitcods_parts_and_a3s_search_are_the_techniques_own():
     torch.testing.assert_close(of_vitcod.in_two_parts(head, everything), skipping.dense(head)[0, 0])
     small = skipping.drawn(32)
     pairs = small.pairs
-    kept = A3().kept(torch.nn.Module(), pairs)
+    kept = A3().pair_mask(torch.nn.Module(), pairs)
     torch.testing.assert_close(of_a3.approximated(small), kept_attention(pairs, small.value, kept))
 
 

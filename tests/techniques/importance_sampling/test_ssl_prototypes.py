@@ -20,7 +20,7 @@ from suite.loop.run import Run
 from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
-from techniques.importance_sampling.ssl_prototypes.perceptron import error, kept, largest_margin
+from techniques.importance_sampling.ssl_prototypes.perceptron import error, largest_margin, selection
 from techniques.importance_sampling.ssl_prototypes.technique import (
     SslPrototypes,
     balanced,
@@ -206,9 +206,9 @@ def test_what_cannot_be_separated_is_refused() -> None:
 
 def test_small_margins_are_hard() -> None:
     margins, random = np.array([0.3, 0.1, 0.4, 0.2]), np.random.default_rng(0)
-    assert sorted(kept(margins, 0.5, "hard", random)) == [1, 3]
-    assert sorted(kept(margins, 0.5, "easy", random)) == [0, 2]
-    assert len(kept(margins, 0.5, "random", random)) == 2
+    assert sorted(selection(margins, 0.5, "hard", random)) == [1, 3]
+    assert sorted(selection(margins, 0.5, "easy", random)) == [0, 2]
+    assert len(selection(margins, 0.5, "random", random)) == 2
 
 
 SEEN = {  # easy and random examples, as an independent calculation has them (60 dimensions, a fifth kept, 4 seeds)

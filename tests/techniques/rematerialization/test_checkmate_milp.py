@@ -89,7 +89,7 @@ def choice_of(program: Program, schedule: Schedule) -> NDArray[np.bool_]:
     def begin() -> None:
         held = {block for block in graphs if stages[block].holds_input}
         held |= {block + 1 for block in graphs if stages[block].holds_output}
-        choice[[program.kept[stage, block] for block in activations | held]] = True
+        choice[[program.kept_x[stage, block] for block in activations | held]] = True
         choice[[program.kept_graph[stage, block] for block in graphs]] = True
 
     turned = False

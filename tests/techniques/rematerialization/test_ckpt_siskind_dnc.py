@@ -86,7 +86,7 @@ def test_bisection_costs_half_the_logarithm_in_time_and_the_logarithm_in_capsule
     program = Program(lambda x: wave(x, steps), x)
     assert len(program.steps) == steps
     reverse(program, program.begun(x), steps, {program.output: x}, 1, bisection, steps)
-    assert program.made == 2 * steps + steps // 2 * power
+    assert program.operator_runs == 2 * steps + steps // 2 * power
     assert program.most_alive == power + 1
 
 
@@ -95,7 +95,7 @@ def test_the_binomial_split_runs_as_often_as_revolve():
     for steps, capsules in ((12, 3), (24, 4), (31, 2)):
         program = Program(lambda x, steps=steps: wave(x, steps), x)
         reverse(program, program.begun(x), steps, {program.output: x}, 1, binomial, capsules)
-        assert program.made - 2 * steps == binomial_extra(steps, capsules)
+        assert program.operator_runs - 2 * steps == binomial_extra(steps, capsules)
         assert program.most_alive == capsules + 1  # the one that a step's tape is made from
 
 

@@ -41,7 +41,7 @@ def test_all_orders_give_scipys_product_with_the_same_multiplications(n, k, m, d
     by_inner, by_rows, by_outer = (each.counts for each in results)
     assert by_inner.comparisons >= made and not by_rows.comparisons and not by_outer.comparisons
     assert by_rows.read == int((a != 0).sum()) + made
-    assert by_outer.read == int((a != 0).sum()) + int((b != 0).sum()) and by_outer.kept == made
+    assert by_outer.read == int((a != 0).sum()) + int((b != 0).sum()) and by_outer.stored == made
 
 
 def test_a_larger_product_by_expansion_is_scipys():

@@ -27,10 +27,10 @@ def test_the_traffic_is_that_of_the_counted_accesses():
     made, other = outer(rows_of(a), rows_of(b)), gustavson(rows_of(a), rows_of(b))
     entries = int((a != 0).sum()), int((b != 0).sum())
     result = sum(map(len, made.rows))
-    elements = made.counts.read + 2 * made.counts.kept + result  # read, written and read, written
+    elements = made.counts.read + 2 * made.counts.stored + result  # read, written and read, written
     pointers = 3 * 21 + 2 * entries[0]
-    assert traffic_bytes(20, *entries, made.counts.kept, result) == 12 * elements + 4 * pointers
-    assert not outer_pays(made.counts.kept, other.counts.read - entries[0])
+    assert traffic_bytes(20, *entries, made.counts.stored, result) == 12 * elements + 4 * pointers
+    assert not outer_pays(made.counts.stored, other.counts.read - entries[0])
 
 
 def test_a_uniform_square_has_these_entries_on_average():
@@ -38,7 +38,7 @@ def test_a_uniform_square_has_these_entries_on_average():
     drawn = [matrix(300, 300, 0.02, seed) for seed in range(4)]
     made = [outer(rows_of(each), rows_of(each)) for each in drawn[:2]]
     assert sum(int((each != 0).sum()) for each in drawn) / 4 == pytest.approx(entries, rel=0.05)
-    assert sum(each.counts.kept for each in made) / 2 == pytest.approx(products, rel=0.1)
+    assert sum(each.counts.stored for each in made) / 2 == pytest.approx(products, rel=0.1)
     assert sum(sum(map(len, each.rows)) for each in made) / 2 == pytest.approx(result, rel=0.1)
     assert uniform(5, 1.0) == (25, 125, 25)
     with pytest.raises(ValueError, match=r"in \(0, 1\], not 0"):

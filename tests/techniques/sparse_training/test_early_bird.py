@@ -56,10 +56,10 @@ def test_the_draw_changes_the_function_by_what_went_alone(baseline: str) -> None
     run.train(2)
     twin.train(2)
     gates = twin.technique.techniques["early_bird"].gates
-    assert own.kept and gates
+    assert own.ticket and gates
     assert not any(isinstance(each, GatedInput) for each in run.model.modules())
     with torch.no_grad():
-        for gate, kept in zip(gates.at(twin.model).values(), own.kept, strict=True):
+        for gate, kept in zip(gates.at(twin.model).values(), own.ticket, strict=True):
             gone = [unit for unit in range(len(gate.coefficients)) if unit not in kept]
             gate.coefficients[gone] = 0.0
     batch, _ = run.next_batch()
@@ -93,9 +93,9 @@ def test_a_rate_of_zero_settles_at_once() -> None:
     own = EarlyBird()
     run = new_run("gpt", Stack({"early_bird": own}), size="pico", recipe="classic", steps=24, rate=1e-30)
     run.train(4)
-    assert not own.kept
+    assert not own.ticket
     run.train(1)
-    assert own.kept
+    assert own.ticket
 
 
 @pytest.mark.parametrize("settings", ["interval=2", "share=0.5,threshold=0.2", "memory=3"])

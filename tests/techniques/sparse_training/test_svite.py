@@ -95,7 +95,7 @@ def structure_of(run: Run) -> Structure:
 
 
 def on(run: Run, units: Units) -> set[int]:
-    return set(structure_of(run).kept(run.model, units).nonzero()[:, 0].tolist())
+    return set(structure_of(run).unit_mask(run.model, units).nonzero()[:, 0].tolist())
 
 
 def moved(kept: set[int], count: int, score: list[float], growth: list[float], drops: int) -> set[int]:

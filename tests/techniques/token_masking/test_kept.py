@@ -135,8 +135,8 @@ def test_a_view_of_other_strides_is_kept_as_its_copy() -> None:
 
 def test_a_gpus_tensors_go_to_the_kernel_and_others_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[int] = []
-    own = kept_kernel.kept
-    monkeypatch.setattr(kept_kernel, "kept", lambda *given: (launches.append(1), own(*given))[1])
+    own = kept_kernel.gathered
+    monkeypatch.setattr(kept_kernel, "gathered", lambda *given: (launches.append(1), own(*given))[1])
     x, p, noise = drawn(2, 9, 1, 20)
     theirs = kept_tokens(x, noise, range(3), positions=p, leading=1)
     monkeypatch.setattr(kept, "launchable", lambda *tensors: True)
