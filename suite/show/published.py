@@ -10,10 +10,10 @@ believed.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -198,4 +198,7 @@ def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:3]))
+    parser = argparse.ArgumentParser(prog="python -m suite.show.published", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
+    main(**vars(parser.parse_args()))

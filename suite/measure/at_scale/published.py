@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -99,6 +99,10 @@ def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int], int]
         stack.enter_context(weightless("cuda"))
         if case.compiled:
             stack.enter_context(partitioned_graphs())
+        if case.repeated:
+            from transformers.integrations import sdpa_attention
+
+            stack.enter_context(replaced(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False))
         model, parts, held = _prepared(case)
         for part in parts:
             part()
@@ -134,7 +138,7 @@ def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[An
     if case.fused:
         _fuse(model)
     if case.recomputed:
-        _recompute(model)
+        _recompute(model, case.to_its_end)
     batch = _batch(case, model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = _optimizer(case, trained)
@@ -233,15 +237,36 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
         hidden = model.get_decoder()(inputs)[0]
         loss: Tensor = _ChunkedLoss.apply(hidden, model.get_output_embeddings().weight)
         return loss
+    if case.compiled or case.forward_only:
+        return _loss_of_logits(case, model, inputs, targets)
+    with _held_inputs(model.get_output_embeddings()):  # as a model does that computes the loss of its own outputs
+        return _loss_of_logits(case, model, inputs, targets)
+
+
+@contextmanager
+def _held_inputs(module: nn.Module | None) -> Iterator[None]:
+    """What the module is called with is kept until the end."""
+    held: list[Any] = []
+    hook = None if module is None else module.register_forward_pre_hook(lambda _, inputs: held.append(inputs))
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+def _loss_of_logits(case: Case, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
     logits = model(inputs).logits
     if case.method:  # virtual tokens come first, and have no targets
         logits = logits[:, -inputs.shape[1] :]
     if case.forward_only:
         return logits
-    logits = logits.float() if case.wide_logits else logits
+    wide = logits.float() if case.wide_logits else logits
+    if not case.logits_held:
+        del logits
     if case.model == "bert":
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
-    shifted = logits[:, :-1].contiguous()
+        return F.cross_entropy(wide.view(-1, wide.shape[-1]), targets.view(-1))
+    shifted = wide[:, :-1].contiguous()
     flat = shifted.view(-1, shifted.shape[-1])
     if case.fused:
         loss = _FusedLoss.apply(flat)
@@ -254,7 +279,7 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     yield from longest
 
 
-def _recompute(model: nn.Module) -> None:
+def _recompute(model: nn.Module, reentrant: bool) -> None:
     """Every block under torch.utils.checkpoint; frozen models have their first block's input ask for a gradient."""
     whole: Any = model
     embedding = whole.get_input_embeddings()
@@ -265,7 +290,9 @@ def _recompute(model: nn.Module) -> None:
         forward = block.forward
 
         def again(*args: Any, _forward: Any = forward, **kwargs: Any) -> Any:
-            return checkpoint(_forward, *args, use_reentrant=False, **kwargs)
+            if not reentrant:
+                return checkpoint(_forward, *args, use_reentrant=False, **kwargs)
+            return checkpoint(partial(_forward, **kwargs), *args, use_reentrant=True)
 
         block.forward = again
 
@@ -300,11 +327,12 @@ class QuantisedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
         if torch.is_autocast_enabled("cpu"):
             x = x.to(torch.get_autocast_dtype("cpu"))
         bias = None if self.bias is None else self.bias.to(x.dtype)
         done: Tensor = _Dequantised.apply(x, self.packed, bias, (self.out_features, self.in_features))
-        return done
+        return done.to(dtype)
 
 
 def _quantise(model: nn.Module, case: Case) -> None:
@@ -313,8 +341,10 @@ def _quantise(model: nn.Module, case: Case) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child is not head:
                 setattr(parent, name, QuantisedLinear(child))
-    if "wide" in case.quantised:  # peft.prepare_model_for_kbit_training
-        model.float()
+    if "wide" in case.quantised:
+        for module in model.modules():
+            if type(module).__name__.endswith("Norm"):
+                module.float()
 
 
 class _Adapted(nn.Module):

@@ -36,15 +36,18 @@ class Case:
         batch, length: examples, and tokens of each (0: images).
         parameters, autocast: dtypes; autocast is empty where there is none.
         attention: eager (products and softmax) or sdpa.
-        recomputed: whether every block is computed again in the backward pass.
+        recomputed: whether every block is computed again in the backward pass; ``to_its_end``: all of it, as reentrant
+            checkpoints do, or no more than the backward pass needs.
         adapters, adapted: rank of low-rank adapters, and the ends of the names of the linear layers that have one.
         optimizer: adamw, sgd (with momentum, tensor by tensor, gradients zeroed and kept), or none.
         forward_only, clipped, compiled, dropout: what the step does.
         fused: whether norms, rotary embeddings and the loss are one kernel each.
         chunked_loss: whether the loss is computed from the last hidden states in chunks, its gradient at once.
-        wide_logits: whether the loss is of float32 copies of the logits.
-        quantised: how the weights of the blocks' linear layers are held: "4bit", or "4bit wide" where all that is not
-            quantised is float32; empty where they are not.
+        wide_logits: whether the loss is of float32 copies of the logits; ``logits_held``: whether the logits are kept
+            beside their copies.
+        repeated: whether keys and values are copied for every head of the queries.
+        quantised: how the weights of the blocks' linear layers are held: "4bit", or "4bit wide" where norms are
+            float32, and with them all that is added up from block to block; empty where they are not.
         method: a name of peft's adapters, with their own settings; empty for low-rank ones and for none.
         answers: outputs a token, of a model that has no language model's head.
         tensor_ranks: ranks that share each layer (Megatron's split, sequences split between layers); one is traced.
@@ -78,6 +81,9 @@ class Case:
     method: str = ""
     tensor_ranks: int = 1
     answers: int = 0
+    to_its_end: bool = False
+    logits_held: bool = False
+    repeated: bool = False
 
     @property
     def tied(self) -> bool:
@@ -227,6 +233,12 @@ FMS_MODELS = {
 }  # fmt: skip
 
 
+def _transformers_of(line: Line) -> tuple[int, int]:
+    """The version of transformers that the line's software names, whose models changed what they keep."""
+    version = line["software"].partition("transformers==")[2].partition(",")[0].split(".")
+    return int(version[0]), int(version[1])
+
+
 def _fms(line: Line) -> PublishedRow:
     technique, adapted, gpus = line["technique"], line["peft_method"] == "lora", int(line["gpus"])
     fused, chunked = "foak" in technique, "liger" in technique
@@ -256,6 +268,8 @@ def _fms(line: Line) -> PublishedRow:
         adapters=int(float(line["lora_rank"])) if adapted else 0,
         adapted=tuple(line["lora_targets"].split()) if adapted else (), quantised=quantised,
         clipped=True, fused=fused, chunked_loss=chunked, wide_logits=model != "gpt_bigcode",
+        to_its_end=True, logits_held=_transformers_of(line) >= (4, 46),
+        repeated=model == "mistral" and _transformers_of(line) < (4, 48),
     )  # fmt: skip
     parameters = float(line["parameters"])
     sent = sharded(2 * parameters * (0.25 if quantised else 1.0), 0 if adapted else 2 * parameters, gpus)
