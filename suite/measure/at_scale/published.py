@@ -486,7 +486,8 @@ def trace_missing(seconds: float = 1e9, only: str = "") -> int:
 
 def _written(known: dict[str, Traced]) -> None:
     traces.cache_clear()  # another process may have written since
-    write_traces({**traces(), **known})
+    wanted = {case.key for case in cases()}
+    write_traces({key: traced for key, traced in {**traces(), **known}.items() if key in wanted})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import csv
 import math
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from suite.judge.step_time.published import (
     Fit,
     Predictable,
     known_rows,
+    peaks,
     quantile,
     step_of_row,
     study,
@@ -55,6 +57,15 @@ def test_every_row_is_predicted_or_says_why_it_is_not() -> None:
 
 def test_a_trace_is_of_a_case() -> None:
     assert set(traces()) <= {each.key for each in cases()}
+
+
+def test_a_counted_peak_is_what_was_allocated() -> None:
+    """But for santacoder's, which keeps one to five more of its logits than its code says."""
+    for peak in peaks():
+        case = peak.row.case
+        assert case is not None
+        if case.model != "gpt_bigcode" or (case.batch == 4 and not case.adapters):
+            assert abs(peak.log_error) < 0.012, peak
 
 
 def test_the_committed_figures_are_made_again() -> None:
@@ -139,12 +150,16 @@ def test_the_readme_says_what_the_study_says() -> None:
     several = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "2 to 8"))
     expressed, measured = expressible(found)
     fits = confusion(shared_peaks())
+    errors = sorted(abs(peak.log_error) for peak in peaks())
     for words in (
         f"{expressed:,} of {measured:,} published measurements are expressed",
         f"median error of {100 * one.error:.0f} % and a bias of {100 * one.bias:+.0f} %".replace("-", "−"),
         f"{100 * one.coverage:.0f} % lay inside the band",
         f"on two to eight GPUs the median error is {100 * several.error:.0f} %",
         f"right for {100 * fits.right:.0f} % of {fits.all:,} configurations",
+        f"Allocated peaks of {len(errors)} published fine-tuning runs are counted with a median error of "
+        f"{100 * median(errors):.2f} %, "
+        f"{sum(error <= 0.02 for error in errors)} of them within 2 %",
     ):
         assert words in readme, words
 
