@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import sys
+import time
 from collections.abc import Sequence
 
 import torch.distributed as dist
@@ -21,8 +24,24 @@ from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import lookup
 from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
+from suite.loop.run import Run
 from suite.measure.contenders.world import with_ranks
 from suite.record.job import RECIPES, SIZES, Job, Setting
+
+PARTS = 20
+"""Of a run, after each of which rank 0 says how far it is."""
+
+
+def trained(run: Run, quiet: bool) -> list[float]:
+    """The losses of all steps; says now and then, on standard error, how far it is."""
+    losses: list[float] = []
+    steps, began_s = run.recipe.steps, time.monotonic()
+    while run.step < steps:
+        losses += run.train(min(math.ceil(steps / PARTS), steps - run.step))
+        if not quiet:
+            step_s = (time.monotonic() - began_s) / run.step
+            print(f"{run.step} of {steps} steps, {step_s:.3g} s each", file=sys.stderr, flush=True)
+    return losses
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
         wait_at_most(mesh, STEP_S)
-        losses = run.train(run.recipe.steps)
+        losses = trained(run, quiet=rank > 0)
         scores = run.evaluate()
         if rank == 0:
             print(json.dumps({"stack": stack, "ranks": ranks, "losses": losses, "validation": scores}), flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,6 +56,19 @@ def test_a_node_that_fails_ends_the_others_and_what_they_started(
 @needs_links
 def test_a_command_that_never_ends_is_ended() -> None:
     assert nodes.main(["--seconds", "0.3", "--", "sleep", "600"]) == 124
+
+
+@needs_links
+def test_nothing_is_left_where_it_is_told_to_end(tmp_path: Path) -> None:
+    names = [tmp_path / f"node{node}" for node in range(2)]
+    begun = f"echo $$ >{tmp_path}/begun{{node}}; mv {tmp_path}/begun{{node}} {tmp_path}/node{{node}}; sleep 600"
+    running = subprocess.Popen([sys.executable, "-m", "suite.measure.nodes", "--", "sh", "-c", begun])
+    end_s = time.monotonic() + 60
+    while not all(name.exists() for name in names) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 128 + signal.SIGTERM
+    assert not {int(name.read_text()) for name in names} & living().keys()
 
 
 def test_without_namespaces_it_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
