@@ -17,24 +17,29 @@ from techniques.communication.shared.probed_step import Exchanged, one_more
 from techniques.shared.ranks import summed, unequal, update_roundings
 
 OF_ITS_BASELINES = True
-WARMUP = 2  # steps, 15 % of 16
 UNIT = torch.finfo(torch.float32).eps
 
 
+def warmup_steps(run: Run, own: OneBitAdam) -> int:
+    """T_w: its share of the run's steps, and one at least."""
+    return max(1, round(own.warmup * run.recipe.steps))
+
+
 def records(run: Run, own: OneBitAdam) -> bool:
-    """The warm-up's, and the middle one, whose rate is not 0."""
-    return run.step < WARMUP or run.step == run.recipe.steps // 2
+    """The warm-up's first and last, and the middle one, whose rate is not 0."""
+    return run.step in (0, warmup_steps(run, own) - 1, run.recipe.steps // 2)
 
 
 def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
-    """Of the warm-up: ``warmup_roundings`` of the steps from AdamW's with the ranks' mean gradient. Of one step after
+    """Of the warm-up: ``warmup_roundings`` of two steps from AdamW's with the ranks' mean gradient. Of one step after
     it: ``thawed``: entries of the second moment that are others than at the warm-up's end; ``sent_roundings``: of the
     magnitudes of what this rank has sent (momentum and memory, less the memory after it) from one size a tensor, ||.||
     / sqrt(n); ``wrong_signs`` of it; ``telescope_roundings``: of the new first moment from the mean of what ranks have
     sent and the server's memory, less that after it; ``step_roundings``: of the middle step's weights from theta - eta
     m / (sqrt(v) + eps); ``bytes_over_formula``. ``unequal``: values in which the replicas differ."""
     run = recording.run
-    warm = update_roundings(recording, recording.traces[:WARMUP])
+    *warmup, middle = recording.traces
+    warm = update_roundings(recording, warmup)
     step = one_more(recording, own)
     names, trace = list(step.gradients), step.trace
     first = {name: trace.before.state[name]["first_moment"].double() for name in names}
@@ -52,18 +57,13 @@ def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
     return {
         "warmup_roundings": warm,
         "thawed": sum(
-            int(
-                (
-                    trace.after.state[name]["second_moment"]
-                    != recording.traces[WARMUP - 1].after.state[name]["second_moment"]
-                ).sum()
-            )
+            int((trace.after.state[name]["second_moment"] != warmup[-1].after.state[name]["second_moment"]).sum())
             for name in names
         ),
         "sent_roundings": off,
         "wrong_signs": wrong,
         "telescope_roundings": _telescope(step, sent, received),
-        "step_roundings": _step_roundings(recording.traces[WARMUP]),
+        "step_roundings": _step_roundings(middle, warmup_steps(run, own)),
         "bytes_over_formula": step.sent_bytes / _bytes(lengths, run.world_size),
         "unequal": unequal(recording),
     }
@@ -91,13 +91,13 @@ def _telescope(step: Exchanged, sent: Tensor, received: Tensor) -> float:
     return ((received - expected).norm() / expected.norm()).item() / UNIT
 
 
-def _step_roundings(trace: Trace) -> float:
+def _step_roundings(trace: Trace, warmup: int) -> float:
     update, worst = trace.update, 0.0
     for name, state in update.after.state.items():
         hyper, before = update.before.hyper[name], update.before.parameters[name]
         beta1, beta2 = hyper["betas"]
         count = float(state["step"])
-        deviation = (state["second_moment"].double() / (1 - beta2**WARMUP)).sqrt() + hyper["eps"]
+        deviation = (state["second_moment"].double() / (1 - beta2**warmup)).sqrt() + hyper["eps"]
         direction = state["first_moment"].double() / (1 - beta1**count) / deviation
         direction = torch.where(state["second_moment"] > 0, direction, 0.0)
         expected = (1 - hyper["lr"] * hyper["weight_decay"]) * before.double() - hyper["lr"] * direction
