@@ -91,6 +91,8 @@ def parses(line: str) -> None:
         case "leantrain":
             some = "sam" if "lawa" in line else "lawa"  # in the place of a reader's own
             words = [re.sub(r"\b(my_idea|OTHER)\b", some, word) for word in words]
+            if "--model" in words and (at := words.index("--model") + 1) and words[at] == "FOLDER":
+                words[at] = str(ROOT / "baselines" / "published" / "gpt2-xl")
             group = typer.main.get_command(app)
             with group.make_context("leantrain", list(words)) as context:
                 name, command, rest = group.resolve_command(context, list(words))  # type: ignore[attr-defined]

@@ -173,8 +173,8 @@ def test_thirty_verdicts_drawn_at_random_are_recomputed_from_the_stored_files() 
 
 
 def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) -> str | None:
-    """Of a final loss: one seed tells nothing; where several do, the far word of a plain t interval of its ratios,
-    where that is far from the claim's edge. None for other metrics, and near an edge."""
+    """Of a final loss: where several seeds tell it, the far word of a plain t interval of its ratios, where that is far
+    from the claim's edge; of one seed the side that it is on. None for other metrics, and near an edge."""
     claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
     if claim["metric"] != "loss" or claim["kind"] != "quality":
         return None
@@ -189,8 +189,9 @@ def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) ->
     ratios = [math.log(loss / losses[False][seed]) for seed, loss in losses[True].items() if seed in losses[False]]
     if judgement.outcome in ("tuning open", "not exercised") or not ratios:
         return None
-    if len(ratios) == 1:
-        return said(claim, "undecided", False, place.size)
+    if len(ratios) == 1:  # what it may differ by, only other rows can tell: not on which side of the edge it is
+        side = "undecided" if judgement.outcome == "undecided" else holds(claim, *2 * [math.exp(ratios[0])])
+        return said(claim, side, False, place.size)
     middle = sum(ratios) / len(ratios)
     spread = math.sqrt(sum((each - middle) ** 2 for each in ratios) / (len(ratios) - 1))
     half = float(t.ppf(0.975, len(ratios) - 1)) * spread / math.sqrt(len(ratios))

@@ -34,7 +34,7 @@ class NoRecord(LookupError):
 
     @classmethod
     def beginning(cls, beginning: str) -> NoRecord:
-        """For an id of which no record's is the continuation."""
+        """The error for an id of which no record's is the continuation."""
         return cls(
             f"no record begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID print the ids, "
             f"--results names another folder"
