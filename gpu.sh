@@ -16,8 +16,9 @@ import re, tomllib
 from importlib.metadata import distributions
 
 with open("pyproject.toml", "rb") as file:
-    needed = ["triton", *(re.match(r"[\w-]+", each)[0] for each in tomllib.load(file)["project"]["dependencies"])]
-there = {each.metadata["Name"].lower().replace("_", "-") for each in distributions()}
+    required = tomllib.load(file)["project"]["dependencies"]
+needed = ["triton", *(re.match(r"[\w-]+", requirement)[0] for requirement in required)]
+there = {package.metadata["Name"].lower().replace("_", "-") for package in distributions()}
 print(*(name for name in needed if name not in there))
 END
 ) || exit 2

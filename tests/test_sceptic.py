@@ -190,8 +190,8 @@ def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) ->
     if judgement.outcome in ("tuning open", "not exercised") or not ratios:
         return None
     if len(ratios) == 1:  # what it may differ by, only other rows can tell: not on which side of the edge it is
-        side = "undecided" if judgement.outcome == "undecided" else holds(claim, *2 * [math.exp(ratios[0])])
-        return said(claim, side, False, place.size)
+        side = holds(claim, *2 * [math.exp(ratios[0])])
+        return None if judgement.outcome == "undecided" else said(claim, side, False, place.size)
     middle = sum(ratios) / len(ratios)
     spread = math.sqrt(sum((each - middle) ** 2 for each in ratios) / (len(ratios) - 1))
     half = float(t.ppf(0.975, len(ratios) - 1)) * spread / math.sqrt(len(ratios))

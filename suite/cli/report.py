@@ -18,6 +18,7 @@ from suite.cli.options import (
     Json,
     KnownResults,
     Techniques,
+    check_stack,
     named,
     technique_names,
     words,
@@ -348,12 +349,12 @@ def history(
     Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
     """
     with understandable(as_json):
-        from suite.cli.options import check_stack
         from suite.record.job import Spelling, canonical
         from suite.record.store import Store
 
+        store = Store(folder)
         for stack in stacks or ():  # a technique that is gone still has its history
-            if not all(map(Store(folder).mentions, Spelling(stack).names)):
+            if not all(map(store.mentions, Spelling(stack).names)):
                 check_stack(stack)
         from suite.entries.setting import chosen
         from suite.judge import history as times
@@ -364,7 +365,7 @@ def history(
 
             check_format(write)
         metrics = [chosen("metric", name, times.METRICS) for name in metric or times.METRICS]
-        records, problems = Store(folder).read()
+        records, problems = store.read()
         all_series = times.series(records, list(map(canonical, stacks or ())), metrics, problems)
         for problem in problems:
             warn(problem)

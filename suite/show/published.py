@@ -105,13 +105,14 @@ def sentences(comparison: Comparison) -> list[str]:
     """What the study says, in words."""
     time, ratio = comparison.lines[0], comparison.ratio_lines[0]
     expressed, measured = expressible(comparison)
-    several = next((line for line in comparison.lines if (line.by, line.group) == ("GPUs", "one")), time)
+    one_gpu = next((line for line in comparison.lines if (line.by, line.group) == ("GPUs", "one")), time)
+    sources = {residual.of.row.table for residual in comparison.times}
     lines = [
         f"{expressed} of {measured} published rows with a result are expressed ({expressed / measured:.0%}), "
-        f"{len(comparison.times)} as a step's time, of {len({e.of.row.table for e in comparison.times})} sources; "
+        f"{len(comparison.times)} as a step's time, of {len(sources)} sources; "
         f"each source is predicted by constants fitted to the others",
-        f"step time on one GPU ({several.count}): median absolute error {several.error:.1%}, bias {several.bias:+.1%}, "
-        f"{several.coverage:.0%} inside the bands of the other sources",
+        f"step time on one GPU ({one_gpu.count}): median absolute error {one_gpu.error:.1%}, bias {one_gpu.bias:+.1%}, "
+        f"{one_gpu.coverage:.0%} inside the bands of the other sources",
         f"step time, all: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
         f"{time.coverage:.0%} inside the bands of the other sources",
         f"ratios ({ratio.count}): median absolute error {ratio.error:.1%}, bias {ratio.bias:+.1%}, "

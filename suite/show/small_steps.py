@@ -79,9 +79,8 @@ def calibrated(known: OwnDevice) -> list[str]:
         f"operators: a line for each describes its samples with a median error of {median(errors):.1%}",
     ]
     if steps:
-        lines.append(
-            f"reference steps, each baseline's by the others': median error {median([abs(e) for _, e in steps]):.1%}"
-        )
+        off = median([abs(error) for _, error in steps])
+        lines.append(f"reference steps, each baseline's by the others': median error {off:.1%}")
     return lines
 
 

@@ -237,9 +237,8 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
         hidden = model.get_decoder()(inputs)[0]
         loss: Tensor = _ChunkedLoss.apply(hidden, model.get_output_embeddings().weight)
         return loss
-    if case.compiled or case.forward_only:
-        return _loss_of_logits(case, model, inputs, targets)
-    with _held_inputs(model.get_output_embeddings()):  # as a model does that computes the loss of its own outputs
+    head = None if case.compiled or case.forward_only else model.get_output_embeddings()
+    with _held_inputs(head):  # as a model does that computes the loss of its own outputs
         return _loss_of_logits(case, model, inputs, targets)
 
 
