@@ -51,24 +51,23 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
 
 
 def _sides(values: Mapping[str, Tensor], path: str, call: Seen) -> list[Tensor]:
-    """X P W of queries and of keys, float64, and not rounded yet."""
-    narrow = (call.came.double() @ call.layer.get_buffer(PROJECTION).double())[:, None]
-    return [narrow @ values[f"{path}.{name}"].double() for name in (QUERY, KEY)]
+    """X P W of queries and of keys in 4 bits, float64. What is rounded are float32 numbers, as in the step: near the
+    middle of two levels others might go the other way, which the gradients of all would show."""
+    narrow = (call.came.float() @ call.layer.get_buffer(PROJECTION).float())[:, None]
+    return [_rounded(narrow @ values[f"{path}.{name}"].float()) for name in (QUERY, KEY)]
 
 
 def _rounded(side: Tensor) -> Tensor:
     step = side.abs().max() / (2 ** (BITS - 1) - 1)
-    return (side / step).round() * step
+    return (side / step).round().double() * step.double()
 
 
 def _misplaced(values: Mapping[str, Tensor], path: str, call: Seen) -> int:
-    sides = _sides(values, path, call)
-    scores = _rounded(sides[0]) @ _rounded(sides[1]).transpose(-2, -1)
-    scaled = [side / side.abs().max() * (2 ** (BITS - 1) - 1) for side in sides]
-    unsure = torch.stack([((s - s.floor() - 0.5).abs() < 1e-4).flatten(2).any(-1) for s in scaled]).any(0)
+    query, key = _sides(values, path, call)
+    scores = query @ key.transpose(-2, -1)
     margin = 1e-5 * scores.abs().max()
     left = scores.masked_fill(call.mask | ~call.visible, -math.inf).amax(-1, keepdim=True)
-    return int((call.mask & (scores < left - margin) & ~unsure[..., None, None]).sum())
+    return int((call.mask & (scores < left - margin)).sum())
 
 
 def _unbalanced(call: Seen) -> int:
@@ -81,11 +80,11 @@ def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen])
     expected = {}
     for path, call in zip(paths, seen, strict=True):
         query, key = _sides(values, path, call)
-        error = (_rounded(query) @ _rounded(key).transpose(-2, -1) - call.scores).masked_fill(~call.visible, 0.0)
+        error = (query @ key.transpose(-2, -1) - call.scores).masked_fill(~call.visible, 0.0)
         of_scores = 2 * WEIGHT * error / call.visible.sum() / len(seen)
         narrow = (call.came.double() @ call.layer.get_buffer(PROJECTION).double())[:, None].transpose(-2, -1)
-        expected[f"{path}.{QUERY}"] = (narrow @ (of_scores @ _rounded(key))).sum(0)
-        expected[f"{path}.{KEY}"] = (narrow @ (of_scores.transpose(-2, -1) @ _rounded(query))).sum(0)
+        expected[f"{path}.{QUERY}"] = (narrow @ (of_scores @ key)).sum(0)
+        expected[f"{path}.{KEY}"] = (narrow @ (of_scores.transpose(-2, -1) @ query)).sum(0)
     return expected
 
 

@@ -8,7 +8,7 @@ best for its cost, so that it must grow at every stage.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -56,7 +56,8 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
     from the averages of those that they copy, in roundings; ``changed``: parameters that growth and choice changed;
     ``off_state``: kept parameters whose optimizer state they did not keep; ``search_steps_off``: searches that do not
     train another candidate than their largest, or change the model at another step than their last;
-    ``flops_over_formula``: FLOPs of a block in each stage, over the formula's."""
+    ``flops_over_formula``: FLOPs of a block in each stage, over the formula's; ``parameters_at_the_end``: of a whole
+    run's model, over the baseline's."""
     if own.stages == 1:
         return {}
     plan = _Plan(recording, own)
@@ -74,6 +75,8 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
         **growth,
         "search_steps_off": _search_steps_off((steps, forced), plan),
         "flops_over_formula": _flops_over_formula(recording, plan),
+        "parameters_at_the_end": _elements(steps[-1].trace.after.parameters.values())
+        / _elements(plain_model(recording).parameters()),
     }
 
 
@@ -161,6 +164,10 @@ def _tries(steps: Sequence[Step], plan: _Plan) -> bool:
     """Whether a search trains another candidate than its largest: of few steps, one may draw that alone."""
     drawn = [steps[start:end] for start, end in zip(plan.starts, plan.ends, strict=False)]
     return any((other.ran, other.side) != (every[0].ran, every[0].side) for every in drawn for other in every[1:])
+
+
+def _elements(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def _depth(moment: Moment) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -51,10 +52,11 @@ def _of_step(trace: Trace, start: Values, names: list[str], radius: float) -> tu
     for name in names:
         origin, went, ended = (values[name].double() for values in (start, before, after))
         ball = radius * origin.norm()
+        margin = math.log2(origin.numel()) * EPS  # what two norms, summed in pairs in float32, err by at most
         outside = max(outside, ((ended - origin).norm() / ball - 1).item() / EPS)
-        if (went - origin).norm() <= ball * (1 - 4 * EPS):
+        if (went - origin).norm() <= ball * (1 - margin):
             moved += not torch.equal(before[name], after[name])
-        elif (went - origin).norm() > ball * (1 + 4 * EPS):
+        elif (went - origin).norm() > ball * (1 + margin):
             met += 1
             nearest = max(nearest, _off(ended, origin + ball * (went - origin) / (went - origin).norm(), origin))
     elsewhere = sum(not torch.equal(before[name], after[name]) for name in before.keys() - set(names))
