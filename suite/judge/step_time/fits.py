@@ -1,8 +1,9 @@
 """Whether a step fits a GPU's memory: counted bytes against configurations that ran, and against those that did not.
 
-A rank of a pipeline holds the bytes of its trace, what its optimizer keeps, and, on the first stage, the activations of
-as many micro batches as there are stages. Whether it *fits* is whether the fullest stage is within the memory that a
-GPU gives. Nothing is fitted to the rows. A configuration with no result need not have lacked memory: crashes and time
+A rank of a pipeline holds its weights, what its optimizer keeps of them, and the activations of as many micro batches
+as there are stages from its own on. The stage that makes the logits is the traced one, but for the number of its
+layers; the others are such layers. Whether it *fits* is whether the fullest stage is within the memory that a GPU
+gives. Nothing is fitted to the rows. A configuration with no result need not have lacked memory: crashes and time
 limits look the same. Imports no torch.
 """
 
@@ -13,12 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from suite.record.devices import Gpu, devices
-from suite.record.published import PublishedRow, Traced, rows, traces
+from suite.record.published import PublishedRow, SharedMemory, StageMemory, Traced, rows, traces
 
 GIVEN = 79.1 / 80 * 2**30 / 1e9
 """Of a GPU's named memory, in GB, what a process may hold: an H100 of 80 GB shows 79.1 GiB."""
 WORKSPACE_BYTES = 2 * 2**30
 """Held by the CUDA context, NCCL's buffers and cuBLAS: a prior."""
+WEIGHT_BYTES = 2
+"""A parameter, in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,19 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
     """What the row's ranks hold."""
     memory = row.memory
     assert memory is not None
-    states = memory.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
-    fullest = known.peak_bytes + states + (memory.in_flight - 1) * memory.layers * known.layer_bytes
+    fullest = max(_stage_bytes(stage, memory, known) for stage in memory.stages)
     available_bytes = 1e9 * device.memory_gb * GIVEN - WORKSPACE_BYTES
     return SharedPeak(row, fullest, fullest <= available_bytes)
+
+
+def _stage_bytes(stage: StageMemory, memory: SharedMemory, known: Traced) -> float:
+    """Of a stage without a head, the backward pass is taken to hold as much as one layer keeps: a prior."""
+    states = stage.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
+    waiting = (stage.in_flight - 1) * stage.layers * known.layer_bytes
+    if not stage.head:
+        return states + waiting + WEIGHT_BYTES * stage.parameters + (stage.layers + 1) * known.layer_bytes
+    further = stage.layers - memory.traced.layers, stage.parameters - memory.traced.parameters
+    return states + waiting + known.peak_bytes + further[0] * known.layer_bytes + WEIGHT_BYTES * further[1]
 
 
 def shared_peaks() -> list[SharedPeak]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from suite.record.links import Collective
 from suite.record.operators import TracedStep
+from suite.record.published.stages import stages_of
 
 FOLDER = Path(__file__).parent
 TRACES = "traces.json.gz"
@@ -99,21 +100,36 @@ class Case:
 
 
 @dataclass(frozen=True)
-class SharedMemory:
-    """What a rank of a pipeline holds besides what its trace shows.
+class StageMemory:
+    """What ranks of a stage hold.
 
     Attributes:
         parameters: of a rank.
-        layers: of a stage.
-        in_flight: micro batches whose activations the first stage keeps.
+        layers: of the stage.
+        head: whether it makes the logits.
+        in_flight: micro batches whose activations it keeps at most.
+    """
+
+    parameters: float
+    layers: int
+    head: bool
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """What the ranks of a pipeline hold besides what the trace of one shows, which has a head.
+
+    Attributes:
+        traced: the stage that is traced.
+        stages: all.
         state_bytes: a parameter, of what ranks do not share; ``shared_bytes``: of what so many ``shards`` share.
         ran: whether it has a result.
         reported_bytes: the published peak.
     """
 
-    parameters: float
-    layers: int
-    in_flight: int
+    traced: StageMemory
+    stages: tuple[StageMemory, ...]
     state_bytes: float
     shared_bytes: float
     shards: int
@@ -340,18 +356,31 @@ def _nanotron(line: Line) -> PublishedRow:
     embedded = sizes["vocabulary"] * sizes["hidden"] / tp
     a_layer = (sizes["hidden"] ** 2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"])
                + 3 * sizes["hidden"] * sizes["ffn"]) / tp  # fmt: skip
-    own = layers * a_layer + embedded * (2 if pp == 1 and line["tied_embeddings"] == "no" else 1)
+    tied = line["tied_embeddings"] != "no"
+
+    def stage(layers: int, embeds: bool, head: bool, in_flight: int) -> StageMemory:
+        embeddings = embeds + head - (embeds and head and tied)
+        return StageMemory(layers * a_layer + embeddings * embedded, layers, head, in_flight)
+
     case = Case(
         "rank", "llama", batch, int(line["sequence"]), **{**sizes, "layers": layers},
         parameters="bfloat16", tensor_ranks=tp, optimizer="adamw",
     )  # fmt: skip
+    blocks = stages_of(
+        sizes["layers"], pp, 4 * sizes["hidden"] ** 2 + 3 * sizes["hidden"] * sizes["ffn"],
+        sizes["vocabulary"] * sizes["hidden"],
+    )  # fmt: skip
+    if not all(stage.blocks for stage in blocks) and not measured:
+        return row.but("its library leaves stages of its pipeline without a block")
+    stages = (stage(of.layers, of.embeds, of.head, min(pp - place, passes)) for place, of in enumerate(blocks))
+    traced = stage(layers, pp == 1, True, 1)
     memory = SharedMemory(
-        own, layers, min(pp, passes), 4, 12, dp if zero else 1, measured,
+        traced, tuple(stages), 4, 12, dp if zero else 1, measured,
         GIB * float(line["peak_memory_gib"]) if line["peak_memory_gib"] else None,
     )  # fmt: skip
     return replace(
         row, case=case, memory=memory, fabric="H100",
-        collectives=tuple(_sent_by_nanotron(line, own, layers, passes + pp - 1)),
+        collectives=tuple(_sent_by_nanotron(line, traced.parameters, layers, passes + pp - 1)),
     )  # fmt: skip
 
 

@@ -6,24 +6,54 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from suite.judge.step_time.board_power import Drawn, drawn, power_ratios
 from suite.judge.step_time.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
 from suite.record.devices import devices
-from suite.record.published import PublishedRow, SharedMemory, Traced
+from suite.record.published import PublishedRow, SharedMemory, StageMemory, Traced
+from suite.record.published.stages import Stage, stages_of
 
 H100 = devices()["H100-SXM"]
 GIB = 2**30
+TRACED = StageMemory(1e9, 4, True, 1)
 ROW = PublishedRow(
-    "t", 2, "s", "H100-SXM", "llama", "bf16", "flash", "ddp", memory=SharedMemory(1e9, 4, 3, 4, 12, 2, True, 40 * GIB)
+    "t", 2, "s", "H100-SXM", "llama", "bf16", "flash", "ddp",
+    memory=SharedMemory(TRACED, (StageMemory(9e8, 5, False, 2), StageMemory(7e8, 3, True, 1)), 4, 12, 2, True, 40 * GIB)
 )  # fmt: skip
 
 
-def test_the_first_stage_keeps_what_is_in_flight() -> None:
+def test_each_stage_keeps_what_it_has_in_flight_and_the_fullest_decides() -> None:
+    last = 7e8 * (4 + 12 / 2) + 10 * GIB - GIB - 2 * 3e8
+    first = 9e8 * (4 + 12 / 2) + 2 * 9e8 + (2 * 5 + 1) * GIB
     found = shared_peak(ROW, Traced(peak_bytes=10 * GIB, layer_bytes=GIB), H100)
-    assert found.fullest_bytes == 10 * GIB + 1e9 * (4 + 12 / 2) + 2 * 4 * GIB
-    assert found.fits and not shared_peak(ROW, Traced(peak_bytes=80 * GIB), H100).fits
+    assert found.fullest_bytes == first > last
+    assert shared_peak(ROW, Traced(peak_bytes=30 * GIB, layer_bytes=GIB), H100).fullest_bytes == last + 20 * GIB
+    assert found.fits and not shared_peak(ROW, Traced(peak_bytes=90 * GIB), H100).fits
     assert found.log_error == pytest.approx(math.log(found.fullest_bytes / (40 * GIB)))
+
+
+@given(
+    layers=st.integers(1, 40), stages=st.integers(1, 20), layer_cost=st.integers(1, 50), head_cost=st.integers(0, 99)
+)
+def test_a_model_is_divided_whole_and_in_order(layers: int, stages: int, layer_cost: int, head_cost: int) -> None:
+    divided = stages_of(layers, stages, layer_cost, head_cost)
+    blocks = [block for stage in divided for block in stage.blocks]
+    assert len(divided) == stages and blocks == ["embedding", *["layer"] * layers, "norm", "head", "cast", "loss"]
+    costs = [stage.layers * layer_cost + stage.head * head_cost for stage in divided]
+    share, so_far = sum(costs) / stages, 0
+    for place, cost in enumerate(costs):  # none ends at its share or below while there is more to come
+        so_far += cost
+        assert so_far > share * (place + 1) or not any(costs[place + 1 :])
+
+
+def test_by_hand_a_model_of_one_billion_parameters_leaves_the_last_of_sixteen_stages_without_a_block() -> None:
+    """16 layers of 67.1 million and a head of 268.4 million, a share of 83.9 million each: the head stands on the
+    thirteenth stage, the cast and the loss behind it."""
+    divided = stages_of(16, 16, 4 * 2048**2 + 3 * 2048 * 8192, 131072 * 2048)
+    assert [stage.layers for stage in divided] == [2, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 0, 0, 0, 0]
+    assert divided[12:] == (Stage(("norm", "head")), Stage(("cast",)), Stage(("loss",)), Stage(()))
 
 
 def test_what_was_said_and_what_happened() -> None:
