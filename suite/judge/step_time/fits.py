@@ -49,7 +49,7 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
 
 
 def _stage_bytes(stage: StageMemory, memory: SharedMemory, known: Traced) -> float:
-    """Of a stage without a head, the backward pass is taken to hold as much as one layer keeps: a prior."""
+    """What ranks of a stage hold. Where it has no head, its backward pass takes as much as one layer keeps: a prior."""
     states = stage.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
     waiting = (stage.in_flight - 1) * stage.layers * known.layer_bytes
     if not stage.head:

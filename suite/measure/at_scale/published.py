@@ -11,6 +11,7 @@ collectives.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -490,4 +491,11 @@ def _written(known: dict[str, Traced]) -> None:
 
 
 if __name__ == "__main__":
-    print(trace_missing(float(sys.argv[1]) if len(sys.argv) > 1 else 1e9, *sys.argv[2:]), "to be traced")
+    parser = argparse.ArgumentParser(
+        prog="python -m suite.measure.at_scale.published",
+        description="traces the steps of published rows that have no trace, and keeps no others",
+    )
+    parser.add_argument("--seconds", type=float, default=1e9, help="of processor time, at most")
+    parser.add_argument("--only", default="", help="a part of 'library model'")
+    chosen = parser.parse_args()
+    print(trace_missing(chosen.seconds, chosen.only), "to be traced")

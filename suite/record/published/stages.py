@@ -14,7 +14,7 @@ EMBEDDING, LAYER, HEAD = "embedding", "layer", "head"
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageBlocks:
     """The blocks of a stage, by name."""
 
     blocks: tuple[str, ...]
@@ -33,7 +33,7 @@ class Stage:
         return HEAD in self.blocks
 
 
-def stages_of(layers: int, stages: int, layer_cost: int, head_cost: int) -> tuple[Stage, ...]:
+def stages_of(layers: int, stages: int, layer_cost: int, head_cost: int) -> tuple[StageBlocks, ...]:
     """The stages of a model, in their order."""
     costs = [(EMBEDDING, 0), *((LAYER, layer_cost),) * layers, ("norm", 0), (HEAD, head_cost), ("cast", 0), ("loss", 0)]
     whole, so_far, stage = layers * layer_cost + head_cost, 0, 0
@@ -42,4 +42,4 @@ def stages_of(layers: int, stages: int, layer_cost: int, head_cost: int) -> tupl
         blocks[stage].append(block)
         so_far += cost
         stage += so_far * stages > whole * (stage + 1)
-    return tuple(Stage(tuple(of_stage)) for of_stage in blocks)
+    return tuple(StageBlocks(tuple(of_stage)) for of_stage in blocks)

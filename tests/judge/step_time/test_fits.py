@@ -13,7 +13,7 @@ from suite.judge.step_time.board_power import Drawn, drawn, power_ratios
 from suite.judge.step_time.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
 from suite.record.devices import devices
 from suite.record.published import PublishedRow, SharedMemory, StageMemory, Traced
-from suite.record.published.stages import Stage, stages_of
+from suite.record.published.stages import stages_of
 
 H100 = devices()["H100-SXM"]
 GIB = 2**30
@@ -53,7 +53,7 @@ def test_by_hand_a_model_of_one_billion_parameters_leaves_the_last_of_sixteen_st
     thirteenth stage, the cast and the loss behind it."""
     divided = stages_of(16, 16, 4 * 2048**2 + 3 * 2048 * 8192, 131072 * 2048)
     assert [stage.layers for stage in divided] == [2, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 0, 0, 0, 0]
-    assert divided[12:] == (Stage(("norm", "head")), Stage(("cast",)), Stage(("loss",)), Stage(()))
+    assert [stage.blocks for stage in divided[12:]] == [("norm", "head"), ("cast",), ("loss",), ()]
 
 
 def test_what_was_said_and_what_happened() -> None:
