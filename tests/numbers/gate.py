@@ -3,7 +3,7 @@
 Real processes of a plug-in whose working tree differs from its revision: one technique does the same by other code, one
 has a busy loop of a tenth of each step more. Every run of the gate is one check of one of them, as ``leantrain check
 --speed`` makes it. Runs of one batch share sessions of workers, as the items of a check do. ``--into FILE`` keeps the
-sets, and goes on with what is there; ``--noise FILE`` writes all sets, which the tests replay.
+sets, and goes on with what is there; ``--noise FILE`` writes each run's sets, which the tests replay.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=25.0, help="begin no batch after these")
     parser.add_argument("--each", type=float, default=20.0, help="minutes that a batch may take")
     parser.add_argument("--into", type=Path, help="keeps the runs, a line of JSON each")
-    parser.add_argument("--noise", type=Path, help="writes the sets of all runs")
+    parser.add_argument("--noise", type=Path, help="writes the sets of each run")
     chosen = parser.parse_args()
     runs: list[Kept] = []
     if chosen.into and chosen.into.exists():
@@ -189,11 +189,11 @@ def main() -> None:
                 with chosen.into.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(each) + "\n" for each in done)
             show(runs)
-    unchanged, planted = ([d for each in runs if each["planted"] == name for d in each["d"]] for name in BATCH)
+    unchanged, planted = ([each["d"] for each in runs if each["planted"] == name] for name in BATCH)
     if chosen.noise:
         chosen.noise.write_text(json.dumps({"unchanged": unchanged, "slower": planted}) + "\n", encoding="utf-8")
     show(runs)
-    show_replayed(unchanged, planted)
+    show_replayed([d for run in unchanged for d in run], [d for run in planted for d in run])
 
 
 if __name__ == "__main__":
