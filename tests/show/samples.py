@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,6 +13,7 @@ from suite.measure.lab import StudyTable
 from suite.measure.studies.batch_sweep import SweepRow
 from suite.measure.study import Study
 from suite.record.schema import Code, Line
+from suite.show.packing import unpacked
 from tests.factories import (
     CODE,
     MACHINE,
@@ -36,8 +34,8 @@ CHANGED = Code(trajectory="x" * 32, counts="c" * 32)
 
 def whole(page: str) -> str:
     """A page with its packed parts in their places, as its script puts them there."""
-    (packed,) = re.findall(r'<script type="application/gzip" id="parts">([^<]*)</script>', page)
-    parts = json.loads(gzip.decompress(base64.b64decode(packed)))
+    (letters,) = re.findall(r'<script type="application/gzip" id="parts">([^<]*)</script>', page)
+    parts = unpacked(letters)
     return re.sub(r'<p class="packed" data-part="(\d+)">[^<]*</p>', lambda place: parts[int(place[1])], page)
 
 

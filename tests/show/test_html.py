@@ -1,5 +1,4 @@
 import base64
-import gzip
 import hashlib
 import json
 import math
@@ -10,9 +9,12 @@ from datetime import UTC, datetime
 from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from suite.entries.catalogue import catalogue
 from suite.guard.calibration import Calibration, Gate, timed_job
@@ -21,6 +23,7 @@ from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
 from suite.measure.lab import StudyTable
+from suite.show.packing import packed, unpacked
 from suite.show.pages import html
 from suite.show.pages.report import Folder, Report, origins
 from suite.show.pictures.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
@@ -112,10 +115,10 @@ def test_records_cannot_run_anything():
     assert not page.having("img")
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert EVIL in "".join(page.words)  # it is there, as text
-    assert json.loads(gzip.decompress(base64.b64decode(page.scripts[2])))[0]["machine"] == EVIL
-    packed = Page(evil_packed_page())
-    assert len(packed.having("script")) == 4 and not packed.having("img")
-    names = [each["name"] for board in json.loads(packed.scripts[0]).values() for each in board]
+    assert unpacked(page.scripts[2])[0]["machine"] == EVIL
+    evil = Page(evil_packed_page())
+    assert len(evil.having("script")) == 4 and not evil.having("img")
+    names = [each["name"] for board in json.loads(evil.scripts[0]).values() for each in board]
     assert EVIL in names and len(names) == 6
 
 
@@ -357,3 +360,10 @@ def test_sorting_puts_numbers_in_order_and_missing_last_and_csv_is_inert():
         ["-1", "9.5", "10", ""], ["10", "9.5", "-1", ""], ["a", "b", ""],
         '"\'=HYPERLINK(""x"")"', "-1.5", "", '"a,b"',
     ]  # fmt: skip
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)))
+def test_what_is_packed_comes_out_as_it_was(value: Any) -> None:
+    assert unpacked(packed(value)) == value
+    assert unpacked(packed([value, "<tr><td>1</td></tr>" * 3, {"a": {"b": {"c": "<svg><p>"}}}]))[0] == value
+    assert re.fullmatch("[A-Za-z0-9+/=]+", packed(value))
