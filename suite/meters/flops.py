@@ -1,4 +1,4 @@
-"""FLOPs of what ran: torch's counter, with the attention and matmul formulas that it lacks or has wrong.
+"""FLOPs of what ran: torch's counter, with the formulas that it lacks or has wrong.
 
 A multiply-add is two FLOPs. Only matrix products, convolutions and attention count, as in the papers. Formulas are
 dense: a causal mask does not halve them. Attention over q [b, h, s_q, d], k [b, h, s_k, d], v [b, h, s_k, d_v]:
@@ -198,6 +198,16 @@ def _grouped(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
     return 2 * (a.shape[0] if a.dim() == b.dim() == 3 else 1) * a.shape[-2] * a.shape[-1] * b.shape[-1]
 
 
+def _convolution_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, wanted: list[bool], *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """As many as the forward pass, 2 batch points weights, for the gradient of the input and for that of the weights.
+    Torch multiplies those of the weights by the groups."""
+    points = prod((x if transposed else grad).shape[2:])
+    return 2 * len(x) * points * weight.numel() * (wanted[0] + wanted[1])
+
+
 FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(
         (
@@ -237,6 +247,7 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("addmv", "addmv_"), _raw(_vector_added)),
     **dict.fromkeys(("addr", "addr_"), _raw(_outer_added)),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _raw(_grouped)),
+    "convolution_backward": _raw(_convolution_gradients),
 }
 """Formulas by operator name. Torch's own entries for the same operators are replaced, so the count does not depend on
 which of them a torch version has or has right. Names that this torch lacks are left out."""

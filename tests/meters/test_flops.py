@@ -46,6 +46,33 @@ def test_backward_of_fused_attention_is_two_and_a_half_forwards_and_of_the_writt
     assert counted(run, SDPBackend.MATH) == forward * 3
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    batch=st.integers(1, 3), groups=st.integers(1, 4), narrow=st.integers(1, 3), wide=st.integers(1, 3),
+    side=st.integers(4, 7), kernel=st.integers(1, 3), stride=st.integers(1, 2), learned=st.booleans(),
+)  # fmt: skip
+def test_a_convolution_has_the_flops_of_its_product(batch, groups, narrow, wide, side, kernel, stride, learned):
+    """The product of its groups' weights and the windows of the picture; backward, one for each gradient."""
+    picture = torch.randn(batch, groups * narrow, side, side, requires_grad=learned)
+    weight = torch.randn(groups * wide, narrow, kernel, kernel, requires_grad=True)
+
+    def windows(picture):
+        columns = F.unfold(picture, kernel, stride=stride).unflatten(1, (groups, -1))
+        return weight.flatten(1).unflatten(0, (groups, -1)) @ columns
+
+    products = counted(lambda: windows(picture).sum().backward())
+    assert counted(lambda: F.conv2d(picture, weight, stride=stride, groups=groups).sum().backward()) == products
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_transposed_convolution_costs_as_much_for_each_gradient(groups):
+    grown = torch.nn.ConvTranspose1d(8, 4 * groups, 3, stride=2, groups=groups)
+    x = torch.randn(2, 8, 5, requires_grad=True)
+    forward = counted(grown, x)
+    assert forward == 2 * 2 * 5 * grown.weight.numel()
+    assert counted(lambda: grown(x).sum().backward()) == 3 * forward
+
+
 def test_no_attention_operator_of_this_torch_is_without_formula():
     inference = {"_native_multi_head_attention", "_triton_multi_head_attention", "_triton_scaled_dot_attention"}
     decomposes_into_counted_products = {"_scaled_dot_product_attention_math", "scaled_dot_product_attention"}
