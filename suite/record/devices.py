@@ -5,6 +5,7 @@ The table is ``devices.toml`` beside this module. Imports no torch.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,13 @@ class Reached:
     copy: float
     kind: Kind
     source: str
+
+
+LANES: Mapping[str, int] = {
+    "volta": 64, "pascal": 64, "turing": 64, "ampere": 64, "ampere, GA10x": 128, "ada": 128, "hopper": 128,
+    "blackwell": 128,
+}  # fmt: skip
+"""What a multiprocessor computes in float32 at once, by generation (NVIDIA's papers on their architectures)."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,12 @@ class Gpu:
         if dtype in HALF:
             return 1e12 * self.half_tflops
         return 1e12 * (self.tf32_tflops if tf32 and self.tf32_tflops else self.float32_tflops)
+
+    @property
+    def cycles_per_s(self) -> float:
+        """Cycles of all multiprocessors together; infinite where there are none of NVIDIA's."""
+        lanes = LANES.get(self.generation)
+        return 1e12 * self.float32_tflops / (2 * lanes) if lanes else math.inf
 
     @property
     def copy_bytes_per_s(self) -> float:

@@ -8,8 +8,9 @@
 Williams et al., *Roofline* (CACM 2009) for the first line. The rate is what large products reach of the peak of their
 type, less where rows are not aligned (:func:`product_s`). Attention has a rate by the generation of its kernel:
 published shares of the peak differ by a factor of three between them. Memory-bound classes reach a share of what a copy
-reaches. Two timelines: the host runs ahead of the device, through forward, backward and optimizer; where a step ends
-with a synchronisation, the device waits for the first launch of the next.
+reaches, and no more bytes a cycle than a multiprocessor can move. Two timelines: the host runs ahead of the device,
+through forward, backward and optimizer; where a step ends with a synchronisation, the device waits for the first launch
+of the next.
 
     host    |forward dispatched|backward dispatched|optimizer|
     device     |forward ....................|backward ................|optimizer|
@@ -49,6 +50,12 @@ SHARES: Mapping[str, float] = {
     "product": 0.90, "attention": 0.90, "convolution": 0.90, "other": 0.60,
 }  # fmt: skip
 """Of a copy's bandwidth, by class."""
+PER_CYCLE: Mapping[str, float] = {
+    "cast": 8.23, "copy": 13.55, "index": 6.54, "loss": 7.35, "norm": 6.85, "optimizer": 11.18, "random": 8.05,
+    "reduction": 11.28, "softmax": 9.74, "transposing copy": 2.29,
+}  # fmt: skip
+"""Bytes that a multiprocessor moves in a cycle at most, of classes that fall short of their share of a copy on an H200,
+whose memory outruns what computes, gathers and scatters: medians of its operators of 64 MB and more."""
 
 ATTENTION: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "efficient": {"volta": (0.30, 0.20), "hopper": (0.25, 0.18), "": (0.40, 0.28)},
@@ -144,7 +151,8 @@ def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Par
 
 
 def _moved_s(device: Gpu, operator: Operator) -> float:
-    return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
+    rate = device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"])
+    return operator.moved_bytes / min(rate, PER_CYCLE.get(operator.kind, math.inf) * device.cycles_per_s)
 
 
 def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:

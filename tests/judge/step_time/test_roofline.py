@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,7 @@ from hypothesis import strategies as st
 
 from suite.judge.step_time.roofline import (
     ATTENTION,
+    PER_CYCLE,
     SHARES,
     Software,
     attention_s,
@@ -24,7 +29,7 @@ from suite.judge.step_time.roofline import (
 )
 from suite.record.devices import by_any_name, devices, parsed
 from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Believed
-from suite.record.operators import OUT, Operator, TracedStep
+from suite.record.operators import OUT, Operator, TracedStep, operator_of
 
 A100, H100, V100 = (by_any_name()[name] for name in ("A100-80", "H100", "V100"))
 PRODUCT = Operator("mm", "product", dtype="bfloat16", flops=2 * 4096**3, read_bytes=4 * 4096**2,
@@ -42,6 +47,32 @@ def test_a_pointwise_operator_takes_its_bytes_at_the_bandwidth_that_is_reached()
     cost = operator_cost(H100, COPY)
     assert cost.bound == "memory"
     assert cost.seconds == pytest.approx(2**31 / (3350e9 * H100.reached.copy * SHARES["pointwise"]) + 2.5e-6)
+
+
+def test_what_computes_as_it_moves_is_bound_by_the_multiprocessors_where_memory_outruns_them() -> None:
+    """132 of an H200's, at 1.98 GHz; an A100's memory is slower, and its 108 are at 1.41 GHz."""
+    norm = replace(COPY, name="native_layer_norm", kind="norm")
+    h200, rtx = devices()["H200"], devices()["RTX-3090"]
+    assert h200.cycles_per_s == pytest.approx(132 * 1.98e9, rel=0.01)
+    assert A100.cycles_per_s == pytest.approx(108 * 1.41e9, rel=0.01)
+    for gpu in (h200, A100):
+        assert operator_cost(gpu, norm).seconds == pytest.approx(2**31 / (6.85 * gpu.cycles_per_s), rel=0.01)
+    assert operator_cost(rtx, norm).seconds == pytest.approx(2**31 / (0.80 * rtx.copy_bytes_per_s), rel=0.01)
+    assert operator_cost(h200, COPY).seconds == pytest.approx(2**31 / (0.95 * h200.copy_bytes_per_s), rel=0.01)
+    assert devices()["MI300X"].cycles_per_s == math.inf
+
+
+def test_bytes_a_cycle_are_those_of_an_h200() -> None:
+    measured: dict[str, list[float]] = defaultdict(list)
+    h200 = devices()["H200"]
+    (survey,) = (Path(__file__).parents[3] / "results").glob("nvidia-h200-*/operators.json")
+    for sample in json.loads(survey.read_text("utf-8"))["samples"]:
+        operator = operator_of(json.loads(sample["said"]))
+        if operator.moved_bytes >= 64e6 and operator.kind in SHARES and not operator.flops:
+            measured[operator.kind].append(operator.moved_bytes / sample["seconds"])
+    rates = {kind: median(of_kind) for kind, of_kind in measured.items()}
+    short = {kind: rate for kind, rate in rates.items() if rate < SHARES[kind] * h200.copy_bytes_per_s}
+    assert {kind: round(rate / h200.cycles_per_s, 2) for kind, rate in short.items()} == PER_CYCLE
 
 
 def test_a_tiny_one_takes_a_launch() -> None:
