@@ -143,6 +143,7 @@ class Fit:
         if parts:
             self._computed_s = np.concatenate([part.computed_s for part in parts])
             self._moved_s = np.concatenate([part.moved_s for part in parts])
+            self._in_cycles_s = np.concatenate([part.in_cycles_s for part in parts])
             self._gaps_s = np.concatenate([part.gaps_s for part in parts])
             self._at = self._at + np.concatenate([part.phases for part in parts])
         ways = [sent_by(point.row) for point in of]
@@ -162,7 +163,8 @@ class Fit:
             return np.zeros(0)
         scale = np.exp(np.append(multipliers, 0.0))
         computed_s = self._computed_s / scale[self._levels].prod(1)[self._own]
-        cost_s = np.maximum(computed_s, self._moved_s / scale[self._moving]) + self._gaps_s
+        moved_s = np.maximum(self._moved_s / scale[self._moving], self._in_cycles_s)
+        cost_s = np.maximum(computed_s, moved_s) + self._gaps_s
         by_phase: Floats = np.bincount(self._at, cost_s, self._groups * len(PHASES)).astype(np.float64)
         links = 1 / scale[self._links]
         busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + self._waited_s @ links

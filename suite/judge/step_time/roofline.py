@@ -104,11 +104,13 @@ DEFAULT = Software()
 
 @dataclass(frozen=True)
 class Parts:
-    """A step's operators that launch, as arrays of s: all their calls together."""
+    """A step's operators that launch, as arrays of s: all their calls together. What moves bytes takes the longer of
+    its time by the memory and of that by the multiprocessors' cycles."""
 
     operators: list[Operator]
     computed_s: Floats
     moved_s: Floats
+    in_cycles_s: Floats
     gaps_s: Floats
     phases: NDArray[np.intp]
     host: Mapping[Phase, float]
@@ -124,7 +126,7 @@ class Cost:
 
 def operator_cost(device: Gpu, operator: Operator, software: Software = DEFAULT) -> Cost:
     """What one call takes on the device, in s; transfers go by :func:`link_s`."""
-    moved_s = _moved_s(device, operator)
+    moved_s = max(_moved_s(device, operator), _in_cycles_s(device, operator))
     computed_s = _computed_s(device, operator, software)
     gaps_s = 1e-6 * device.kernel_us * operator.kernels
     bound = "compute" if computed_s >= moved_s else "memory"
@@ -144,6 +146,7 @@ def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Par
         [launch for launch, _ in launched],
         counts * [_computed_s(device, launch, software) for launch, _ in launched],
         counts * [_moved_s(device, launch) for launch, _ in launched],
+        counts * [_in_cycles_s(device, launch) for launch, _ in launched],
         counts * [1e-6 * device.kernel_us * launch.kernels for launch, _ in launched],
         np.array([PHASES.index(launch.phase) for launch, _ in launched], dtype=np.intp),
         host,
@@ -151,8 +154,11 @@ def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Par
 
 
 def _moved_s(device: Gpu, operator: Operator) -> float:
-    rate = device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"])
-    return operator.moved_bytes / min(rate, PER_CYCLE.get(operator.kind, math.inf) * device.cycles_per_s)
+    return operator.moved_bytes / (device.copy_bytes_per_s * SHARES.get(operator.kind, SHARES["other"]))
+
+
+def _in_cycles_s(device: Gpu, operator: Operator) -> float:
+    return operator.moved_bytes / (PER_CYCLE.get(operator.kind, math.inf) * device.cycles_per_s)
 
 
 def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:
