@@ -26,20 +26,22 @@ def warmup_steps(run: Run, own: OneBitAdam) -> int:
 
 
 def records(run: Run, own: OneBitAdam) -> bool:
-    """The warm-up's first and last, and the middle one, whose rate is not 0."""
-    return run.step in (0, warmup_steps(run, own) - 1, run.recipe.steps // 2)
+    """The warm-up's first two, from which AdamW can be followed, and its last, and the middle one of all."""
+    warmup = warmup_steps(run, own)
+    return run.step in (0, min(1, warmup - 1), warmup - 1, run.recipe.steps // 2)
 
 
 def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
-    """Of the warm-up: ``warmup_roundings`` of two steps from AdamW's with the ranks' mean gradient. Of one step after
-    it: ``thawed``: entries of the second moment that are others than at the warm-up's end; ``sent_roundings``: of the
-    magnitudes of what this rank has sent (momentum and memory, less the memory after it) from one size a tensor, ||.||
-    / sqrt(n); ``wrong_signs`` of it; ``telescope_roundings``: of the new first moment from the mean of what ranks have
-    sent and the server's memory, less that after it; ``step_roundings``: of the middle step's weights from theta - eta
-    m / (sqrt(v) + eps); ``bytes_over_formula``. ``unequal``: values in which the replicas differ."""
+    """Of the warm-up: ``warmup_roundings`` of its first steps from AdamW's with the ranks' mean gradient. Of one
+    step after it: ``thawed``: entries of the second moment that are others than at the warm-up's end;
+    ``sent_roundings``: of the magnitudes of what this rank has sent (momentum and memory, less the memory after it)
+    from one size a tensor, ||.|| / sqrt(n); ``wrong_signs`` of it; ``telescope_roundings``: of the new first moment
+    from the mean of what ranks have sent and the server's memory, less that after it; ``step_roundings``: of the
+    middle step's weights from theta - eta m / (sqrt(v) + eps); ``bytes_over_formula``. ``unequal``: values in which
+    the replicas differ."""
     run = recording.run
     *warmup, middle = recording.traces
-    warm = update_roundings(recording, warmup)
+    warm = update_roundings(recording, [trace for trace in warmup if trace.step < 2])
     step = one_more(recording, own)
     names, trace = list(step.gradients), step.trace
     first = {name: trace.before.state[name]["first_moment"].double() for name in names}

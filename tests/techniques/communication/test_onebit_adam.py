@@ -1,6 +1,7 @@
 """1-bit Adam: two workers and two servers by hand in float64, and the optimizer before and after it is frozen."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given as generated
 from hypothesis import strategies as st
 
 from techniques.communication.onebit_adam.optimizer import FrozenAdam
+from techniques.communication.onebit_adam.probes import records
 from techniques.communication.onebit_adam.technique import OneBitAdam
 from techniques.communication.onebit_adam.two_sided import Layout, signed, signs
 from tests.techniques.communication.given import RANKS, SHAPES, STEPS, gradients
@@ -55,6 +57,12 @@ def test_a_bit_there_and_a_bit_back_and_a_scale_for_each_piece(two_ranks):
     there = max(2 * (4 * pieces[0] + layout.part / 8), 4 * sum(pieces) + layout.padded / 8)
     back = 2 * (4 * max(pieces) + layout.part / 8)
     assert two_ranks[0]["onebit_adam"]["ring_bytes"] == STEPS * (there + back) / 2
+
+
+@pytest.mark.parametrize(("steps", "recorded"), [(16, [0, 1, 8]), (1000, [0, 1, 149, 500]), (6, [0, 3])])
+def test_probes_follow_adamw_from_the_start_and_see_the_warm_up_end_however_long_a_run_is(steps, recorded):
+    runs = [SimpleNamespace(step=step, recipe=SimpleNamespace(steps=steps)) for step in range(steps)]
+    assert [run.step for run in runs if records(run, OneBitAdam())] == recorded
 
 
 @generated(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(2, 5))
