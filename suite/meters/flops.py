@@ -202,8 +202,8 @@ def _convolution_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, wanted: list[bool], *_: Any, **__: Any,
 ) -> int:  # fmt: skip
-    """As many as the forward pass, 2 batch points weights, for the gradient of the input and for that of the weights.
-    Torch multiplies those of the weights by the groups."""
+    """The gradient of the input takes as many as the forward pass, 2 batch points weights, and so does that of the
+    weights. Torch multiplies those of the weights by the groups."""
     points = prod((x if transposed else grad).shape[2:])
     return 2 * len(x) * points * weight.numel() * (wanted[0] + wanted[1])
 
