@@ -53,9 +53,3 @@ def packed(value: Any) -> str:
     places = {piece: place for place, piece in enumerate(distinct)}
     content = json.dumps([distinct, [places[piece] for piece in pieces]], ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(content.encode("utf-8", "surrogatepass"), mtime=0)).decode()
-
-
-def unpacked(letters: str) -> Any:
-    """The inverse of :func:`packed`."""
-    distinct, places = json.loads(gzip.decompress(base64.b64decode(letters)).decode("utf-8", "surrogatepass"))
-    return json.loads("".join(distinct[place] for place in places))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,7 +16,6 @@ from suite.measure.lab import StudyTable
 from suite.measure.studies.batch_sweep import SweepRow
 from suite.measure.study import Study
 from suite.record.schema import Code, Line
-from suite.show.packing import unpacked
 from tests.factories import (
     CODE,
     MACHINE,
@@ -30,6 +32,12 @@ from tests.factories import (
 
 EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> <!-- {{x}} $script ${data}"
 CHANGED = Code(trajectory="x" * 32, counts="c" * 32)
+
+
+def unpacked(letters: str) -> Any:
+    """What the page's script makes of packed letters."""
+    distinct, places = json.loads(gzip.decompress(base64.b64decode(letters)).decode("utf-8", "surrogatepass"))
+    return json.loads("".join(distinct[place] for place in places))
 
 
 def whole(page: str) -> str:

@@ -23,13 +23,13 @@ from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
 from suite.measure.lab import StudyTable
-from suite.show.packing import packed, unpacked
+from suite.show.packing import packed
 from suite.show.pages import html
 from suite.show.pages.report import Folder, Report, origins
 from suite.show.pictures.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
 from suite.show.studies import Studied
 from tests.factories import MACHINE, between, claim, evidence, records, row, side, timed
-from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole
+from tests.show.samples import EVIL, card, failing, lean, on, shown, study, unpacked, whole
 
 
 @pytest.fixture

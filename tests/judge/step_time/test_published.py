@@ -74,8 +74,8 @@ def test_the_committed_figures_are_made_again() -> None:
     assert [line[:4] for line in committed] == [line[:4] for line in again]
     for ours, theirs in zip(again[1:], committed[1:]):
         on_the_edge = 1.1 / max(1, int(ours[3]))  # another processor's arithmetic may put one row outside of a band
-        for a, b in zip(ours[4:], theirs[4:]):
-            assert a == b or float(a) == pytest.approx(float(b), abs=max(2e-3, on_the_edge if a == ours[-1] else 0))
+        for a, b, within in zip(ours[4:], theirs[4:], (2e-3, 2e-3, max(2e-3, on_the_edge))):
+            assert a == b or float(a) == pytest.approx(float(b), abs=within)
     bands = made().bands
     assert {kind: band.residuals for kind, band in bands.items()} == {
         kind: band.residuals for kind, band in believed().bands.items()
@@ -149,6 +149,7 @@ def test_the_readme_says_what_the_study_says() -> None:
     found = made()
     one = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "one"))
     several = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "2 to 8"))
+    more = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "more"))
     expressed, measured = expressible(found)
     fits = confusion(shared_peaks())
     errors = sorted(abs(peak.log_error) for peak in peaks())
@@ -156,7 +157,7 @@ def test_the_readme_says_what_the_study_says() -> None:
         f"{expressed:,} of {measured:,} published measurements are expressed",
         f"median error of {100 * one.error:.0f} % and a bias of {100 * one.bias:+.1f} %".replace("-", "−"),
         f"{100 * one.coverage:.0f} % lay inside the band",
-        f"on two to eight GPUs the median error is {100 * several.error:.0f} %",
+        f"on two to eight GPUs the median error is {100 * several.error:.0f} %, on more {100 * more.error:.0f} %",
         f"right for {100 * fits.right:.0f} % of {fits.all:,} configurations",
         f"Allocated peaks of {len(errors)} published fine-tuning runs are counted with a median error of "
         f"{100 * median(errors):.2f} %, "
