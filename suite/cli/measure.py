@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -151,10 +151,12 @@ def run(
         from suite.entries.setting import check_size, chosen
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, distributing
+        from suite.measure.contenders.result import results_of
         from suite.measure.controls import control_pairs
         from suite.measure.peers import peer_pairs, with_updates
         from suite.measure.plan import Wanted, pairs_of
         from suite.record.job import RECIPES, SIZES
+        from suite.record.store import Store
         from suite.show.pages.beside import HEAD, beside
 
         sound, broken = with_cards(catalogue())
@@ -223,7 +225,7 @@ def run(
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
         if techniques:
-            show_table(HEAD, beside(_measured(pairs, learning.results)), whole=(0, 1, 2))
+            show_table(HEAD, beside(results_of(pairs, Store(learning.results).read()[0])), whole=(0, 1, 2))
         known = _rows(pairs, learning.results)
         new_ids = {piece.id for piece in measured.added}
         if fresh := [row for row in known if new_ids & {*row.records}]:
@@ -249,19 +251,6 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
         print(json.dumps({"cores": foreseen.cores, "parts": [asdict(part) for part in foreseen.parts]}))
     else:
         out.print(f"{foreseen.sentence}; of a budget of {effort.minutes:g} min")
-
-
-def _measured(pairs: Sequence[Pair], folder: Path) -> list[Row]:
-    """The row of each pair that has one now."""
-    from suite.measure.contenders.result import result_of
-    from suite.record.store import NoRecord, Store
-
-    records, _ = Store(folder).read()
-    known = []
-    for pair in pairs:
-        with suppress(NoRecord):
-            known.append(result_of(pair, records))
-    return known
 
 
 def _rows(pairs: Sequence[Pair], folder: Path) -> list[Row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -698,13 +698,24 @@ def _activity_probes(stack: str) -> tuple[str, ...]:
 
 def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Row:
     """The row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
+    return row_among(rows_against(records, reference, {stack}), setting, stack, reference)
+
+
+def rows_against(records: Records, reference: str, stacks: Collection[str]) -> list[Row]:
+    """All rows of these stacks beside that reference."""
+    return pairs(
+        records, lambda _: reference, tuned=tunes, wanted=stacks.__contains__, version_of=installed_version,
+        active=activity_probes,
+    )  # fmt: skip
+
+
+def row_among(known: Sequence[Row], setting: Setting, stack: str, reference: str) -> Row:
+    """The row of a pair among others, on this machine if it has one. Raises NoRecord where there is none."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
         row
-        for row in pairs(
-            records, lambda _: reference, tuned=tunes, version_of=installed_version, active=activity_probes
-        )
+        for row in known
         if (row.stack, row.reference) == (stack, reference) and wanted.items() <= row.conditions.model_dump().items()
     ]
     if not fitting:

@@ -16,7 +16,7 @@ from suite.judge.rows import row_of, rows
 from suite.judge.tuning import START
 from suite.measure import campaign, plan
 from suite.measure.campaign import Effort, Measured, Tally, in_chunks, measure
-from suite.measure.contenders.result import result_of
+from suite.measure.contenders.result import result_of, results_of
 from suite.measure.evidence import Heading, conditions_of
 from suite.measure.forecast import sides_s
 from suite.measure.learning import witness_of
@@ -241,6 +241,13 @@ def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measurin
     row = result_of(LION, Store(tmp_path).read()[0])
     assert (row.seeds, row.unverified) == ((0, 1, 2), ())
     assert run(tmp_path, time=False).added == []
+
+
+def test_rows_of_many_pairs_are_those_of_each_and_a_pair_without_records_has_none(tmp_path: Path) -> None:
+    put(tmp_path, *both())
+    records, _ = Store(tmp_path).read()
+    rows = results_of([Pair(GPT, "sam"), LION, LION], records)
+    assert [repr(row) for row in rows] == 2 * [repr(result_of(LION, records))]
 
 
 def test_a_run_whose_probes_come_out_different_renews_nothing(measuring: Measuring, tmp_path: Path) -> None:
