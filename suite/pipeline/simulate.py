@@ -44,6 +44,7 @@ class PipelineCosts:
         handed: bytes of each stage's output for a micro-batch, and of the gradient that comes back for it.
         joint: bytes that each rank sends in the all-reduces before an update, in ``reductions`` of them; with none
             of them ranks update each by itself.
+        reduction_s: what each of these all-reduces takes the ranks besides its bytes and hops.
         ahead: of how many operations from its next one on a rank expects the messages; of all where None.
     """
 
@@ -53,6 +54,7 @@ class PipelineCosts:
     handed: Sequence[int]
     joint: int = 0
     reductions: int = 0
+    reduction_s: float = 0.0
     ahead: int | None = None
 
     def of(self, op: PipelineOp) -> Time:
@@ -226,7 +228,7 @@ class _PipelineClock:
         if self.link:
             hops = self.costs.reductions * 2 * (len(self.program) - 1)
             start = max(uplink.sent(Time(self.costs.joint), start) for uplink in self.uplinks)
-            start += hops * Time(self.link.latency_s)
+            start += hops * Time(self.link.latency_s) + self.costs.reductions * Time(self.costs.reduction_s)
         for rank, ops in enumerate(self.program):
             updates = takewhile(lambda op: op.kind == "update", ops[self.following[rank] :])
             self.may_update[rank] = sum(1 for _ in updates)

@@ -198,7 +198,7 @@ class Ranks:
 
 
 def on_this_link(run: Run) -> dict[str, Any]:
-    """Alpha, beta, and the seconds of steps."""
+    """Alpha, beta, what an all-reduce takes besides, and the seconds of steps."""
 
     def seconds(values: torch.Tensor, times: int) -> float:
         taken = []
@@ -211,13 +211,14 @@ def on_this_link(run: Run) -> dict[str, Any]:
 
     seconds(torch.zeros(LARGE), 1)
     alpha, large = there_and_back_s() / 2, seconds(torch.zeros(LARGE), 3)
+    reduction = max(0.0, seconds(torch.zeros(1), THERE_AND_BACK) - 2 * alpha)
     taken = []
     for _ in range(STEPS):
         dist.barrier()
         start_s = time.perf_counter()
         run.train(1)
         taken.append(time.perf_counter() - start_s)
-    return {"alpha": alpha, "beta": 4 * LARGE / large, "steps": taken}
+    return {"alpha": alpha, "beta": 4 * LARGE / large, "reduction": reduction, "steps": taken}
 
 
 def there_and_back_s() -> float:
@@ -238,7 +239,9 @@ def there_and_back_s() -> float:
     return median(taken)
 
 
-def predicted_s(ranks: Ranks, profiles: list[Any], plan: PipelineSchedule, examples: int, link: AlphaBeta) -> float:
+def predicted_s(
+    ranks: Ranks, profiles: list[Any], plan: PipelineSchedule, examples: int, link: AlphaBeta, reduction_s: float
+) -> float:
     """Seconds of a step by the simulator, from the ranks' profiles of a turn."""
     known: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for kind, stage, place, taken in (each for profile in profiles for each in profile["costs"]):
@@ -251,7 +254,7 @@ def predicted_s(ranks: Ranks, profiles: list[Any], plan: PipelineSchedule, examp
     update = [mean(known["update", stage, -1 % plan.micro_batches]) for stage in range(plan.stages)]
     about = ranks.about[0]
     handed, joint = [examples * size for size in about["handed"]], about["tied"] + about["norms"]
-    costs = PipelineCosts(forward, backward, update, handed, joint, 1 + (about["tied"] > 0), AHEAD)
+    costs = PipelineCosts(forward, backward, update, handed, joint, 1 + (about["tied"] > 0), reduction_s, AHEAD)
     first, later = (float(on_link(plan.program(steps), costs, link).end) for steps in (1, 1 + STEADY))
     return rest_s + (later - first) / STEADY
 
@@ -274,7 +277,7 @@ def turns_of(ranks: Ranks, network: LinkedNodes, mbit: float, plan: PipelineSche
         seen = ranks.ask("measure")[0]
         burst = BURST_BYTES * min(1.0, 8e-6 * seen["beta"] / mbit)  # without what packets have around it
         link = AlphaBeta(seen["alpha"], seen["beta"], burst)
-        simulated_s = predicted_s(ranks, profiles, plan, examples, link)
+        simulated_s = predicted_s(ranks, profiles, plan, examples, link, seen["reduction"])
         yield Turn(link.latency_s, link.bytes_per_s, simulated_s, mean(seen["steps"]))
 
 

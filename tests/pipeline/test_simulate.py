@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ FREE = AlphaBeta(0.0, 1e30)
 ALPHA, BETA, SIZE = 0.25, 8.0, 4  # a message takes half a second and a quarter
 
 
-def costs(stages: int, joint: int = 0, reductions: int = 0) -> PipelineCosts:
-    return PipelineCosts([[1.0]] * stages, [[2.0]] * stages, [0.5] * stages, [SIZE] * stages, joint, reductions)
+def costs(stages: int, **together: Any) -> PipelineCosts:
+    return PipelineCosts([[1.0]] * stages, [[2.0]] * stages, [0.5] * stages, [SIZE] * stages, **together)
 
 
 @pytest.mark.parametrize(("stages", "micro"), [(2, 4), (3, 5)])
@@ -51,12 +52,12 @@ def test_what_a_limiter_has_saved_up_goes_at_once_and_comes_back_in_pauses() -> 
 
 
 def test_ranks_that_update_together_wait_for_the_last_and_for_their_reductions() -> None:
-    """Two all-reduces of two ranks: two hops each, in a ring."""
+    """Two all-reduces of two ranks: two hops each, in a ring, and what the ranks do for it."""
     link = AlphaBeta(ALPHA, BETA)
     alone = on_link(fill_and_drain(2, 2).program(1), costs(2), link)
-    joint = on_link(fill_and_drain(2, 2).program(1), costs(2, joint=16, reductions=2), link)
+    joint = on_link(fill_and_drain(2, 2).program(1), costs(2, joint=16, reductions=2, reduction_s=0.25), link)
     begins = {slot.start for slots in joint.ranks for slot in slots if slot.op.kind == "update"}
-    assert begins == {alone.end - Fraction(0.5) + Fraction(2 * 2 * ALPHA + 16 / BETA)}
+    assert begins == {alone.end - Fraction(0.5) + Fraction(2 * (2 * ALPHA + 0.25) + 16 / BETA)}
 
 
 def test_ranks_that_wait_for_each_other_for_good_are_told_of() -> None:
