@@ -42,18 +42,24 @@ def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
     if not near and len(among) <= FEW:
         hint = f"there are: {', '.join(sorted(among)) or 'none'}"
     elif not near:
-        nearest = difflib.get_close_matches(name, among, n=NEIGHBOURS, cutoff=0.0)
-        hint = f"the nearest of {len(among)}: {', '.join(nearest)}; leantrain list shows all"
+        hint = f"the nearest of {len(among)}: {', '.join(_close(name, among, 0.0))}; leantrain list shows all"
     raise UnknownId(f"no {kind} is called {name!r}; {hint}")
 
 
 def _near(name: str, among: Iterable[str]) -> list[str]:
     """The names of which ``name`` may be a misspelling, the nearest first."""
-    near = difflib.get_close_matches(name, among, n=NEIGHBOURS, cutoff=ALIKE)
+    near = _close(name, among, ALIKE)
     if not near:
         return []
-    most = difflib.SequenceMatcher(None, near[0], name).ratio()
-    return difflib.get_close_matches(name, near, n=NEIGHBOURS, cutoff=AS_ALIKE * most)
+    most = difflib.SequenceMatcher(None, near[0].casefold(), name.casefold()).ratio()
+    return _close(name, near, AS_ALIKE * most)
+
+
+def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
+    """The few names that are alike, the nearest first; capitals make no difference."""
+    folded = {known.casefold(): known for known in among}
+    near = difflib.get_close_matches(name.casefold(), folded, n=NEIGHBOURS, cutoff=cutoff)
+    return [folded[alike] for alike in near]
 
 
 @dataclass(frozen=True)

@@ -428,6 +428,7 @@ def test_every_signal_that_ends_a_command_lets_it_put_away_what_it_began(how: si
 
 TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lionn"), "no technique is called 'lionn'; did you mean lion"),
+    (("list", "ZeR0"), "did you mean zero2 or zero1"),
     (("run", "-t", "lion+adamx"), "no technique is called 'adamx'; did you mean adam"),
     (("run", "-b", "gtp"), "no baseline is called 'gtp'; did you mean gpt"),
     (("run", "--size", "nan"), "no size is called 'nan'; did you mean nano"),
