@@ -9,10 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from suite.measure.contenders.processes import adopt_orphans, end_strays, lead_session
+from suite.measure.contenders.processes import adopt_orphans, end_strays, forget_the_unasked, lead_session
 
 if sys.argv[0] == "-c":  # in a fork server
     atexit.register(lambda server: end_strays(server) if os.getpid() == server else None, os.getpid())
+    forget_the_unasked()
     adopt_orphans()
 
 

@@ -193,6 +193,42 @@ def test_a_fork_server_that_is_killed_while_it_loads_is_told(tmp_path: Path) -> 
     assert re.search("the fork server died: .*; was it killed while it loaded the libraries", reason)
 
 
+def test_a_child_whose_parent_died_while_the_server_loaded_ends_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel keeps what was asked for until the server listens."""
+    (tmp_path / "loads_long.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path('loading').write_text(str(os.getpid()))\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.02)\n"
+        f"sys.path.insert(0, {os.getcwd()!r})\n"
+        "from tests.measure import light_server\n"
+    )
+    asking = forked(_asks_a_server_that_loads_long, tmp_path)
+    until((tmp_path / "asked").exists)
+    until((tmp_path / "loading").exists)
+    asking.kill()
+    asking.join()
+    (tmp_path / "go").touch()
+    server = int((tmp_path / "loading").read_text())
+    until(lambda: server not in living())
+    assert capfd.readouterr().err == ""
+
+
+def _asks_a_server_that_loads_long(folder: Path) -> None:
+    fork_servers.shared.cache_clear()
+    os.chdir(folder)  # from where the server imports
+    fork_servers.PRELOADED = ["loads_long"]
+    says, Server = fork_servers.Server._says_something, fork_servers.Server
+
+    def asked(server: fork_servers.Server, *arguments: Any) -> bool:
+        (folder / "asked").touch()
+        return says(server, *arguments)
+
+    Server._says_something = asked  # type: ignore[method-assign]
+    in_child(divmod, 7, 2, limit_s=60)
+
+
 def _asks_a_server_that_dies(folder: Path, channel: Any) -> None:
     fork_servers.shared.cache_clear()
     os.chdir(folder)  # from where the server imports

@@ -17,11 +17,13 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
@@ -96,6 +98,19 @@ def adopt_orphans() -> None:
         os.setsid()
     if LINUX:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def forget_the_unasked() -> None:
+    """Has a process end without a word that was forked for a parent which died before it said what for: while a server
+    loads its libraries, one waits for it."""
+    before = sys.excepthook
+
+    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
+        if not (issubclass(kind, EOFError) and frames[-1:] == [spawn._main.__code__]):  # type: ignore[attr-defined]
+            before(kind, error, trace)
+
+    sys.excepthook = told
 
 
 def end_session(leader: int) -> None:

@@ -18,10 +18,11 @@ gc.disable()
 
 import suite.measure.contenders.contender  # noqa: E402
 import suite.measure.contenders.worker  # noqa: E402, F401  what takes seconds to import
-from suite.measure.contenders.processes import adopt_orphans, end_strays  # noqa: E402
+from suite.measure.contenders.processes import adopt_orphans, end_strays, forget_the_unasked  # noqa: E402
 
 warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # of an orphan
 atexit.register(lambda server: end_strays(server) if os.getpid() == server else None, os.getpid())
+forget_the_unasked()
 gc.freeze()
 gc.enable()
 atexit.register(gc.unfreeze)  # libraries complain of what is not taken down at the end
