@@ -107,7 +107,7 @@ def forget_the_unasked() -> None:
 
     def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         frames = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
-        if not (issubclass(kind, EOFError) and frames[-1:] == [spawn._main.__code__]):  # type: ignore[attr-defined]
+        if not (issubclass(kind, EOFError) and frames[-1:] == [spawn._main.__code__]):
             before(kind, error, trace)
 
     sys.excepthook = told
