@@ -204,10 +204,9 @@ def baselines(
     """
     with understandable(as_json):
         from suite.entries.installed import baselines as installed
-        from suite.measure.exact import one_thread
 
         settings = [setting_of(TargetOptions([name], size, recipes)) for name in names or installed()]
-        with bar(quiet=as_json) as progress, one_thread():
+        with bar(quiet=as_json) as progress:
             if power:
                 _power(settings, techniques or [], folder, minutes, progress, as_json)
                 return

@@ -40,8 +40,10 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.measure.campaign import Effort, measure
+from suite.measure.contenders.child import in_child
 from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.plan import CampaignPlan, Pair, Wanted
+from suite.measure.references import LIMIT_S
 from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.store import Records, Store
@@ -201,7 +203,12 @@ def _ruler(setting: Setting, records: Records) -> Ruler:
 
 
 def _perturbed_loss(job: Job) -> float:
-    """The final test loss of a perturbed run, in this process."""
+    """The final test loss of a perturbed run, in a process of the arithmetic in which the others learned."""
+    return in_child(_train_perturbed, job, limit_s=LIMIT_S)
+
+
+def _train_perturbed(job: Job) -> float:
+    torch.set_num_threads(job.setting.threads)
     run = run_of(job, technique=Perturbed())
     run.train(run.recipe.steps)
     return run.evaluate("test")["loss"]
