@@ -105,12 +105,12 @@ def forget_the_unasked() -> None:
     loads its libraries, one waits for it."""
     before = sys.excepthook
 
-    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def unless_unasked(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         frames = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
         if not (issubclass(kind, EOFError) and frames[-1:] == [spawn._main.__code__]):
             before(kind, error, trace)
 
-    sys.excepthook = told
+    sys.excepthook = unless_unasked
 
 
 def end_session(leader: int) -> None:
