@@ -34,7 +34,7 @@ def section(card: Card) -> Section | None:
         most_in_text=40,
     )  # fmt: skip
     parts: list[Part] = [
-        PageTable(anchor, f"{TITLE}: {card.name}", COLUMNS, list(map(_line, lines)), sorted_by=None),
+        PageTable(f"{anchor}-table", f"{TITLE}: {card.name}", COLUMNS, list(map(_line, lines)), sorted_by=None),
         *differing,
         Folded("Every setting", [every], len(every.lines)),
     ]

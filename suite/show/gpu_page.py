@@ -27,7 +27,8 @@ def section(card: Card, times: GpuTimes) -> Section | None:
     parts: list[Part] = []
     known = [time for time in own if time.step_s is not None]
     if known:
-        parts.append(PageTable(anchor, f"{TITLE}: {card.name}", COLUMNS, list(map(_line, known)), sorted_by=None))
+        lines = list(map(_line, known))
+        parts.append(PageTable(f"{anchor}-table", f"{TITLE}: {card.name}", COLUMNS, lines, sorted_by=None))
     lacking = dict.fromkeys(f"{time.place.title}: {time.unavailable}" for time in own if time.step_s is None)
     if lacking:
         parts += [Paragraph("Unavailable:"), Items([Item(sentence) for sentence in lacking])]

@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -23,6 +24,8 @@ from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
 from suite.measure.lab import StudyTable
+from suite.record.gpu_times import GpuTimes, ModelledTime
+from suite.record.placed import CountPlace
 from suite.show.packing import packed
 from suite.show.pages import html
 from suite.show.pages.report import Folder, Report, origins
@@ -109,6 +112,15 @@ def evil_packed_page():
     return html.render(Report(rows, [EVIL], judged, {}, {"lossy": card("lossy", words=EVIL)}, studied))
 
 
+@cache
+def modelled_page():
+    """Of a technique whose step is modelled on a GPU."""
+    place = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
+    step = ModelledTime(place=place, gpu="A100-80", stack="slow", reference="baseline", step_s=0.4, ratio=1.2)
+    rows, cards = shown(lean("slow", 2**20, pace_s=0.04)), {"slow": card("slow")}
+    return whole(html.render(Report(rows, cards=cards, gpu_times=GpuTimes().with_newer(step))))
+
+
 def test_records_cannot_run_anything():
     page = Page(evil_page())
     assert [each.get("id") for each in page.having("script")] == ["entries", "parts", "data", None]
@@ -149,12 +161,20 @@ def test_only_the_page_s_own_script_may_run_and_nothing_is_loaded():
     assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest", text)
 
 
-def test_ids_are_unique_and_every_link_has_its_target():
-    page = Page(evil_page())
+@pytest.mark.parametrize("drawn", [evil_page, modelled_page])
+def test_ids_are_unique_and_every_link_has_its_target(drawn):
+    page = Page(drawn())
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {a["href"][1:] for a in page.having("a")} <= set(ids)
     assert {a["aria-labelledby"] for a in page.having("div") if "aria-labelledby" in a} <= set(ids)
+
+
+@pytest.mark.parametrize("drawn", [evil_page, modelled_page])
+def test_no_heading_is_more_than_one_rank_below_the_one_before_it(drawn):
+    ranks = [int(tag[1]) for tag, _ in Page(drawn()).elements if re.fullmatch(r"h\d", tag)]
+    assert {1, 2, 3, 4} <= {*ranks}
+    assert all(below <= above + 1 for above, below in itertools.pairwise(ranks))
 
 
 def test_a_hostile_machine_key_ends_no_attribute_and_nothing_turns_the_page_s_text():

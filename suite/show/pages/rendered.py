@@ -22,9 +22,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 COLONS = {"l": ":--", "r": "--:", "c": ":-:"}
 
 
-def as_html(section: Section | None) -> str:
-    """The section of a page; nothing where there is none."""
-    return _environment(in_html).get_template("section.html.jinja").render(section=section) if section else ""
+def as_html(section: Section | None, rank: int = 2) -> str:
+    """The section of a page, whose heading has that rank; nothing where there is none."""
+    template = _environment(in_html).get_template("section.html.jinja")
+    return template.render(section=section, rank=rank) if section else ""
 
 
 def as_markdown(section: Section, level: str = "##", pictures: Pictures | None = None) -> list[str]:

@@ -226,8 +226,8 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
 
 def _elsewhere(card: Card, report: Report) -> Iterator[str]:
     """The step modelled on GPUs, and what others measured."""
-    yield as_html(gpu_page.section(card, report.gpu_times))
-    yield as_html(by_others.section(card))
+    yield as_html(gpu_page.section(card, report.gpu_times), rank=4)
+    yield as_html(by_others.section(card), rank=4)
 
 
 # the paper's claims, and whether they could have failed --------------------------------------------------------------
