@@ -67,7 +67,8 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
 
 
 def _learned_apart(setting: Setting, seeds: Sequence[int]) -> LearnedReference:
-    """As :func:`learned`, in another process. It answers by a file: a reply's texts are short, and pictures are not."""
+    """Trains and scores as :func:`learned` does, in another process, which answers by a file: a reply's texts are
+    short, and pictures are not."""
     answer = scratch() / "reference.json"
     in_child(_write, setting, seeds, answer, limit_s=LIMIT_S, mendable=(ValueError,))
     return LearnedReference.model_validate_json(answer.read_bytes())
