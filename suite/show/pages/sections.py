@@ -116,7 +116,7 @@ def _technique(
         sized.section(placed[0], sizes, report),
         _results(placed, ranges),
         _plots(placed, ranges),
-        *(_elsewhere(known[0], report) if len(names) == len(known) == 1 else ()),
+        *(_elsewhere(cards[stack], report) if stack in cards else ()),
         _claims(stack, placed[0].technique, own),
         _mutants(names, report.folders),
         _peers(names, report),
