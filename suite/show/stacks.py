@@ -151,7 +151,8 @@ def _parts(position: int, of_board: Stacks) -> Iterator[Part]:
             TableRow([TableCell(name, code=True, head=True), *map(_matrix_cell, values)])
             for name, values in zip(of_board.firsts, of_board.matrix, strict=True)
         ]
-        yield PageTable(f"{anchor}-matrix", caption, columns, lines, kind="matrix", sorted_by=None)
+        region = f"{of_board.board.title}, {caption}"
+        yield PageTable(f"{anchor}-matrix", region, columns, lines, kind="matrix", sorted_by=None)
     lines = list(map(_line, of_board.interactions))
     yield PageTable(f"{anchor}-table", f"Stacks of {of_board.board.title}", HEAD, lines, align="rlr")
     if remarked := [
