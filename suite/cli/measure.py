@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from suite.judge.verdicts import ChangeVerdict
     from suite.measure.campaign import Effort, Measured
     from suite.measure.plan import Pair
+    from suite.record.store import Records
 
 
 @app.command(rich_help_panel=ADD)
@@ -224,9 +225,10 @@ def run(
             out.print(escape(measured.sentence))
         for stack, status, reason in dict.fromkeys(measured.failures):
             err.print(f"{escape(stack)}: {status}: {escape(reason)}")
+        records, _ = Store(learning.results).read()
         if techniques:
-            show_table(HEAD, beside(results_of(pairs, Store(learning.results).read()[0])), whole=(0, 1, 2))
-        known = _rows(pairs, learning.results)
+            show_table(HEAD, beside(results_of(pairs, records)), whole=(0, 1, 2))
+        known = _rows(pairs, records)
         new_ids = {piece.id for piece in measured.added}
         if fresh := [row for row in known if new_ids & {*row.records}]:
             show_table(*_table(fresh), title="With what was measured here, in this run", whole=(0, 1))
@@ -253,16 +255,14 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
         out.print(f"{foreseen.sentence}; of a budget of {effort.minutes:g} min")
 
 
-def _rows(pairs: Sequence[Pair], folder: Path) -> list[Row]:
+def _rows(pairs: Sequence[Pair], records: Records) -> list[Row]:
     """This machine's rows of the pairs, and those of pairs that it has not timed."""
     from suite.judge.rows import rows
     from suite.measure.evidence import conditions_of
     from suite.record.machine import fingerprint
-    from suite.record.store import Store
 
     asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference) for pair in pairs}
     here = fingerprint(pairs[0].setting.device, pairs[0].setting.threads).key
-    records, _ = Store(folder).read()
     known = [row for row in rows(records) if (row.conditions.key, row.stack, row.reference) in asked]
     return [row for row in known if row.machine.key == here or not row.known.timed]
 

@@ -237,7 +237,9 @@ def _board(placed: Sequence[PlacedRow], report: Report) -> str:
         ),
     )
     figures = "".join(
-        f"<figure><h3>{title}</h3>{drawing.svg()}{legend}</figure>" for title, drawing, legend in drawn if drawing
+        f'<figure tabindex="0"><h3>{title}</h3>{drawing.svg()}{legend}</figure>'  # on a phone it scrolls
+        for title, drawing, legend in drawn
+        if drawing
     )
     parts = [
         f"<p>{in_html(board.subtitle)} {in_html(board.detectable)}</p>",
