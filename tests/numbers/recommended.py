@@ -2,7 +2,9 @@
 
 The search draws stacks of up to three entries that go together and fit, counted as the finalists of ``recommend`` are,
 and gives as many minutes to the same successive halving in lock-step: so what is compared is the choice of finalists.
-Then both answers and the recipe as it is are measured together once more. Wants an idle machine.
+Then both answers and the recipe as it is are measured together, three seeds and sets of processes each, at a larger
+size (``--last-size``), beside a scaling curve of the recipe there, so that time to the same quality can be said. Wants
+an idle machine.
 """
 
 from __future__ import annotations
@@ -13,23 +15,31 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from suite.entries.installed import baselines
-from suite.judge.choice import Estimate, Member, spelled, stacks
+from suite.judge.choice import Estimate, Member, spelled, stacks, together
+from suite.judge.rows import pairs
+from suite.judge.ruler import steps_at
 from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.evidence import conditions_of
+from suite.measure.learning import learn_all
 from suite.measure.recommending.choose import Question
 from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import MOST, Halving, MeasuredChoice
+from suite.measure.recommending.finalists import MOST, Halving, MeasuredChoice, Rung
 from suite.measure.recommending.members import members_for
 from suite.measure.recommending.recommend import Recommendation, recommend
 from suite.record.amounts import bytes_of
 from suite.record.files import replacing
-from suite.record.job import BASELINE, Setting
+from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import busy_cores
+from suite.record.store import Records
+
+CURVE = (0.5, 0.7, 1.4)  # of the steps of the last comparison, which the recipe learns beside them
 
 
 def drawn(members: list[Member], counting: Counting, memory_bytes: float, seed: int) -> Iterator[tuple[str, float]]:
@@ -59,10 +69,19 @@ def searched(question: Question, minutes: float, folder: Path, seed: int) -> Mea
     return halving(question, peaks, minutes, folder).measure(finalists, lambda _: [])
 
 
-def together(question: Question, stacks: list[str], minutes: float, folder: Path) -> MeasuredChoice:
+def measured_together(question: Question, stacks: list[str], minutes: float, folder: Path) -> Rung:
+    """The stacks beside the recipe, read off a scaling curve of it that is learned at the same size and length."""
     counting = Counting(question.scale)
-    peaks = {each: counting.cost(each).peak_bytes for each in (BASELINE, *stacks)}
-    return halving(question, peaks, minutes, folder).measure(stacks, lambda _: [])
+    peaks: dict[str, float] = {each: counting.cost(each).peak_bytes for each in (BASELINE, *stacks)}
+    last = halving(question, peaks, minutes, folder)
+    (rung,) = last.measure(stacks, lambda _: []).rungs
+    setting = question.scale.setting.but(steps=rung.steps)
+    lengths = [setting.but(steps=steps_at(share, rung.steps)) for share in CURVE]
+    jobs = [Job(setting=length, seed=seed) for seed in range(2) for length in lengths]
+    last.lines += [learned for _, learned in learn_all(jobs)]
+    rows = pairs(Records.of(last.lines), lambda _: BASELINE, tuned=lambda _: False, wanted=stacks.__contains__)
+    here = conditions_of(setting).key
+    return replace(rung, rows={row.stack: row for row in rows if row.conditions.key == here and row.known.timed})
 
 
 def said(estimate: Estimate | None) -> list[float] | None:
@@ -70,9 +89,12 @@ def said(estimate: Estimate | None) -> list[float] | None:
     return None if estimate is None else [math.exp(estimate.log), *estimate.ends]
 
 
-def compared(baseline: str, size: str, minutes: float, memory: str, folder: Path, seed: int) -> dict[str, Any]:
-    scale = Scale(Setting(baseline=baseline, size=size))
-    question = Question(scale, bytes_of(memory))
+def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    size, last_size, minutes, folder, seed = (
+        chosen.size, chosen.last_size, chosen.minutes, chosen.results, chosen.seed,
+    )  # fmt: skip
+    question = Question(Scale(Setting(baseline=baseline, size=size)), bytes_of(chosen.memory))
+    larger = replace(question, scale=Scale(Setting(baseline=baseline, size=last_size)))
     start_s = time.monotonic()
     answer: Recommendation = recommend(question, folder, minutes)
     answered_s = time.monotonic() - start_s
@@ -86,14 +108,19 @@ def compared(baseline: str, size: str, minutes: float, memory: str, folder: Path
         "random_s": theirs.seconds,
     }  # fmt: skip
     if both:
-        last = together(question, both, minutes, folder).rungs[-1]
+        rung = measured_together(larger, both, chosen.last_minutes, folder)
+        line |= {"last size": last_size, "steps": rung.steps, "of": conditions_of(larger.scale.setting).steps}
         for name, stack, against in (
             ("recommended over the recipe", answer.best.stack, BASELINE),
             ("random over the recipe", theirs.best, BASELINE),
             ("recommended over random", answer.best.stack, theirs.best),
         ):
-            known = [last.contribution(stack, against, each) for each in ("whole_time", "equivalent_budget")]
-            line[name] = dict(zip(("time", "budget"), map(said, known)))
+            time_and_budget = [rung.contribution(stack, against, each) for each in ("whole_time", "equivalent_budget")]
+            known = [each for each in time_and_budget if each is not None]
+            line[name] = {
+                "time": said(time_and_budget[0]), "loss": said(rung.contribution(stack, against, "loss")),
+                "time to the same quality": said(together(known)) if len(known) == 2 else None,
+            }  # fmt: skip
     return line
 
 
@@ -102,8 +129,10 @@ def main() -> None:
         prog="python -m tests.numbers.recommended", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("-b", "--baseline", action="append", choices=sorted(baselines()), help="[gpt]")
-    parser.add_argument("--size", default="nano")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of measuring, for each of the three parts")
+    parser.add_argument("--size", default="nano", help="at which recommend and the search measure")
+    parser.add_argument("--last-size", default="micro", help="at which their answers are held against the recipe")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of measuring, for recommend and for the search")
+    parser.add_argument("--last-minutes", type=float, default=10.0, help="of measuring their answers, beside the curve")
     parser.add_argument("--memory", default="8GB")
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the records that recommend reads")
@@ -111,7 +140,7 @@ def main() -> None:
     chosen = parser.parse_args()
     lines = []
     for baseline in chosen.baseline or ["gpt"]:
-        lines.append(compared(baseline, chosen.size, chosen.minutes, chosen.memory, chosen.results, chosen.seed))
+        lines.append(compared(baseline, chosen))
         Console(highlight=False).print_json(json.dumps(lines[-1]))
     if chosen.write:
         with replacing(chosen.write) as file:
