@@ -112,9 +112,9 @@ def sentences(comparison: Comparison) -> list[str]:
         f"{len(comparison.times)} as a step's time, of {len(sources)} sources; "
         f"each source is predicted by constants fitted to the others",
         f"step time on one GPU ({one_gpu.count}): median absolute error {one_gpu.error:.1%}, bias {one_gpu.bias:+.1%}, "
-        f"{one_gpu.coverage:.0%} inside the bands of the other sources",
+        f"{one_gpu.coverage:.1%} inside the bands of the other sources",
         f"step time, all: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
-        f"{time.coverage:.0%} inside the bands of the other sources",
+        f"{time.coverage:.1%} inside the bands of the other sources",
         f"ratios ({ratio.count}): median absolute error {ratio.error:.1%}, bias {ratio.bias:+.1%}, "
         f"{ratio.coverage:.0%} inside",
     ]

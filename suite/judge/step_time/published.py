@@ -51,6 +51,8 @@ NOISE = 0.05
 LEVELS = 3
 """Multipliers of one operator's rate at most."""
 COVERED = 0.90
+"""Of a source's residuals, by the band of the others."""
+LEVELS_TRIED = [level / 100 for level in range(90, 101)]
 FEWEST, SOURCES = 8, 2
 """Residuals that a band takes, and the sources that they are of."""
 
@@ -317,12 +319,38 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * (len(ordered) + 1)) - 1)] if ordered else math.nan
 
 
+def level_for_new_sources(of: Sequence[Residual]) -> float:
+    """The share of the residuals that a band has to hold so that 90 % of a source that it never saw keep within.
+
+    The residuals of one source are alike, so the share is larger than that: the least at which the quantiles of the
+    others hold 90 % of all, each source left out in turn. Of one source nothing can be left out: 90 %.
+    """
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for residual in of:
+        by_source[residual.of.row.table].append(abs(residual.log_error))
+    if len(by_source) < 2:
+        return COVERED
+    others = {
+        source: [error for other, own in by_source.items() if other != source for error in own] for source in by_source
+    }
+    for level in LEVELS_TRIED:
+        ends = {source: quantile(others[source], level) for source in by_source}
+        if sum(error <= ends[source] for source, own in by_source.items() for error in own) >= COVERED * len(of):
+            return level
+    return LEVELS_TRIED[-1]
+
+
+def band_half_width(of: Sequence[Residual]) -> float:
+    """In ln, of the residuals' band."""
+    return quantile((residual.log_error for residual in of), level_for_new_sources(of))
+
+
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
-    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within. A kind has none where
-    too few sources show it, or where it would say nothing (:func:`no_bands`)."""
+    """The bands by kind of change, and of a step's time: what 90 % of the residuals of a new source keep within. A kind
+    has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
     by_kind = {}
     for kind, own in _by_band([*times, *of_ratios]).items():
-        band = Band(math.expm1(quantile(residual.log_error for residual in own)), len(own), len(_sources(own)))
+        band = Band(math.expm1(band_half_width(own)), len(own), len(_sources(own)))
         if band.residuals >= FEWEST and band.sources >= fewest_sources and band.half_width <= WIDEST:
             by_kind[kind] = band
     return by_kind
