@@ -1,7 +1,8 @@
 """What a baseline can tell apart: controls whose effect is known, against the noise of its seeds.
 
-* *seeds*: the reference against itself with another seed, a pair of runs at each budget of its scaling curve: other
-  weights, other batches. No effect is there, and nothing is shared that a technique shares with its reference.
+* *seeds*: the reference against itself with another seed, in pairs of runs at its own budget and at its neighbours on
+  the scaling curve, between which small changes are read: other weights, other batches. No effect is there, and nothing
+  is shared that a technique shares with its reference.
 * *perturbed*: every weight times 1 + 3 % noise before the first step, the same batches. No effect is there either, and
   the two runs share all else: the noise of a technique that changes what does not matter.
 * *half the rate*: a real effect that every baseline should see; removing 10 % of the gradients hardly harms Adam, so
@@ -49,6 +50,8 @@ from suite.record.job import BASELINE, Job, Setting
 from suite.record.store import Records, Store
 
 SEEDS = 3
+REFERENCE_SEEDS = 8  # at its own budget: four pairs that share nothing, and eight with perturbed twins
+NEAR = 1.5  # farther from its own budget, by this factor, seeds scatter as no row of a board does
 PERTURBATION = 0.03
 HALF = 0.5
 
@@ -134,11 +137,11 @@ def power(
     end_s = time.monotonic() + 60 * minutes
     half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, tuned=False)
     campaigns = [
-        ([Pair(setting, BASELINE)], few),
+        ([Pair(setting, BASELINE)], replace(few, seeds=REFERENCE_SEEDS)),
         ([Pair(half, BASELINE)], replace(few, ruler_seeds=0)),
         ([Pair(setting, other) for other in others], few),
     ]
-    parts = len(campaigns) + SEEDS
+    parts = len(campaigns) + REFERENCE_SEEDS
     for number, (asked, wanted) in enumerate(campaigns):
         if asked:
             left = max(0.0, end_s - time.monotonic()) / 60
@@ -146,23 +149,23 @@ def power(
     records, _ = Store(folder).read()
     known = CampaignPlan([Pair(setting, BASELINE)], records, few)
 
-    def losses(at: Setting, stack: str) -> list[float]:
-        runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in range(SEEDS)]
+    def losses(at: Setting, stack: str, seeds: int = SEEDS) -> list[float]:
+        runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in range(seeds)]
         return [run.final.loss for run in runs if run and run.final]
 
     ruler = _ruler(setting, records)
-    reference = losses(setting, BASELINE)
-    if len(reference) < SEEDS:
+    reference = losses(setting, BASELINE, REFERENCE_SEEDS)
+    if len(reference) < REFERENCE_SEEDS:
         raise ValueError(f"{BASELINE} on {setting} was not learned: give it more time (--minutes)")
     perturbed = []
-    for seed in range(SEEDS):
+    for seed in range(REFERENCE_SEEDS):
         progress((len(campaigns) + seed) / parts, f"{setting.baseline}: weights perturbed, seed {seed}")
         perturbed.append(_perturbed_loss(Job(setting=setting, seed=seed)))
     sides: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
         "other seeds": other_seeds(ruler),
         "weights perturbed": (reference, perturbed),
-        "half the learning rate": (reference, losses(half, BASELINE)),
-        **{other: (reference, losses(setting, other)) for other in others},
+        "half the learning rate": (reference[:SEEDS], losses(half, BASELINE)),
+        **{other: (reference[:SEEDS], losses(setting, other)) for other in others},
     }
     whole = {name: (theirs, ours) for name, (theirs, ours) in sides.items() if len(theirs) == len(ours)}
     for name in sides.keys() - whole.keys():
@@ -183,13 +186,12 @@ def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
 
 
 def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
-    """The losses of two seeds at each budget of a curve that both were trained at, each pair of neighbours in turn."""
+    """The losses of pairs of seeds, each seed in one pair of a budget, at the budgets of a curve around its own."""
     theirs, ours = [], []
-    for budget, losses in enumerate(ruler.losses.T):
-        known = losses[~np.isnan(losses)]
-        if len(known) > 1:
-            theirs.append(float(known[budget % len(known)]))
-            ours.append(float(known[(budget + 1) % len(known)]))
+    for share, losses in zip(ruler.shares, ruler.losses.T, strict=True):
+        known = losses[~np.isnan(losses)].tolist() if 1 / NEAR < share < NEAR else []
+        theirs += known[: len(known) // 2 * 2 : 2]
+        ours += known[1::2]
     return theirs, ours
 
 

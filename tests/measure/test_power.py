@@ -14,7 +14,7 @@ from suite.entries.sources import code_of
 from suite.judge.ruler import BUDGETS, Ruler, steps_at
 from suite.measure import power as module
 from suite.measure.evidence import Heading, Progress, conditions_of
-from suite.measure.power import PERTURBATION, SEEDS, Perturbed, other_seeds, power
+from suite.measure.power import PERTURBATION, REFERENCE_SEEDS, SEEDS, Perturbed, other_seeds, power
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Learned
@@ -41,8 +41,8 @@ def studied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> module.PowerStud
     def noisy(loss: float) -> float:
         return float(loss * math.exp(NOISE * rng.standard_normal()))
 
-    for seed in range(SEEDS):
-        for share in BUDGETS:
+    for seed in range(REFERENCE_SEEDS):
+        for share in BUDGETS if seed < SEEDS else [1]:
             setting = GPT if share == 1 else GPT.but(steps=steps_at(share, own))
             store.append(learned(setting, seed, noisy(2.0 * (conditions_of(setting).steps / own) ** SLOPE)), "here")
     for seed in range(SEEDS):
@@ -78,10 +78,12 @@ def test_the_noise_is_that_of_pairs_that_differ_in_nothing_that_matters(studied:
     assert kept.controls[2].loss_ratio == pytest.approx(1.1, rel=5 * NOISE)
 
 
-def test_two_seeds_stand_against_each_other_at_each_budget() -> None:
-    losses = np.array([[9.0, 8.0, 7.0, 6.0], [9.1, 8.1, 7.1, np.nan], [9.2, 8.2, 7.2, np.nan]])
+def test_pairs_of_seeds_stand_against_each_other_around_the_references_own_budget() -> None:
+    losses = np.array([[9.0, 8.0, 7.0, 6.0], [9.1, 8.1, 7.1, np.nan], [9.2, 8.2, 7.2, 6.2], [9.3, 8.3, 7.3, 6.3]])
+    theirs, ours = other_seeds(Ruler((0.5, 0.7, 1.0, 2.0), losses))
+    assert (theirs, ours) == ([8.0, 8.2, 7.0, 7.2], [8.1, 8.3, 7.1, 7.3])
     theirs, ours = other_seeds(Ruler((0.35, 0.5, 0.7, 1.0), losses))
-    assert (theirs, ours) == ([9.0, 8.1, 7.2], [9.1, 8.2, 7.0])  # one seed alone has no other
+    assert (theirs, ours) == ([7.0, 7.2, 6.0], [7.1, 7.3, 6.2])  # an odd one has no other
 
 
 def test_controls_that_were_not_learned_are_left_out_and_named(
