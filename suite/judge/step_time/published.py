@@ -341,7 +341,7 @@ def level_for_new_sources(of: Sequence[Residual]) -> float:
 
 
 def band_half_width(of: Sequence[Residual]) -> float:
-    """In ln, of the residuals' band."""
+    """Half the width, in ln, of the band that residuals give."""
     return quantile((residual.log_error for residual in of), level_for_new_sources(of))
 
 
