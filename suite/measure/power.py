@@ -187,7 +187,8 @@ def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
 
 def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
     """The losses of pairs of seeds, each seed in one pair of a budget, at the budgets of a curve around its own."""
-    theirs, ours = [], []
+    theirs: list[float] = []
+    ours: list[float] = []
     for share, losses in zip(ruler.shares, ruler.losses.T, strict=True):
         known = losses[~np.isnan(losses)].tolist() if 1 / NEAR < share < NEAR else []
         theirs += known[: len(known) // 2 * 2 : 2]
