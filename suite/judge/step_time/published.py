@@ -51,8 +51,7 @@ NOISE = 0.05
 LEVELS = 3
 """Multipliers of one operator's rate at most."""
 COVERED = 0.90
-"""Of a source's residuals, by the band of the others."""
-LEVELS_TRIED = [level / 100 for level in range(90, 101)]
+"""Of all residuals, each source's by the band of the others."""
 FEWEST, SOURCES = 8, 2
 """Residuals that a band takes, and the sources that they are of."""
 
@@ -320,10 +319,11 @@ def quantile(errors: Iterable[float], share: float = COVERED) -> float:
 
 
 def level_for_new_sources(of: Sequence[Residual]) -> float:
-    """The share of the residuals that a band has to hold so that 90 % of a source that it never saw keep within.
+    """The share of the residuals that a band has to hold so that 90 % keep within a band that never saw their source.
 
-    The residuals of one source are alike, so the share is larger than that: the least at which the quantiles of the
-    others hold 90 % of all, each source left out in turn. Of one source nothing can be left out: 90 %.
+    The residuals of one source are alike, so the share is larger than that: the least, in steps of 1 %, at which the
+    quantiles of the others hold 90 % of all, each source left out in turn; 1 where none does. Of one source nothing can
+    be left out: 90 %.
     """
     by_source: dict[str, list[float]] = defaultdict(list)
     for residual in of:
@@ -333,11 +333,11 @@ def level_for_new_sources(of: Sequence[Residual]) -> float:
     others = {
         source: [error for other, own in by_source.items() if other != source for error in own] for source in by_source
     }
-    for level in LEVELS_TRIED:
+    for level in np.arange(COVERED, 1.0, 0.01).round(2).tolist():
         ends = {source: quantile(others[source], level) for source in by_source}
         if sum(error <= ends[source] for source, own in by_source.items() for error in own) >= COVERED * len(of):
             return level
-    return LEVELS_TRIED[-1]
+    return 1.0
 
 
 def band_half_width(of: Sequence[Residual]) -> float:
@@ -346,8 +346,8 @@ def band_half_width(of: Sequence[Residual]) -> float:
 
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
-    """The bands by kind of change, and of a step's time: what 90 % of the residuals of a new source keep within. A kind
-    has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
+    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within that never had a part
+    in it. A kind has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
     by_kind = {}
     for kind, own in _by_band([*times, *of_ratios]).items():
         band = Band(math.expm1(band_half_width(own)), len(own), len(_sources(own)))
