@@ -11,8 +11,9 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.measure.recommending import members
 from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import Halving, Pace, Unmeasurable
+from suite.measure.recommending.finalists import Halving, Pace, Rung, Unmeasurable
 from suite.record.job import Setting
+from tests.factories import row
 
 SCALE = Scale(Setting(baseline="gpt", size="pico"))
 
@@ -70,3 +71,17 @@ def test_a_rung_is_as_long_as_its_time_allows_and_no_longer_than_its_share() -> 
     assert steps("sam", 1.0) < steps("lion", 1.0) < steps("lion", 1.5) < 1000
     with pytest.raises(Unmeasurable, match="give more --minutes"):
         steps("lion", 0.1)
+
+
+def test_a_stack_is_compared_with_another_or_the_reference_and_with_nothing_that_was_not_measured() -> None:
+    rung = Rung(600, 3, "baseline", {}, {"x": row("x", pace_s=0.03), "y": row("y", pace_s=0.02)})
+
+    def over(best: str, other: str) -> float:
+        estimate = rung.over(best, other, "whole_time")
+        assert estimate is not None
+        return math.exp(estimate.log)
+
+    assert over("x", "y") == pytest.approx(1.5, rel=0.05) == over("x", "baseline")
+    assert over("baseline", "x") == pytest.approx(1 / 1.5, rel=0.05)
+    assert over("baseline", "baseline") == 1
+    assert rung.over("x", "z", "whole_time") is None and rung.over("baseline", "z", "whole_time") is None

@@ -115,10 +115,10 @@ def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
             ("random over the recipe", theirs.best, BASELINE),
             ("recommended over random", answer.best.stack, theirs.best),
         ):
-            time_and_budget = [rung.contribution(stack, against, each) for each in ("whole_time", "equivalent_budget")]
+            time_and_budget = [rung.over(stack, against, each) for each in ("whole_time", "equivalent_budget")]
             known = [each for each in time_and_budget if each is not None]
             line[name] = {
-                "time": said(time_and_budget[0]), "loss": said(rung.contribution(stack, against, "loss")),
+                "time": said(time_and_budget[0]), "loss": said(rung.over(stack, against, "loss")),
                 "time to the same quality": said(together(known)) if len(known) == 2 else None,
             }  # fmt: skip
     return line

@@ -60,17 +60,23 @@ class Rung:
 
     steps: int
     replicates: int
+    reference: str
     trials: Mapping[str, Trial]
     rows: Mapping[str, Row] = field(default_factory=dict, repr=False)
 
-    def contribution(self, best: str, without: str, metric: str) -> Estimate | None:
-        """What ``best`` costs over what is left of it, paired; None where either was not measured."""
-        sides = [
-            samples(self.rows[stack].known, [METRICS[metric]]).get(metric, {}) if stack in self.rows else None
-            for stack in (best, without)
-        ]
-        ours = sides[0] if sides[0] is not None else {}
-        theirs = sides[1] if sides[1] is not None else dict.fromkeys(ours, 0.0)  # the reference over itself
+    def over(self, best: str, other: str, metric: str) -> Estimate | None:
+        """What ``best`` costs over another stack, paired; either may be the reference, whose cost over itself is 1.
+        None where one of them was not measured."""
+        if best == other:
+            return Estimate(0.0)
+        ours, theirs = (
+            samples(self.rows[stack].known, [METRICS[metric]]).get(metric, {}) if stack in self.rows else {}
+            for stack in (best, other)
+        )
+        if best == self.reference:
+            ours = dict.fromkeys(theirs, 0.0)
+        if other == self.reference:
+            theirs = dict.fromkeys(ours, 0.0)
         return paired(ours, theirs, "measured")
 
 
@@ -184,9 +190,8 @@ class Halving:
         for _, learned in learn_all(jobs, progress=learning):
             self.lines.append(learned)
         rows = self._rows(setting, others)
-        return Rung(
-            setting.steps or 0, replicates, {other: self._trial(other, rows.get(other)) for other in others}, rows
-        )
+        trials = {other: self._trial(other, rows.get(other)) for other in others}
+        return Rung(setting.steps or 0, replicates, self.reference, trials, rows)
 
     def _rows(self, setting: Setting, stacks: Collection[str]) -> dict[str, Row]:
         """The rung's rows, read off the reference's scaling curve where one is known."""

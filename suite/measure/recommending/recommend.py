@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from suite.loop.technique import Unavailable
 from suite.measure.evidence import Progress, portion, silent
 from suite.measure.recommending.choose import CountedChoice, Question, choose
 from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import LEAST_STEPS, MOST, Halving, MeasuredChoice, Unmeasurable
+from suite.measure.recommending.finalists import LEAST_STEPS, MOST, Halving, MeasuredChoice, Rung, Unmeasurable
 from suite.record.job import BASELINE
 
 FASTEST_CORE = 2e11  # FLOPs a second that no core of a CPU exceeds in float32
@@ -169,19 +168,14 @@ class _Answer:
         for member, rest in without_each(best).items():
             cost = self.cost(rest)
             peak = None if cost.why_not else math.log(own.peak_bytes / cost.peak_bytes)
-            time, quality = self._measured_over(done, best, rest) if done else (_modelled(own, cost), None)
+            time, quality = _measured(done.rungs[-1], best, rest) if done else (_modelled(own, cost), None)
             contributions.append(Contribution(member, rest, cost, self.fits(rest), peak, time, quality))
         return tuple(contributions)
 
-    @staticmethod
-    def _measured_over(done: MeasuredChoice, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:
-        last = done.rungs[-1]
-        known: Mapping[str, Estimate | None] = {
-            metric: last.contribution(best, rest, metric)
-            for metric in ("whole_time", "equivalent_budget")
-            if rest in (*last.rows, done.reference)
-        }
-        return known.get("whole_time"), known.get("equivalent_budget")
+
+def _measured(last: Rung, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:
+    """The time and the equivalent budget of the best stack over those of what is left."""
+    return last.over(best, rest, "whole_time"), last.over(best, rest, "equivalent_budget")
 
 
 def _modelled(own: StepCost, rest: StepCost) -> Estimate | None:
