@@ -31,6 +31,7 @@ KEEPS = 0.8  # of the reference's budget: a stack that is worth less is no savin
 FINALISTS = 2  # of the last rung
 NORMAL = 1.96  # half-width of a 95 % interval, in standard errors
 EXPECTED = "expected of its members"
+BY_FLOPS = "by its FLOPs"
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def counted(member: Member, own: StepCost, plain: StepCost) -> Member:
         member,
         why_not=own.why_not,
         peak=None if own.why_not else Estimate(math.log(own.peak_bytes / plain.peak_bytes), 0.0, "counted"),
-        time=_modelled(own, plain, member.progress) or member.time,
+        time=_modelled(own, plain, member.progress) or member.time or by_flops(own, plain, member.progress),
     )
 
 
@@ -249,6 +250,13 @@ def _modelled(own: StepCost, plain: StepCost, progress: float) -> Estimate | Non
         return None
     error = math.log1p(own.step_band) / NORMAL
     return Estimate(math.log(own.step_s / plain.step_s) + progress, error, "modelled")
+
+
+def by_flops(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
+    """What a training is expected to take of which no time is known: as long as its FLOPs over the baseline's."""
+    if not own.flops or not plain.flops:
+        return None
+    return Estimate(math.log(own.flops / plain.flops) + progress, source=BY_FLOPS)
 
 
 @dataclass(frozen=True)
@@ -267,12 +275,14 @@ class Candidate:
 
 
 def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Candidate:
-    """What is known of a counted stack: its own modelled time, else what its members' records make expected."""
-    time = _modelled(cost, plain, sum(member.progress for member in members))
+    """What is known of a counted stack: its own modelled time, else what its members' records make expected, else its
+    FLOPs."""
+    progress = sum(member.progress for member in members)
+    time = _modelled(cost, plain, progress) or _of_all(member.time for member in members)
     return Candidate(
         cost.stack,
         cost,
-        time or _of_all(member.time for member in members) or UNKNOWN,
+        time or by_flops(cost, plain, progress) or UNKNOWN,
         _of_all(member.quality for member in members),
         tuple(member.note for member in members if member.note),
     )

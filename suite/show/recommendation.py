@@ -66,13 +66,14 @@ def answer_in_words(answer: Recommendation) -> str:
     last = answer.measured.rungs[-1]
     trial = last.trials.get(best.stack)
     over = "the model as it is" if answer.measured.reference == BASELINE else answer.measured.reference
+    cut = answer.measured.cut_short and f". No further rung was measured: {answer.measured.cut_short}"
     if trial is None:
-        return f"Best here: {name}, to which all others were compared; none did better"
+        return f"Best here: {name}, to which all others were compared; none did better{cut}"
     busy = f"; {answer.measured.busy:.1f} cores were busy with other work" if answer.measured.busy > 0.5 else ""
+    replicates = "one seed and set" if last.replicates == 1 else f"{last.replicates} seeds and sets"
     return (
-        f"Best here: {name}. To {over}, measured over {last.steps} steps with {last.replicates} seeds and sets of "
-        f"processes: time to the same quality {to_quality(trial)}, peak {amount_of(best.cost.peak_bytes)} (counted)"
-        f"{busy}"
+        f"Best here: {name}. To {over}, measured over {last.steps} steps with {replicates} of processes: time to the "
+        f"same quality {to_quality(trial)}, peak {amount_of(best.cost.peak_bytes)} (counted){busy}{cut}"
     )
 
 
@@ -192,6 +193,7 @@ def as_dict(answer: Recommendation) -> dict[str, Any]:
             {"steps": rung.steps, "replicates": rung.replicates, "reference": done.reference,
              "trials": [_trial(trial) for trial in rung.trials.values()]} for rung in done.rungs
         ] if done else [],
+        "cut_short": (done.cut_short if done else "") or None,
         "contributions": [
             {"member": contribution.member, "without": contribution.without, "without_fits": contribution.fits,
              "without_peak_bytes": contribution.cost.peak_bytes or None,

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from suite.entries.catalogue import Entry, catalogue
+from suite.judge.choice import Estimate, Trial
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.measure.recommending import members
 from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import Halving, Pace, Rung, Unmeasurable
+from suite.measure.recommending.finalists import Halving, Pace, Rung, TooLittleTime, Unmeasurable
 from suite.record.job import Setting
 from tests.factories import row
 
@@ -85,3 +86,24 @@ def test_a_stack_is_compared_with_another_or_the_reference_and_with_nothing_that
     assert over("baseline", "x") == pytest.approx(1 / 1.5, rel=0.05)
     assert over("baseline", "baseline") == 1
     assert rung.over("x", "z", "whole_time") is None and rung.over("baseline", "z", "whole_time") is None
+
+
+def test_where_no_time_is_left_for_a_rung_the_best_of_the_one_before_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["lion", "sam", "lawa"]
+    trials = {name: Trial(name, *[Estimate(log)] * 3) for name, log in zip(names, (0.2, -0.1, 0.1), strict=True)}
+    first = Rung(350, 1, "baseline", trials)
+
+    def rung(self: Halving, stacks: list[str], *others: object) -> Rung:
+        if stacks == names:
+            return first
+        raise TooLittleTime("no time is left")
+
+    monkeypatch.setattr(Halving, "_pace", lambda self: Pace(0.1, 1.0, 1.0))
+    monkeypatch.setattr(Halving, "_rung", rung)
+    halving = Halving(SCALE.setting, "time", "baseline", dict.fromkeys(["baseline", *names], 0.0), {}, 1.0, Path())
+    done = halving.measure(names, lambda _: [])
+    assert (done.rungs, done.best, done.cut_short) == ((first,), "sam", "no time is left")
+    with pytest.raises(TooLittleTime):
+        halving.measure(["lion", "sam"], lambda _: [])

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from suite.entries.installed import baselines
-from suite.judge.choice import Estimate, Member, spelled, stacks, together
+from suite.judge.choice import Estimate, Member, StepCost, spelled, stacks, together
 from suite.judge.rows import pairs
 from suite.judge.ruler import steps_at
 from suite.measure.at_scale.paper_scale import Scale
@@ -42,20 +42,22 @@ from suite.record.store import Records
 CURVE = (0.5, 0.7, 1.4)  # of the steps of the last comparison, which the recipe learns beside them
 
 
-def drawn(members: list[Member], counting: Counting, memory_bytes: float, seed: int) -> Iterator[tuple[str, float]]:
-    """Stacks that fit, drawn evenly, each with its peak in bytes."""
+def drawn(members: list[Member], counting: Counting, memory_bytes: float, seed: int) -> Iterator[tuple[str, StepCost]]:
+    """Stacks that fit, drawn evenly, each with its cost."""
     every = [spelled(each) for each in stacks(members)]
     random.Random(seed).shuffle(every)
     for stack in every:
         cost = counting.cost(stack)
         if not cost.why_not and cost.peak_bytes <= memory_bytes:
-            yield stack, cost.peak_bytes
+            yield stack, cost
 
 
-def halving(question: Question, peaks: dict[str, float], minutes: float, folder: Path) -> Halving:
-    """Of finalists of which nothing but their peaks is known."""
-    logs = {stack: math.log(peak / peaks[BASELINE]) for stack, peak in peaks.items()}
-    return Halving(question.scale.setting, question.goal, BASELINE, logs, {}, minutes, folder)
+def halving(question: Question, costs: dict[str, StepCost], minutes: float, folder: Path) -> Halving:
+    """Of finalists of which nothing but their counts is known."""
+    plain = costs[BASELINE]
+    peaks = {stack: math.log(cost.peak_bytes / plain.peak_bytes) for stack, cost in costs.items()}
+    expected = {stack: math.log(cost.flops / plain.flops) for stack, cost in costs.items()}
+    return Halving(question.scale.setting, question.goal, BASELINE, peaks, expected, minutes, folder)
 
 
 def searched(question: Question, minutes: float, folder: Path, seed: int) -> MeasuredChoice:
@@ -63,17 +65,15 @@ def searched(question: Question, minutes: float, folder: Path, seed: int) -> Mea
     counting = Counting(question.scale)
     members = [each for each in members_for(question.scale.setting, folder, None) if not each.why_not]
     draws = drawn(members, counting, question.memory_bytes, seed)
-    peaks = dict(next(draws) for _ in range(MOST))
-    peaks[BASELINE] = counting.cost(BASELINE).peak_bytes
-    finalists = [each for each in peaks if each != BASELINE]
-    return halving(question, peaks, minutes, folder).measure(finalists, lambda _: [])
+    finalists = dict(next(draws) for _ in range(MOST))
+    costs = finalists | {BASELINE: counting.cost(BASELINE)}
+    return halving(question, costs, minutes, folder).measure(list(finalists), lambda _: [])
 
 
 def measured_together(question: Question, stacks: list[str], minutes: float, folder: Path) -> Rung:
     """The stacks beside the recipe, read off a scaling curve of it that is learned at the same size and length."""
     counting = Counting(question.scale)
-    peaks: dict[str, float] = {each: counting.cost(each).peak_bytes for each in (BASELINE, *stacks)}
-    last = halving(question, peaks, minutes, folder)
+    last = halving(question, {each: counting.cost(each) for each in (BASELINE, *stacks)}, minutes, folder)
     (rung,) = last.measure(stacks, lambda _: []).rungs
     setting = question.scale.setting.but(steps=rung.steps)
     lengths = [setting.but(steps=steps_at(share, rung.steps)) for share in CURVE]
@@ -105,7 +105,7 @@ def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
     line: dict[str, Any] = {
         "baseline": baseline, "size": size, "minutes": minutes, "seed": seed, "busy_cores": busy_cores(),
         "recommended": answer.best.stack, "random": theirs.best, "answered_s": answered_s,
-        "random_s": theirs.seconds,
+        "random_s": theirs.seconds, "cut_short": [answer.measured.cut_short, theirs.cut_short],
     }  # fmt: skip
     if both:
         rung = measured_together(larger, both, chosen.last_minutes, folder)

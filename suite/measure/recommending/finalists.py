@@ -8,9 +8,10 @@
                                            the whole run          three seeds, three sets of processes
 
 Each run has a whole schedule of its own length, so that all are fully decayed where they are compared; where the
-minutes do not suffice for these lengths, they are shorter, and said. Steps are timed paired and interleaved
-(:mod:`suite.measure.timing`), so a busy machine widens the intervals and favours no side. The reference is the
-baseline; where that does not fit the memory, the most promising stack that does: what cannot fit is never run.
+minutes do not suffice for these lengths, they are shorter, and said. Where no time is left for a rung, the best of the
+one before is the answer, with the reason. Steps are timed paired and interleaved (:mod:`suite.measure.timing`), so a
+busy machine widens the intervals and favours no side. The reference is the baseline; where that does not fit the
+memory, the most promising stack that does: what cannot fit is never run.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Unmeasurable(RuntimeError):
     """Nothing can be measured here; the message says why."""
 
 
+class TooLittleTime(Unmeasurable):
+    """What is left of the time does not suffice for a rung."""
+
+
 @dataclass(frozen=True)
 class Rung:
     """One comparison: of whole schedules of ``steps`` reference steps, by so many seeds and sets of processes."""
@@ -82,25 +87,28 @@ class Rung:
 
 @dataclass(frozen=True)
 class MeasuredChoice:
-    """The rungs, the best stack of the last, and how long that took; ``busy``: cores that others used meanwhile."""
+    """The rungs, the best stack of the last, and how long that took; ``busy``: cores that others used meanwhile;
+    ``cut_short``: why the rungs end before that of several seeds, where they do."""
 
     reference: str
     rungs: tuple[Rung, ...]
     best: str
     seconds: float
     busy: float
+    cut_short: str = ""
 
 
 @dataclass
 class Halving:
     """One measuring while it runs. ``peaks``: ln of each stack's counted peak over the baseline's. ``expected``: ln of
-    what its training is expected to take. ``folder``: where the reference's scaling curve may be known from."""
+    what its training is expected to take; after a rung, of what it took. ``folder``: where the reference's scaling
+    curve may be known from."""
 
     setting: Setting
     goal: Goal
     reference: str
     peaks: Mapping[str, float]
-    expected: Mapping[str, float]
+    expected: dict[str, float]
     minutes: float
     folder: Path
     progress: Progress = silent
@@ -115,20 +123,30 @@ class Halving:
         busy = busy_cores()
         pace = self._pace()
         done: list[Rung] = []
-        left, keeps = list(finalists[:MOST]), rungs(min(MOST, len(finalists)))
-        for number, keep in enumerate(keeps):
-            ahead = len(keeps) - number + LAST_SHARE
-            done.append(self._rung(left, 1, SHARES[min(number, len(SHARES) - 2)], pace, 1 / ahead))
-            left = halved(self.goal, done[-1].trials.values(), keep)
-        if not left:
-            raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in done[-1].trials.values()))
-        last = list(dict.fromkeys([*left, *without(left[0])]))
-        done.append(self._rung(last, REPLICATES, SHARES[-1], pace, 1.0))
-        among = [self._same(), *done[-1].trials.values()] if self.reference in self.peaks else done[-1].trials.values()
-        best = halved(self.goal, among, 1)
+        left, keeps, cut_short = list(finalists[:MOST]), rungs(min(MOST, len(finalists))), ""
+        try:
+            for number, keep in enumerate(keeps):
+                ahead = len(keeps) - number + LAST_SHARE
+                done.append(self._rung(left, 1, SHARES[min(number, len(SHARES) - 2)], pace, 1 / ahead))
+                left = self._best(done[-1].trials.values(), keep)
+                self.expected |= {stack: trial.time.log for stack, trial in done[-1].trials.items() if stack in left}
+            last = list(dict.fromkeys([*left, *without(left[0])]))
+            done.append(self._rung(last, REPLICATES, SHARES[-1], pace, 1.0))
+        except TooLittleTime as too_little:
+            if not done:
+                raise
+            cut_short = str(too_little)
+        same = [self._same()] if self.reference in self.peaks else []
+        (best,) = self._best([*same, *done[-1].trials.values()], 1)
+        taken_s = time.monotonic() - self.start_s
+        return MeasuredChoice(self.reference, tuple(done), best, taken_s, busy, cut_short)
+
+    def _best(self, trials: Collection[Trial], keep: int) -> list[str]:
+        """The best of a rung. Raises Unmeasurable where all failed."""
+        best = halved(self.goal, trials, keep)
         if not best:
-            raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in done[-1].trials.values()))
-        return MeasuredChoice(self.reference, tuple(done), best[0], time.monotonic() - self.start_s, busy)
+            raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in trials))
+        return best
 
     def _same(self) -> Trial:
         """The reference beside itself."""
@@ -157,7 +175,7 @@ class Halving:
     def _steps(self, stacks: Sequence[str], replicates: int, share: float, pace: Pace, part: float) -> int:
         """The steps of a rung that takes ``part`` of what is left, at most ``share`` of a whole run's.
 
-        Raises Unmeasurable where those are too few to say anything.
+        Raises TooLittleTime where those are too few to say anything.
         """
         weight = sum(math.exp(self.expected.get(stack, 0.0)) for stack in (self.reference, *stacks))
         sides = len(stacks) + 1
@@ -168,7 +186,7 @@ class Halving:
         most = max(2, int(share * conditions_of(self.setting).steps))
         steps = min(most, int(room_s / a_step_s))
         if steps < min(LEAST_STEPS, most):
-            raise Unmeasurable(
+            raise TooLittleTime(
                 f"a step takes {pace.step_s:.2g} s here and a set of processes {pace.set_s:.2g} s to start, so {sides} "
                 f"stacks would train for {max(0, steps)} steps in the time that is left: give more --minutes"
             )

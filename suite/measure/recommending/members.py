@@ -1,9 +1,10 @@
 """The entries as a choice sees them: what their cards and contracts say, and what records say they cost.
 
 Quality is of the baseline's newest version that an entry was learned with, and there of the largest size, since what
-helps there is nearest to a model that is larger still; where several sizes are known, so is the trend. Times are
-measured on CPUs, and those of the reader's machine are none of them; where a GPU is named, times are those modelled
-for it, else FLOPs.
+helps there is nearest to a model that is larger still; where several sizes are known, so is the trend. One seed says
+nothing of it, as seeds scatter as much as techniques differ; one set of processes says enough of a time to plan by.
+Times are measured on CPUs, and those of the reader's machine are none of them; where a GPU is named, times are those
+modelled for it, else FLOPs.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _member(
         except (StackError, ContenderFailed) as broken:
             why_not = str(broken)
     slope = trend(known)
-    measured = _first(known, "training_time")
+    measured = _first(known, "training_time", fewest=1)
     return Member(
         entry.id, card.category, changes, plans,
         time=(modelled or counts.get("flops")) if gpu else measured,
@@ -117,11 +118,12 @@ def _contract(id: str) -> tuple[list[str], bool]:
     return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], isinstance(cls(), Solver)
 
 
-def _first(known: Iterable[Row], metric: str) -> Estimate | None:
-    """What the first row that has the metric says of it."""
+def _first(known: Iterable[Row], metric: str, fewest: int = 2) -> Estimate | None:
+    """What the first row says of the metric that has it of as many replicates."""
     for row in known:
         older = f", version {row.conditions.baseline_version} of the baseline" if row.newer_version else ""
-        if estimate := _estimate(row.value(metric), row.conditions.size + older):
+        estimate = _estimate(row.value(metric), row.conditions.size + older)
+        if estimate and (fewest == 1 or math.isfinite(estimate.error)):
             return estimate
     return None
 
@@ -133,8 +135,6 @@ def _estimate(value: MetricValue, at: str) -> Estimate | None:
         return Estimate(math.log(value.number), source=f"{'at most' if value.at_most else 'at least'}, at {at}")
     if value.log is None:
         return Estimate(math.log(value.number), source=f"exact at {at}")
-    if not math.isfinite(value.log.half_width):
-        return None
     return Estimate.of(value.log, f"measured at {at}")
 
 

@@ -174,7 +174,8 @@ class ACGC(Technique):
     def after_backward(self, run: Run) -> None:
         for path, of_outputs in self.of_outputs.items():
             weight: nn.Parameter = run.model.get_submodule(path).weight  # type: ignore[assignment]
-            if weight.grad is not None:
+            # what is computed from other parameters has no gradient of its own: its layer goes on with 16 bits
+            if weight.is_leaf and weight.grad is not None:
                 measured = [weight.grad.float().square().sum().item(), of_outputs.item()]
                 if all(map(math.isfinite, measured)):
                     self.norms[path] = [*self.norms.get(path, []), measured][-self.history :]

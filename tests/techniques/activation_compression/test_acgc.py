@@ -140,6 +140,16 @@ def test_a_gradient_that_is_not_finite_is_not_measured() -> None:
     assert technique.norms == before
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_layer_whose_weight_is_computed_from_other_parameters_goes_on_with_16_bits() -> None:
+    run = new_run("vit", "intrinsic_dim:dimension=100+acgc:interval=1", size="pico", task="adapt", steps=4)
+    run.train(3)
+    technique = run.technique.techniques["acgc"]  # type: ignore[attr-defined]
+    head = [part.path for part in run.anatomy.linears if part.module.weight.is_leaf]
+    assert sorted(technique.norms) == sorted(head)
+    assert run.probes()["acgc.bits"] > 8
+
+
 def test_norms_are_saved_and_resumed_to_the_bit(tmp_path: Path) -> None:
     spelled = "acgc:interval=2,history=2"
     whole = new_run("bert", spelled, size="pico", recipe="classic", steps=6)
