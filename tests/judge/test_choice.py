@@ -9,6 +9,7 @@ import pytest
 
 from suite.judge.choice import (
     A_CATEGORY,
+    BY_FLOPS,
     GOALS,
     KEEPS,
     MOST_MEMBERS,
@@ -155,6 +156,15 @@ def test_a_modelled_step_counts_by_progress() -> None:
     half = Member("x", "x", time=Estimate(0.0), quality=Estimate(0.0), progress=math.log(0.5))
     own = StepCost(stack="x", peak_bytes=500, step_s=1.2)
     assert math.exp(candidate((half,), own, PLAIN.model_copy(update={"step_s": 1.2})).time.log) == pytest.approx(0.5)
+
+
+def test_where_no_time_is_known_a_training_is_expected_to_take_as_long_as_its_flops() -> None:
+    timeless = Member("x", "x", quality=Estimate(0.0), progress=math.log(0.5))
+    own = StepCost(stack="x", peak_bytes=500, flops=60)
+    for time in (candidate((timeless,), own, PLAIN).time, counted(timeless, own, PLAIN).time):
+        assert time and math.exp(time.log) == pytest.approx(3) and time.source == BY_FLOPS
+    both = candidate((timeless, member("y", time=0.9)), own, PLAIN)
+    assert both.time.source == BY_FLOPS
 
 
 def trial(name: str, time: float, quality: float | None = None, loss: float = 1.0, failure: str = "") -> Trial:
