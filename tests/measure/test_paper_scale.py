@@ -399,3 +399,9 @@ def test_copies_without_values_share_and_hold_what_real_ones_do() -> None:
         with pytest.raises(RuntimeError):
             modules[0].tail.data_ptr()
     assert [each[:3] for each in shapes] == [each[:3] for each in expected]
+
+
+def test_what_does_not_go_on_tensors_without_values_raises_and_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with weightless(), pytest.raises(RuntimeError, match="broadcast"):
+        torch.ones(2, 5) + torch.ones(2, 17)
+    assert not caplog.records

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.utils._foreach_utils
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode, fake_tensor
 from torch.utils._mode_utils import no_dispatch
 
 from suite.meters.gpu_operators import HALF, gpu_operators
@@ -109,6 +109,8 @@ def weightless(device: str = "cpu") -> Iterator[None]:
     """
     foreach: Any = torch.utils._foreach_utils
     with ExitStack() as stack:
+        # A stack that does not go on a model is an answer; torch writes a trace of it besides.
+        stack.enter_context(replaced(fake_tensor.log, "disabled", True))
         # nn.Module.to swaps fake parameters, which fails as the mode itself refers to them; real ones get new data.
         stack.enter_context(replaced(torch.utils, "swap_tensors", _with_data_of))
         # Draws again what fell outside, so it looks; torch itself passes over meta tensors here.
