@@ -8,6 +8,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -304,3 +305,13 @@ def test_figures_of_context_are_quoted_and_every_constant_of_a_chip_says_where_i
     for each in chips().values():
         assert f"{each.clock_hz:g} ({each.source['clock_hz']})" in text
     assert "](techniques/sanger.md)" in text
+
+
+def test_the_page_says_of_recommended_stacks_what_was_measured() -> None:
+    page = (ROOT / "docs" / "use.md").read_text("utf-8")
+    for line in json.loads((ROOT / "tests" / "numbers" / "recommended.json").read_text("utf-8")):
+        cells = [line["baseline"], line["recommended"]]
+        for against in ("the recipe", "random"):
+            ratio, low, high = line[f"recommended over {against}"]["time to the same quality"]
+            cells.append(f"×{ratio:.2f} [{low:.2f}, {high:.2f}]")
+        assert f"| {' | '.join(cells)} |" in page

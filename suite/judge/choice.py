@@ -241,7 +241,7 @@ def counted(member: Member, own: StepCost, plain: StepCost) -> Member:
         member,
         why_not=own.why_not,
         peak=None if own.why_not else Estimate(math.log(own.peak_bytes / plain.peak_bytes), 0.0, "counted"),
-        time=_modelled(own, plain, member.progress) or member.time or by_flops(own, plain, member.progress),
+        time=_modelled(own, plain, member.progress) or member.time or _by_flops(own, plain, member.progress),
     )
 
 
@@ -252,7 +252,7 @@ def _modelled(own: StepCost, plain: StepCost, progress: float) -> Estimate | Non
     return Estimate(math.log(own.step_s / plain.step_s) + progress, error, "modelled")
 
 
-def by_flops(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
+def _by_flops(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
     """What a training is expected to take of which no time is known: as long as its FLOPs over the baseline's."""
     if not own.flops or not plain.flops:
         return None
@@ -282,7 +282,7 @@ def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Can
     return Candidate(
         cost.stack,
         cost,
-        time or by_flops(cost, plain, progress) or UNKNOWN,
+        time or _by_flops(cost, plain, progress) or UNKNOWN,
         _of_all(member.quality for member in members),
         tuple(member.note for member in members if member.note),
     )

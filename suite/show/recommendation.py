@@ -9,7 +9,7 @@ from typing import Any
 
 from suite.entries.cards import with_cards
 from suite.entries.catalogue import catalogue
-from suite.judge.choice import KEEPS, Candidate, Estimate, Goal, Trial
+from suite.judge.choice import BY_FLOPS, KEEPS, Candidate, Estimate, Goal, Trial
 from suite.judge.rows import finite
 from suite.measure.recommending.finalists import Rung
 from suite.measure.recommending.recommend import Contribution, Recommendation
@@ -90,6 +90,8 @@ def ratio(estimate: Estimate | None) -> str:
     low, high = estimate.ends
     if estimate.source.startswith("at "):
         return f"{estimate.source.split(',')[0]} ×{number}"
+    if estimate.source == BY_FLOPS:  # not exact as a time, though the count is
+        return f"×{number} ({BY_FLOPS})"
     if not math.isfinite(estimate.error):
         return f"×{number} (one replicate)"
     return f"×{number} [{low:.3g}, {high:.3g}]" if estimate.error else f"=×{number}"
@@ -115,7 +117,7 @@ def _joined(time: Estimate, quality: Estimate | None) -> Estimate | None:
     """The time to the same quality; None where either is not known."""
     if quality is None or time.source == UNKNOWN:
         return None
-    word = quality.source if quality.source.startswith("at ") else ""
+    word = quality.source if quality.source.startswith("at ") else BY_FLOPS if time.source == BY_FLOPS else ""
     return Estimate(time.log + quality.log, math.hypot(time.error, quality.error), word)
 
 

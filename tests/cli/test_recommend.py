@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.cli.shared import Exit
+from suite.judge.choice import BY_FLOPS, Candidate, Estimate, StepCost
 from suite.measure.at_scale.paper_scale import Scale
 from suite.measure.recommending.costs import Counting
 from suite.record.job import Setting
+from suite.show import recommendation
 from tests.model.transformer_models import SIZES, TEXT
 
 PICO = ["recommend", "-b", "gpt", "--size", "pico"]
@@ -81,3 +84,9 @@ def test_a_users_folder_that_no_machine_here_can_train_is_counted_and_said_to_be
     said = " ".join(done.output.split())
     assert done.exit_code == 0, done.output
     assert "modelled on" in said and "not measured here" in said and "lion" in said
+
+
+def test_a_time_by_flops_is_not_called_exact() -> None:
+    by_flops = Candidate("x", StepCost(stack="x", peak_bytes=10), Estimate(math.log(2), source=BY_FLOPS))
+    ((_, _, _, to_quality, time, _, _),) = recommendation.ranked([by_flops], 10)
+    assert (to_quality, time) == ("×2 (by its FLOPs)",) * 2

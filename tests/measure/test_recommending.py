@@ -61,7 +61,7 @@ def test_a_technique_that_dies_as_it_is_loaded_is_left_out_with_the_reason(
 
 def test_a_time_of_one_set_of_processes_is_known_and_a_quality_of_one_seed_is_not() -> None:
     newest, older = row("x", seeds=1, replicates=1, pace_s=0.03), row("x", pace_s=0.02, final=1.9)
-    time = members._first([newest, older], "training_time", fewest=1)
+    time = members._first([newest, older], "training_time", alone=True)
     assert time and math.exp(time.log) == pytest.approx(1.5, rel=0.05) and time.error == math.inf
     quality = members._first([newest, older], "equivalent_budget")
     assert quality == members._first([older], "equivalent_budget") and quality is not None

@@ -100,7 +100,7 @@ def _member(
         except (StackError, ContenderFailed) as broken:
             why_not = str(broken)
     slope = trend(known)
-    measured = _first(known, "training_time", fewest=1)
+    measured = _first(known, "training_time", alone=True)
     return Member(
         entry.id, card.category, changes, plans,
         time=(modelled or counts.get("flops")) if gpu else measured,
@@ -118,12 +118,12 @@ def _contract(id: str) -> tuple[list[str], bool]:
     return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], isinstance(cls(), Solver)
 
 
-def _first(known: Iterable[Row], metric: str, fewest: int = 2) -> Estimate | None:
-    """What the first row says of the metric that has it of as many replicates."""
+def _first(known: Iterable[Row], metric: str, alone: bool = False) -> Estimate | None:
+    """What the first row says of the metric that has it of several replicates, or ``alone`` of one."""
     for row in known:
         older = f", version {row.conditions.baseline_version} of the baseline" if row.newer_version else ""
         estimate = _estimate(row.value(metric), row.conditions.size + older)
-        if estimate and (fewest == 1 or math.isfinite(estimate.error)):
+        if estimate and (alone or math.isfinite(estimate.error)):
             return estimate
     return None
 
