@@ -309,7 +309,9 @@ def test_figures_of_context_are_quoted_and_every_constant_of_a_chip_says_where_i
 
 def test_the_page_says_of_recommended_stacks_what_was_measured() -> None:
     page = (ROOT / "docs" / "use.md").read_text("utf-8")
-    for line in json.loads((ROOT / "tests" / "numbers" / "recommended.json").read_text("utf-8")):
+    measured = json.loads((ROOT / "tests" / "numbers" / "recommended.json").read_text("utf-8"))
+    assert len(re.findall(r"^\| \w+ \| [\w+]+ \| ×", page, re.MULTILINE)) == len(measured) > 0
+    for line in measured:
         cells = [line["baseline"], line["recommended"]]
         for against in ("the recipe", "random"):
             ratio, low, high = line[f"recommended over {against}"]["time to the same quality"]
