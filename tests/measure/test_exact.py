@@ -41,7 +41,7 @@ CASES = [
 @pytest.mark.parametrize(("card", "baseline"), CASES)
 def test_exact_claims_hold(card: Card, baseline: str, request: pytest.FixtureRequest) -> None:
     """At pico; at nano where a claim's number depends on the depth or the width."""
-    leave_unless_changed(card.id, request)
+    leave_unless_changed(card.id, request, baseline)
     verdicts = judged(card, baseline, "pico")
     if any(each.outcome != "holds" for each in verdicts):
         verdicts = judged(card, baseline, "nano")

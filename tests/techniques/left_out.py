@@ -6,13 +6,16 @@ import pytest
 
 from suite.entries.catalogue import catalogue
 from tests.techniques.own_tests import is_as_passed
-from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried
+from tests.techniques.tried_mutants import IN_EVERY_RUN, changed_on, is_as_noticed
 
 
-def leave_unless_changed(id: str, request: pytest.FixtureRequest) -> None:
-    """Skips an entry that is as it was when it was tried whole (``make mutants``), but for those of every run and for
-    the one of ``--only``; LEANTRAIN_TESTS=all leaves none."""
-    if id not in IN_EVERY_RUN and not request.config.getoption("--only") and is_as_tried(catalogue()[id]):
+def leave_unless_changed(id: str, request: pytest.FixtureRequest, baseline: str = "") -> None:
+    """Skips an entry that is as it was when it was tried (``make mutants``) on ``baseline``, or without one where its
+    mutants were noticed; but for those of every run and the one of ``--only``. LEANTRAIN_TESTS=all leaves none."""
+    if id in IN_EVERY_RUN or request.config.getoption("--only"):
+        return
+    entry = catalogue()[id]
+    if baseline not in changed_on(entry) if baseline else is_as_noticed(entry):
         pytest.skip("as it was when it was tried whole: LEANTRAIN_TESTS=all tries it again")
 
 

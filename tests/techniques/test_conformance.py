@@ -190,7 +190,7 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 def test_conformance(
     name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    leave_unless_changed(name, request)
+    leave_unless_changed(name, request, baseline)
     task = reference_of(name)[1]
     for size, steps in TRIED:
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)

@@ -11,7 +11,7 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
 from tests.techniques.left_out import leave_unless_changed
-from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried, kept, ways_of
+from tests.techniques.tried_mutants import IN_EVERY_RUN, changed_on, is_as_noticed, is_as_tried, kept, ways_of
 
 WRITTEN = 4
 FEW = 3
@@ -53,8 +53,20 @@ def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:
     entry.__dict__["card"] = whole.card.model_copy(update={"claim": tuple(said_otherwise)})
     assert is_as_tried(entry)
     noticed_by = kept()[whole.id]["noticed_by"]
-    assert isinstance(noticed_by, dict)
     name, sentence = noticed_by.popitem()
     assert not is_as_tried(whole)
     noticed_by[name] = sentence
     assert is_as_tried(whole)
+
+
+def test_a_change_on_one_baseline_leaves_what_was_noticed_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noticed_on(entry: Entry) -> set[str]:
+        return {name for noticed in kept()[entry.id]["noticed_by"].values() for name in noticed}
+
+    whole = next(each for each in catalogue().values() if is_as_tried(each) and 0 < len(noticed_on(each)) < 4)
+    here, elsewhere = min(noticed_on(whole)), min({*whole.card.baselines} - noticed_on(whole))
+    shas = kept()[whole.id]["sha256"]
+    monkeypatch.setitem(shas, elsewhere, "another")
+    assert changed_on(whole) == [elsewhere] and is_as_noticed(whole) and not is_as_tried(whole)
+    monkeypatch.setitem(shas, here, "another")
+    assert not is_as_noticed(whole)

@@ -5,9 +5,10 @@
 
 What a mutant breaks is the code of its technique, what judges it its exact claims, properties and probes. Where none
 of these changed, nor a library, a try says what the last one said: meters, models and the training loop are in it. A
-run of the tests tries the others, and in any case a few which together go every way that the rest of the harness has
-(``ways_of``), since what runs and judges them changes, too. What is kept was tried whole, on all baselines of an entry:
-so its exact claims, its conformance and its counts without values are left to these as well.
+mutant is noticed on one baseline, and another that changed cannot make it survive. A run of the tests tries the others,
+and in any case a few which together go every way that the rest of the harness has (``ways_of``), since what runs and
+judges them changes, too. What is kept was tried whole, on all baselines of an entry: so its exact claims, its
+conformance and its counts without values are left out as well, on each baseline where nothing changed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
+from typing import TypedDict
 
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
@@ -57,10 +59,10 @@ def ways_of(entry: Entry) -> set[str]:
     return ways | {f"claim with {name}" for claim in claims for name in WHERE if getattr(claim, name)}
 
 
-def sha256_of(entry: Entry) -> str:
-    """Of all that a try of an entry depends on, but for the harness."""
-    settings = [Setting(baseline=name, task=entry.card.task) for name in sorted(entry.card.baselines)]
-    parts = [json.dumps(versions()), *(code_of(setting, entry.id).counts for setting in settings)]
+def sha256_on(entry: Entry, baseline: str) -> str:
+    """Of all that a try of an entry on a baseline depends on, but for the harness."""
+    code = code_of(Setting(baseline=baseline, task=entry.card.task), entry.id)
+    parts = [json.dumps(versions()), code.counts]
     parts += [
         claim.model_dump_json(exclude_defaults=True, exclude=WORDS) for claim in entry.card.judged if is_exact(claim)
     ]
@@ -68,44 +70,69 @@ def sha256_of(entry: Entry) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
+def sha256_of(entry: Entry) -> str:
+    """Of all that a try of an entry depends on, on all its baselines."""
+    parts = [sha256_on(entry, baseline) for baseline in sorted(entry.card.baselines)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+class Tried(TypedDict):
+    """The tries of an entry: ``sha256`` on each baseline; by mutant, where it was noticed, and what noticed it."""
+
+    sha256: dict[str, str]
+    noticed_by: dict[str, dict[str, str]]
+
+
 @cache
-def kept() -> dict[str, dict[str, object]]:
-    """By entry: ``sha256``, and ``noticed_by`` of each mutant."""
-    known: dict[str, dict[str, object]] = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {}
+def kept() -> dict[str, Tried]:
+    """By entry."""
+    known: dict[str, Tried] = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {}
     return known
 
 
-def is_as_tried(entry: Entry) -> bool:
-    """Whether all mutants that the entry has now were noticed, in code and by claims that are as they were; never with
-    LEANTRAIN_TESTS=all."""
-    known = kept().get(entry.id, {})
-    noticed_by = known.get("noticed_by")
-    names = sorted(each.name for each in mutants_of(entry))
-    if os.environ.get("LEANTRAIN_TESTS") == "all" or not isinstance(noticed_by, dict) or sorted(noticed_by) != names:
+def changed_on(entry: Entry) -> list[str]:
+    """The entry's baselines on which code or claims are not as they were tried; all with LEANTRAIN_TESTS=all."""
+    tried = kept().get(entry.id)
+    if tried is None or os.environ.get("LEANTRAIN_TESTS") == "all":
+        return list(entry.card.baselines)
+    return [name for name in entry.card.baselines if tried["sha256"].get(name) != sha256_on(entry, name)]
+
+
+def is_as_noticed(entry: Entry) -> bool:
+    """Whether all mutants that the entry has now were noticed, each on a baseline where nothing changed."""
+    tried, as_tried = kept().get(entry.id), {*entry.card.baselines} - {*changed_on(entry)}
+    if tried is None or sorted(tried["noticed_by"]) != sorted(each.name for each in mutants_of(entry)):
         return False
-    return known.get("sha256") == sha256_of(entry)
+    return all(name in as_tried for noticed in tried["noticed_by"].values() for name in noticed)
 
 
-def keep(notices: Iterable[Notice]) -> None:
-    """Adds entries whose mutants were all noticed; forgets those of which one survives."""
-    by_entry: dict[str, dict[str, Notice]] = defaultdict(dict)
-    for notice in notices:
-        by_entry[notice.mutant.technique][notice.mutant.name] = notice
+def is_as_tried(entry: Entry) -> bool:
+    """Whether the entry is as it was tried, on all its baselines."""
+    return not changed_on(entry) and is_as_noticed(entry)
+
+
+def keep(entry: Entry, notices: Sequence[Notice] = ()) -> None:
+    """Keeps that an entry was tried as it is now, with what noticed its mutants, or without ``notices`` had noticed
+    them before; forgets it if one survives."""
     known = {id: tried for id, tried in kept().items() if id in catalogue()}
-    for id, tried in by_entry.items():
-        known.pop(id, None)
-        if not any(each.survives for each in tried.values()):
-            sentences = {name: each.sentence for name, each in tried.items()}
-            known[id] = {"sha256": sha256_of(catalogue()[id]), "noticed_by": sentences}
+    before = known.pop(entry.id, None)
+    noticed_by = before["noticed_by"] if before else {}
+    if notices:
+        noticed_by = {each.mutant.name: {each.baseline: each.sentence} for each in notices}
+    if not any(each.survives for each in notices):
+        shas = {name: sha256_on(entry, name) for name in sorted(entry.card.baselines)}
+        known[entry.id] = {"sha256": shas, "noticed_by": noticed_by}
     with replacing(KEPT) as file:
         file.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    kept.cache_clear()
 
 
-def on_all_baselines(entries: Iterable[Entry]) -> int:
-    """The exit code of the tests of exact claims, conformance and counts without values, on all baselines."""
+def where_changed(changed: Mapping[str, Iterable[str]]) -> int:
+    """The exit code of the tests of exact claims, conformance and counts without values: ``changed`` has the baselines
+    of each entry."""
     tests = ("tests/measure/test_exact.py", "tests/measure/test_paper_scale.py", "tests/techniques/test_conformance.py")
-    chosen = " or ".join(f"[{entry.id}{end}" for entry in entries for end in "-]")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *tests, "-k", chosen]
+    cases = [case for id, names in changed.items() for case in (f"[{id}]", *(f"[{id}-{name}]" for name in names))]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *tests, "-k", " or ".join(cases)]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"LEANTRAIN_TESTS": "all"}).returncode
 
 
@@ -114,17 +141,22 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also those of entries that are as they were")
     everything = parser.parse_args().all
     entries = [each for each in catalogue().values() if everything or not is_as_tried(each)]
-    print(f"{len(entries)} of {len(catalogue())} entries to try", flush=True)
-    if entries and (code := on_all_baselines(entries)):
+    to_try = [each for each in entries if everything or not is_as_noticed(each)]
+    print(f"{len(entries)} of {len(catalogue())} entries changed, mutants of {len(to_try)} to try", flush=True)
+    changed = {each.id: each.card.baselines if everything else changed_on(each) for each in entries}
+    if entries and (code := where_changed(changed)):
         raise SystemExit(code)
-    notices: list[Notice] = []
+    for entry in entries:
+        if entry not in to_try:
+            keep(entry)
+    survivors = 0
     with processes(os.cpu_count() or 1) as pool:
-        for notice in noticed(entries, list(baselines()), pool):
-            notices.append(notice)
-            if notice.survives:
-                print(f"{notice.mutant.technique}: {notice.mutant.name}: survives", flush=True)
-            keep(notices)
-    raise SystemExit(any(each.survives for each in notices))
+        for id, notices in groupby(noticed(to_try, list(baselines()), pool), key=lambda each: each.mutant.technique):
+            keep(catalogue()[id], of_one := list(notices))
+            for notice in filter(lambda each: each.survives, of_one):
+                survivors += 1
+                print(f"{id}: {notice.mutant.name}: survives", flush=True)
+    raise SystemExit(survivors > 0)
 
 
 if __name__ == "__main__":
