@@ -1,7 +1,7 @@
 """Which mutants were tried, and what noticed each: ``tried_mutants.json``, by the code and the claims that they broke.
 
     python -m tests.techniques.tried_mutants         tries those of entries that changed, and keeps it
-    python -m tests.techniques.tried_mutants --all    tries all (an hour of one core)
+    python -m tests.techniques.tried_mutants --all    tries all (about an hour of two cores)
 
 What a mutant breaks is the code of its technique, what judges it its exact claims, properties and probes. Where none
 of these changed, nor a library, a try says what the last one said: meters, models and the training loop are in it. A
@@ -77,10 +77,10 @@ def sha256_of(entry: Entry) -> str:
 
 
 class Tried(TypedDict):
-    """The tries of an entry: ``sha256`` on each baseline; by mutant, where it was noticed, and what noticed it."""
+    """The tries of an entry, by baseline: ``sha256``, and what ``noticed`` each mutant there."""
 
     sha256: dict[str, str]
-    noticed_by: dict[str, dict[str, str]]
+    noticed: dict[str, dict[str, str]]
 
 
 @cache
@@ -100,10 +100,11 @@ def changed_on(entry: Entry) -> list[str]:
 
 def is_as_noticed(entry: Entry) -> bool:
     """Whether all mutants that the entry has now were noticed, each on a baseline where nothing changed."""
-    tried, as_tried = kept().get(entry.id), {*entry.card.baselines} - {*changed_on(entry)}
-    if tried is None or sorted(tried["noticed_by"]) != sorted(each.name for each in mutants_of(entry)):
+    tried, changed = kept().get(entry.id), changed_on(entry)
+    if tried is None:
         return False
-    return all(name in as_tried for noticed in tried["noticed_by"].values() for name in noticed)
+    as_tried = [tried["noticed"].get(name, {}) for name in entry.card.baselines if name not in changed]
+    return sorted(name for each in as_tried for name in each) == sorted(each.name for each in mutants_of(entry))
 
 
 def is_as_tried(entry: Entry) -> bool:
@@ -116,12 +117,12 @@ def keep(entry: Entry, notices: Sequence[Notice] = ()) -> None:
     them before; forgets it if one survives."""
     known = {id: tried for id, tried in kept().items() if id in catalogue()}
     before = known.pop(entry.id, None)
-    noticed_by = before["noticed_by"] if before else {}
-    if notices:
-        noticed_by = {each.mutant.name: {each.baseline: each.sentence} for each in notices}
+    by_baseline: dict[str, dict[str, str]] = before["noticed"] if before and not notices else {}
+    for each in notices:
+        by_baseline.setdefault(each.baseline, {})[each.mutant.name] = each.sentence
     if not any(each.survives for each in notices):
         shas = {name: sha256_on(entry, name) for name in sorted(entry.card.baselines)}
-        known[entry.id] = {"sha256": shas, "noticed_by": noticed_by}
+        known[entry.id] = {"sha256": shas, "noticed": by_baseline}
     with replacing(KEPT) as file:
         file.write_text(json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False) + "\n", "utf-8")
     kept.cache_clear()
