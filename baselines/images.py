@@ -111,13 +111,17 @@ def normalised(pixels: Tensor, channels: int) -> Tensor:
     return (pixels.float() / 127.5 - 1).expand(-1, channels, -1, -1).contiguous()
 
 
-def shifted(pixels: Tensor, farthest: int, generator: torch.Generator) -> Tensor:
-    """Half of the pictures [batch, channels, side, side] moved by up to ``farthest`` pixels along both axes; what comes
-    in is 0."""
-    count, side = len(pixels), pixels.shape[-1]
+def shifts(count: int, farthest: int, generator: torch.Generator) -> Tensor:
+    """By how many pixels down and right pictures are moved, int64 [count, 2]: half of them by up to ``farthest`` along
+    both axes, the others not at all."""
     moved = torch.rand(count, 1, generator=generator) < 0.5
-    start = farthest + moved * torch.randint(-farthest, farthest + 1, (count, 2), generator=generator)
-    rows, columns = (start[:, axis, None] + torch.arange(side) for axis in (0, 1))
+    return moved * torch.randint(-farthest, farthest + 1, (count, 2), generator=generator)
+
+
+def shifted(pixels: Tensor, shift: Tensor) -> Tensor:
+    """Pictures [batch, channels, side, side] moved by ``shift`` [batch, 2]; what comes in is 0."""
+    count, side, farthest = len(pixels), pixels.shape[-1], int(shift.abs().max())
+    rows, columns = (farthest - shift[:, axis, None] + torch.arange(side) for axis in (0, 1))
     framed = F.pad(pixels, (farthest,) * 4)
     return framed[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 

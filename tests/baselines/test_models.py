@@ -13,11 +13,11 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from baselines.bert import BRANCHES, IGNORED, Bert, MaskedTokens
 from baselines.gpt import Gpt
-from baselines.images import DIGITS, DRAWS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised, shifted
+from baselines.images import DIGITS, DRAWS, TEST_PER_DIGIT, VALIDATION_PER_DIGIT, normalised, shifted, shifts
 from baselines.initialisation import sinusoids
-from baselines.mae import Mae, features, patchified, sine_cosine_positions, targets
+from baselines.mae import Mae, features, normal_positions, patchified, sine_cosine_positions, targets
 from baselines.text import CHARACTERS, CLS, MASK, PAD, SEP, SPECIAL, characters
-from baselines.vit import NOISE, LabelledPixels, Vit
+from baselines.vit import NOISE, TEST_REPEATS, LabelledPixels, Vit
 from suite.model.anatomy import anatomy
 
 
@@ -148,25 +148,35 @@ def test_mae_loss_is_the_models_own_and_hides_its_share(size, share):
     assert torch.equal(patchified(batch["pixel_values"], patch), model.patchify(batch["pixel_values"]))
 
 
-@pytest.mark.parametrize(("base", "amplitude"), [(10000.0, 1.0), (10.0, 2.0)])
-def test_mae_positions_tell_patches_apart_by_offset_alone(base, amplitude):
+def test_mae_positions_tell_patches_apart_by_offset_alone():
     """Inner products of sine-cosine positions depend on the offset only: cos(a)cos(b) + sin(a)sin(b) = cos(a - b)."""
-    positions = sine_cosine_positions(64, 8, base, amplitude)
+    positions = sine_cosine_positions(64, 8)
     assert (positions[0] == 0).all()
     grid = positions[1:].view(8, 8, 64)
     torch.testing.assert_close((grid[1:, 2:] * grid[:-1, :-2]).sum(-1), (grid[1, 2] @ grid[0, 0]).expand(7, 6))
-    torch.testing.assert_close(grid.square().sum(-1), torch.full((8, 8), 32.0 * amplitude**2))
+    torch.testing.assert_close(grid.square().sum(-1), torch.full((8, 8), 32.0))
     assert torch.cdist(positions[1:], positions[1:]).add(torch.eye(64) * 9).min() > 0.1
 
 
-@pytest.mark.parametrize(("size", "positions_of"), [("nano", {"base": 10.0, "amplitude": 2.0}), ("base", {})])
-def test_mae_positions_are_fixed(size, positions_of):
+@pytest.mark.parametrize(("size", "positions_of"), [("nano", normal_positions), ("base", sine_cosine_positions)])
+def test_mae_positions_are_fixed_and_the_same_for_all_seeds(size, positions_of):
     mae = Mae()
     model = mae.model(size, mae.data(size, "pretrain"))
     for frozen in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
         assert not frozen.requires_grad
         grid = math.isqrt(frozen.shape[1] - 1)
-        assert torch.equal(frozen[0], sine_cosine_positions(frozen.shape[-1], grid, **positions_of))
+        assert torch.equal(frozen[0], positions_of(frozen.shape[-1], grid))
+
+
+@pytest.mark.parametrize("width", [40, 64])
+def test_mae_small_positions_are_about_equally_far_apart(width):
+    positions = normal_positions(width, 4)
+    assert (positions[0] == 0).all()
+    assert positions[1:].std().item() == pytest.approx(1, rel=0.1)
+    distances = torch.cdist(positions[1:], positions[1:])[~torch.eye(16, dtype=torch.bool)] / math.sqrt(width)
+    assert 0.8 < distances.min() < math.sqrt(2) < distances.max() < 2.1
+    waves = sine_cosine_positions(width, 4)[1:]
+    assert torch.cdist(waves, waves).add(torch.eye(16) * 99).min() / math.sqrt(width) < 0.4
 
 
 def _std(weight):
@@ -174,7 +184,7 @@ def _std(weight):
 
 
 def test_the_small_vits_initialisation():
-    """Xavier's and LeCun's deviations by width, branches a quarter of that, positions ten times timm's 0.02."""
+    """Xavier's and LeCun's deviations by width, branches a tenth of that, positions fifty times timm's 0.02."""
     torch.manual_seed(0)
     vit = Vit()
     model = vit.model("nano", vit.data("nano", "pretrain"))
@@ -182,9 +192,9 @@ def test_the_small_vits_initialisation():
     inner = block.mlp.fc1.out_features
     assert _std(block.attn.qkv.weight) == pytest.approx(math.sqrt(2 / (4 * width)), rel=0.05)
     assert _std(block.mlp.fc1.weight) == pytest.approx(math.sqrt(2 / (width + inner)), rel=0.05)
-    assert _std(block.attn.proj.weight) == pytest.approx(0.25 * math.sqrt(2 / (2 * width)), rel=0.05)
-    assert _std(block.mlp.fc2.weight) == pytest.approx(0.25 * math.sqrt(2 / (width + inner)), rel=0.05)
-    assert _std(model.pos_embed) == pytest.approx(0.2, rel=0.1)
+    assert _std(block.attn.proj.weight) == pytest.approx(0.1 * math.sqrt(2 / (2 * width)), rel=0.05)
+    assert _std(block.mlp.fc2.weight) == pytest.approx(0.1 * math.sqrt(2 / (width + inner)), rel=0.05)
+    assert _std(model.pos_embed) == pytest.approx(1.0, rel=0.1)
     assert _std(model.head.weight) == pytest.approx(0.02, rel=0.1)
     assert _std(model.patch_embed.proj.weight) == pytest.approx(0.5, rel=0.2)  # of 2 x 2 grey pixels
     assert model.cls_token is None and model.global_pool == "avg"
@@ -199,7 +209,7 @@ def test_the_small_maes_initialisation():
     for block in parts.every_block:
         for linear in block.linears:
             rows, columns = linear.module.weight.shape
-            scale = 0.25 if linear in block.branches else 1.0
+            scale = 0.1 if linear in block.branches else 1.0
             assert _std(linear.module.weight) == pytest.approx(scale * math.sqrt(2 / (rows + columns)), rel=0.06)
     patches = parts.model.vit.embeddings.patch_embeddings.projection.weight
     assert _std(patches) == pytest.approx(5 * math.sqrt(2 / (4 + len(patches))), rel=0.2)
@@ -276,11 +286,11 @@ def test_vit_loss_and_accuracy():
 
 @pytest.mark.parametrize(("size", "shape"), [("nano", (1, 8, 8)), ("base", (1, 224, 224))])
 def test_digits_are_split_in_three_stratified_and_by_task(size, shape):
-    vit = Vit()
+    vit, draws, repeats = Vit(), DRAWS[size], TEST_REPEATS.get(size, 1)
     data, source, adapt = (vit.data(size, split) for split in ("pretrain", "source", "adapt"))
-    assert len(data.train) + (len(data.validation) + len(data.test)) // DRAWS[size] == 1797
+    assert len(data.train) + (len(data.validation) + len(data.test) // repeats) // draws == 1797
     for found, digits in ((data, range(10)), (source, range(5)), (adapt, range(5, 10))):
-        tested, validated = TEST_PER_DIGIT[size] * DRAWS[size], VALIDATION_PER_DIGIT[size] * DRAWS[size]
+        tested, validated = TEST_PER_DIGIT[size] * draws * repeats, VALIDATION_PER_DIGIT[size] * draws
         for part, count in ((found.test, tested), (found.validation, validated)):
             expected = [count if digit in digits else 0 for digit in range(DIGITS)]
             assert part.tensors["labels"].bincount(minlength=DIGITS).tolist() == expected
@@ -332,31 +342,49 @@ def test_pixels_are_normalised_to_the_models_channels(channels):
 
 @given(seed=st.integers(0, 2**31), farthest=st.integers(1, 4))
 def test_shifted_pictures_are_the_same_ones_elsewhere(seed, farthest):
-    """Each is a window of the picture in a frame of 0; about half are not moved, and held-out ones never are."""
+    """Each is the window of the picture in a frame of 0 that its shift says; about half are not moved."""
     random = torch.Generator().manual_seed(seed)
     pixels = torch.randint(1, 256, (60, 2, 8, 8), generator=random, dtype=torch.uint8)
-    moved = shifted(pixels, farthest, random)
+    shift = shifts(60, farthest, random)
+    moved = shifted(pixels, shift)
     assert moved.shape == pixels.shape and moved.dtype == torch.uint8
     framed = torch.nn.functional.pad(pixels, (farthest,) * 4)
     windows = framed.unfold(2, 8, 1).unfold(3, 8, 1)  # [60, 2, rows, columns, 8, 8]
     same = (windows == moved[:, :, None, None]).all((1, -1, -2)).flatten(1)
     assert (same.sum(1) == 1).all()
+    rows, columns = (farthest - shift).T
+    assert torch.equal(same.int().argmax(1), rows * (2 * farthest + 1) + columns)
     assert 10 <= same[:, same.shape[1] // 2].sum() <= 58, "of 60, half and one of the windows in the other half"
 
 
-def test_only_vits_training_pictures_are_moved_and_all_digits_are_noisy():
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_vits_digits_are_moved_and_noisy_in_training_and_held_out_alike(part):
     data = Vit().data("nano", "pretrain")
-    plain = normalised(data.train.tensors["pixels"], 1)
-    batch, indices = data.batch(0, 0, 64)
-    distance = (batch["pixel_values"] - plain[indices]).flatten(1).std(1)  # of 64 pixels, 0.5 within 0.13: three sd
-    assert 0.3 < (distance < 0.64).float().mean() < 0.85
-    held_out = torch.cat([each["pixel_values"] for each in data.held_out("validation", 64)])
-    noise = held_out - normalised(data.validation.tensors["pixels"], 1)
-    assert noise.std() == pytest.approx(NOISE, rel=0.03) and noise.mean() == pytest.approx(0, abs=0.02)
-    assert torch.equal(held_out, torch.cat([each["pixel_values"] for each in data.held_out("validation", 64)]))
-    assert (
-        Vit().data("base", "pretrain").transform == Vit().data("base", "pretrain").test_transform == LabelledPixels(3)
-    )
+    plain = normalised(getattr(data, part).tensors["pixels"], 1)
+    if part == "train":
+        batch, indices = data.batch(0, 0, 640)
+        shown, plain = batch["pixel_values"], plain[indices]
+    else:
+        shown = torch.cat([each["pixel_values"] for each in data.held_out(part, 64)])
+        assert torch.equal(shown, torch.cat([each["pixel_values"] for each in data.held_out(part, 64)]))
+    off = shown - plain
+    distance = off.flatten(1).std(1)  # of 64 pixels, 0.5 within 0.13: three sd
+    still = distance < 0.64
+    assert 0.4 < still.float().mean() < 0.75
+    assert off[still].std() == pytest.approx(NOISE, rel=0.03) and off[still].mean() == pytest.approx(0, abs=0.02)
+
+
+def test_pictures_that_are_scored_are_not_moved():
+    """Of the training pictures, what augments not has the noise alone."""
+    data = Vit().data("nano", "pretrain")
+    scored = data.test_transform(data.train[torch.arange(500)], torch.Generator())["pixel_values"]
+    off = scored - normalised(data.train.tensors["pixels"][:500], 1)
+    assert off.flatten(1).std(1).max() < 0.75 and off.std() == pytest.approx(NOISE, rel=0.02)
+
+
+def test_large_vits_pictures_are_neither_moved_nor_noisy():
+    data = Vit().data("base", "pretrain")
+    assert data.transform == data.test_transform == LabelledPixels(3)
 
 
 @pytest.mark.parametrize("baseline", [Vit(), Mae()], ids=lambda each: each.id)
@@ -364,7 +392,8 @@ def test_only_vits_training_pictures_are_moved_and_all_digits_are_noisy():
 def test_each_digit_is_shown_several_times_and_never_alike(baseline, part):
     data = baseline.data("nano", "pretrain")
     pixels, varied = getattr(data, part).tensors["pixels"], "pixel_values" if baseline.id == "vit" else "noise"
-    draws = pixels.chunk(DRAWS["nano"])
+    repeats = TEST_REPEATS["nano"] if (baseline.id, part) == ("vit", "test") else 1
+    draws = pixels.chunk(DRAWS["nano"] * repeats)
     assert len(draws) > 1 and all(torch.equal(draws[0], each) for each in draws)
     shown = torch.cat([batch[varied] for batch in data.held_out(part, 256)]).chunk(len(draws))
     assert not any((shown[0] == each).flatten(1).all(1).any() for each in shown[1:])
