@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +31,7 @@ from techniques.shared.plain import filled, plain_model
 OF_ITS_BASELINES = True  # whose models can be made for any size of pictures
 EPS = torch.finfo(torch.float32).eps
 MOST = 3  # depths, and sizes, among the candidates of a later stage
+ROUNDINGS = 100  # of a loss in float32, of pictures that are made smaller in another order
 TIE = 1e-6  # of the logarithms, of losses in float32
 
 
@@ -52,7 +54,8 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
     """``off_schedule``: steps behind a search, or of the last stage, that did not train the whole present model on
     pictures of one size, and first steps of a search that did not train the largest candidate; ``fell``: stages with
     fewer blocks or smaller pictures than the one before; ``not_whole``: steps of the last stage without all blocks
-    and pixels; ``choices_off``: searches that did not choose argmin L T^alpha; ``copies_off``: how far new blocks are
+    and pixels; ``judged_off``: searches that took another loss for a candidate's; ``choices_off``: those that did not
+    choose argmin L T^alpha; ``copies_off``: how far new blocks are
     from the averages of those that they copy, in roundings; ``changed``: parameters that growth and choice changed;
     ``off_state``: kept parameters whose optimizer state they did not keep; ``search_steps_off``: searches that do not
     train another candidate than their largest, or change the model at another step than their last;
@@ -61,7 +64,8 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
     if own.stages == 1:
         return {}
     plan = _Plan(recording, own)
-    steps, forced = _steps(recording.twin()), _steps(_smallest_always(recording.twin()))
+    (searching, judged), forced = _listening(recording.twin()), _steps(_smallest_always(recording.twin()))
+    steps = _steps(searching)
     growth = _growth(forced, own, plan)
     return {
         "off_schedule": sum(_off_schedule(taken, plan) for taken in (steps, forced)),
@@ -71,7 +75,7 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
             for every in (steps, forced)
             for step in every[plan.starts[-1] :]
         ),
-        "choices_off": _choices_off(recording, steps, plan),
+        **_choices(recording, steps, judged, plan),
         **growth,
         "search_steps_off": _search_steps_off((steps, forced), plan),
         "flops_over_formula": _flops_over_formula(recording, plan),
@@ -122,6 +126,20 @@ def _smallest_always(recording: Recording) -> Recording:
 
     own.judged = judged  # type: ignore[method-assign]
     return recording
+
+
+def _listening(recording: Recording) -> tuple[Recording, list[list[float]]]:
+    """The same, and what each of its searches will take for the losses of its candidates."""
+    own, heard = _own(recording), list[list[float]]()
+    judge = own.judged
+
+    def judged(run: Run) -> tuple[list[float], list[float]]:
+        losses, costs = judge(run)
+        heard.append(losses)
+        return losses, costs
+
+    own.judged = judged  # type: ignore[method-assign]
+    return recording, heard
 
 
 def _steps(recording: Recording) -> list[Step]:
@@ -179,8 +197,11 @@ def _fell(steps: Sequence[Step], plan: _Plan) -> int:
     return sum(after.ran < before.ran or after.side < before.side for before, after in pairwise(settled))
 
 
-def _choices_off(recording: Recording, steps: Sequence[Step], plan: _Plan) -> int:
-    off, depth, side = 0, plan.depths[0], plan.sides[0]
+def _choices(
+    recording: Recording, steps: Sequence[Step], judged: Sequence[Sequence[float]], plan: _Plan
+) -> dict[str, float]:
+    depth, side = plan.depths[0], plan.sides[0]
+    counts = {"judged_off": 0.0, "choices_off": 0.0}
     for stage, end in enumerate(plan.ends):
         candidates = plan.candidates(stage, depth, side)
         values = steps[end - 1].trace.update.after.parameters
@@ -189,12 +210,13 @@ def _choices_off(recording: Recording, steps: Sequence[Step], plan: _Plan) -> in
             _loss(recording, values, blocks, size, steps[end].trace)
             for blocks, (_, size) in zip(indices, candidates, strict=True)
         ]
+        counts["judged_off"] += not np.allclose(losses, judged[stage], rtol=ROUNDINGS * EPS, atol=0)
         block = recording.run.anatomy.blocks[0]
         costs = [blocks * block_step_flops(block, 1, (size // plan.patch) ** 2) for blocks, size in candidates]
         wanted = candidates[_argmin(losses, costs)]
         depth, side = steps[end].depth, steps[end].side
-        off += wanted != (depth, side)
-    return off
+        counts["choices_off"] += wanted != (depth, side)
+    return counts
 
 
 def _kept(before: int, depth: int, wanted: int) -> list[int]:
