@@ -3,7 +3,9 @@
 The decoder is 512 wide and 8 deep at base and large (table 1), targets are normalised per patch (section 3). At the CPU
 sizes half of sixteen patches is hidden, as four patches say too little of a digit, and the pixels themselves are
 predicted: mean and variance of a few pixels are most of what they say. The model draws its mask by sorting noise; the
-noise comes with the batch, so that every contender hides the same patches.
+noise comes with the batch, so that every contender hides the same patches. Training at nano ends where the curve is
+steep enough to read a budget off: ln loss falls by 0.26 there a unit of ln budget, and deviates by 0.010 over eight
+seeds.
 """
 
 import math
