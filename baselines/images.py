@@ -120,10 +120,12 @@ def shifts(count: int, farthest: int, generator: torch.Generator) -> Tensor:
 
 def shifted(pixels: Tensor, shift: Tensor) -> Tensor:
     """Pictures [batch, channels, side, side] moved by ``shift`` [batch, 2]; what comes in is 0."""
-    count, side, farthest = len(pixels), pixels.shape[-1], int(shift.abs().max())
-    rows, columns = (farthest - shift[:, axis, None] + torch.arange(side) for axis in (0, 1))
-    framed = F.pad(pixels, (farthest,) * 4)
-    return framed[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    count, side = len(pixels), pixels.shape[-1]
+    rows, columns = (torch.arange(side) - shift[:, axis, None] for axis in (0, 1))
+    inside = ((rows >= 0) & (rows < side))[:, :, None] & ((columns >= 0) & (columns < side))[:, None, :]
+    rows, columns = rows.clamp(0, side - 1)[:, :, None], columns.clamp(0, side - 1)[:, None, :]
+    moved = pixels[torch.arange(count)[:, None, None], :, rows, columns]  # [count, side, side, channels]
+    return (moved * inside[..., None]).permute(0, 3, 1, 2)
 
 
 def mosaic(rows: Tensor) -> Tensor:
