@@ -58,7 +58,11 @@ def test_trains_as_full_fine_tuning_does_whose_weights_are_put_back(baseline: st
         )
         optimizer.step()
     for (name, ours), theirs in zip(run.model.named_parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+        # a key's bias adds the same to all scores of a query: its gradients are roundings, of which Adam takes the sign
+        is_key = torch.zeros_like(ours, dtype=torch.bool)
+        if name.endswith("qkv.bias"):
+            is_key.chunk(3)[1].fill_(True)
+        torch.testing.assert_close(ours[~is_key], theirs[~is_key], rtol=1e-5, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
