@@ -80,7 +80,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
     plain = recording.twin("baseline")
     run, examples = twin.run, len(twin.run.data.train)
     technique = run.technique.member(Rais)
-    know_half(run)
+    _know_half(run)
     expected, batch = Expected(torch.zeros(examples, 3, dtype=torch.float64)), run.recipe.batch_size
     off: dict[str, list[float]] = {name: [0.0] for name in ("first", "p", "rate", "weight")}
     weighted: list[tuple[Trace, Tensor]] = []
@@ -125,7 +125,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
 
 
 @torch.no_grad()
-def know_half(run: Run) -> None:
+def _know_half(run: Run) -> None:
     """Makes an untrained model sure, and right about every other of the first examples: these get the classes that it
     says. An untrained one may say the same of all, and norms that are alike want no choice."""
     sharpen(run)
