@@ -155,7 +155,7 @@ def whole_blocks(mask: Tensor, block: int) -> bool:
 
 
 @pytest.mark.parametrize("baseline", ["gpt", "vit"])
-@pytest.mark.parametrize("name", ["rigl:interval=3,", "set:interval=3,", "snip:", "grasp:"])
+@pytest.mark.parametrize("name", ["rigl:interval=3,", "set:interval=3,", "snip:", "grasp:sparsity=0.7,"])
 def test_a_run_that_multiplies_with_blocks_is_the_masked_run(name: str, baseline: str, tmp_path: Path) -> None:
     """Update by update, up to the order of sums, also after it was saved and resumed."""
     own = new_run(baseline, f"{name}{BLOCK_SPARSE}", size="pico", recipe="classic", steps=8)
