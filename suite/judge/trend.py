@@ -22,7 +22,8 @@ METHOD = "weighted line over sizes"
 
 def trend(rows: Iterable[Row]) -> Interval | None:
     """The change of ln(equivalent budget) per decade of the reference's compute, over the sizes of one stack on one
-    baseline; None with fewer than two sizes of one recipe, version and reference."""
+    baseline; None with fewer than two sizes of one recipe, version and reference. What has most sizes gives it, of
+    equals the newest version."""
     points: dict[tuple[str, int, str], dict[str, tuple[float, float, float]]] = {}
     for row in rows:
         log, compute = row.value("equivalent_budget").log, compute_of(row)
@@ -31,7 +32,7 @@ def trend(rows: Iterable[Row]) -> Interval | None:
         at = row.conditions
         of_sizes = points.setdefault((at.recipe, at.baseline_version, row.reference), {})
         of_sizes.setdefault(at.size, (math.log10(compute), -log.estimate, log.half_width / NORMAL))
-    most = max(points.values(), key=len, default={})
+    _, most = max(points.items(), key=lambda one: (len(one[1]), one[0][1]), default=("", {}))
     x, y, se = np.array(list(most.values()), dtype=np.float64).reshape(-1, 3).T
     if len(most) < 2 or float(np.ptp(x)) == 0:
         return None

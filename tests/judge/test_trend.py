@@ -48,3 +48,9 @@ def test_what_errors_explain_is_no_trend_and_one_size_or_two_versions_have_none(
     assert trend([at("nano", 1.0, 0.02, 10**6)]) is None and in_words(None) == "one size"
     assert trend([at("nano", 1.0, 0.02, 10**6), at("micro", 1.1, 0.02, 10**7, version=2)]) is None
     assert trend([]) is None
+
+
+def test_of_two_ladders_the_newest_versions_is_read() -> None:
+    old = [at("nano", 1.2, 0.02, 10**6), at("micro", 1.0, 0.02, 10**7)]
+    new = [at("nano", 1.0, 0.02, 10**6, version=2), at("micro", 1.2, 0.02, 10**7, version=2)]
+    assert [in_words(trend(rows)) for rows in (old + new, new + old, [*old, new[0]])] == ["↗", "↗", "↘"]
