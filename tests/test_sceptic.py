@@ -12,16 +12,19 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from scipy.stats import t
 
+from baselines.gpt import Gpt
 from suite.entries.card import Property
 from suite.entries.catalogue import catalogue
 from suite.judge.at_scale import counts_at_scale
 from suite.judge.claims import Judgement, verdicts
 from suite.judge.known import LearnedPair
 from suite.judge.rows import Row, rows
+from suite.record.job import Size
 from suite.record.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -245,8 +248,20 @@ def test_what_the_readme_says_of_the_records_is_so() -> None:
     assert covered and {size for size, _ in sizes} == set(re.findall(r"`(\w+)`", covered[1]))
     at_micro = [each for each in runs if each["conditions"]["size"] == "micro" and each["kind"] == "learned"]
     assert {each["conditions"]["baseline"] for each in at_micro} == {"gpt"}
-    assert "also learned on GPT at `micro`" in covered[1]
+    assert "also learned on GPT at `micro`, six times that, and its reference at `mini`, forty times" in covered[1]
+    cpu_s = {size: _reference_cpu_s(runs, size) for size in ("nano", "micro", "mini")}
+    assert (round(cpu_s["micro"] / cpu_s["nano"]), round(cpu_s["mini"] / cpu_s["nano"], -1)) == (6, 40)
     on_gpu = [each for each in runs if each["conditions"]["device"] != "cpu"]
     assert ("No technique's training was timed on a GPU yet" in text) == (not on_gpu)
     cores = {each["machine"]["facts"]["cores"] for each in runs if each["conditions"]["device"] == "cpu"}
     assert cores == {2} and "what is on the board was measured on two CPU cores" in text
+
+
+def _reference_cpu_s(runs: list[dict[str, Any]], size: Size) -> float:
+    """CPU seconds of a whole run of GPT's reference, the median."""
+    sought = {
+        "baseline": "gpt", "baseline_version": Gpt.version, "size": size, "task": "pretrain", "recipe": "modern",
+        "steps": Gpt().recipe(size, "modern", "pretrain").steps,
+    }  # fmt: skip
+    whole = (each for each in runs if each["kind"] == "learned" and each["stack"] == "baseline")
+    return median(each["cpu_s"] for each in whole if sought.items() <= each["conditions"].items())
