@@ -3,7 +3,8 @@
 A planted technique multiplies every weight by 1 + 3 % noise before the first step: other noise for each row, and no
 effect that matters. Its rows are measured as every row of the board is, learned and timed, against the references and
 their scaling curves that the results folder has. Their 95 % intervals should hold 1 as often as they say, and be short:
-of a step's time, of the equivalent budget, and of the time to the same quality, which has both.
+of a step's time, of the equivalent budget, and of the time to the same quality, which has both. Rows of one ``run`` are
+timed beside one reference, a few at a time, and miss together; ``--alone`` compares one after the other.
 Learning does not mind other work, and timing does: ``--no-time`` leaves it out, as a busy machine does, and a second
 call with the same ``--into`` catches up on it.
 """
@@ -51,6 +52,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=30, help="for each baseline")
     parser.add_argument("--timings", type=int, default=3)
+    parser.add_argument(
+        "--alone", action="store_true", help="compare each row by itself: none share a reference's process"
+    )
     parser.add_argument("--no-time", action="store_true", help="count and learn only")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -64,11 +68,14 @@ def main() -> None:
         environment = plugin.environment(root, idle=False)
         for baseline, count in (each.split("=") for each in chosen.rows):
             stacks = [f"perturbed:noise_seed={number + 1}" for number in range(int(count))]
-            asked = [part for stack in stacks for part in ("-t", stack)]
             effort = ["--seeds", chosen.seeds, "--minutes", chosen.minutes, "--timings", chosen.timings]
-            time = ["--no-time"] if chosen.no_time else []
-            command = plugin.command("run", *asked, "-b", baseline, *effort, *time, "--results", into)
-            subprocess.run(command, env=environment, cwd=root, check=False)
+            effort += ["--no-time"] if chosen.no_time else []
+            asked = [["run", *(part for stack in stacks for part in ("-t", stack))]]
+            if chosen.alone:
+                asked = [["compare", stack] for stack in stacks]
+            for words in asked:
+                command = plugin.command(*words, "-b", baseline, *effort, "--results", into)
+                subprocess.run(command, env=environment, cwd=root, check=False)
         board = plugin.command("leaderboard", "--json", "--results", into, "--write", root / "board.csv")
         shown = subprocess.run(board, env=environment, cwd=root, check=True, capture_output=True, text=True)
     show([row for row in json.loads(shown.stdout) if row["stack"].startswith("perturbed")])
