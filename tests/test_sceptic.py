@@ -12,7 +12,6 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from scipy.stats import t
@@ -248,20 +247,22 @@ def test_what_the_readme_says_of_the_records_is_so() -> None:
     assert covered and {size for size, _ in sizes} == set(re.findall(r"`(\w+)`", covered[1]))
     at_micro = [each for each in runs if each["conditions"]["size"] == "micro" and each["kind"] == "learned"]
     assert {each["conditions"]["baseline"] for each in at_micro} == {"gpt"}
-    assert "also learned on GPT at `micro`, six times that, and its reference at `mini`, forty times" in covered[1]
-    cpu_s = {size: _reference_cpu_s(runs, size) for size in ("nano", "micro", "mini")}
-    assert (round(cpu_s["micro"] / cpu_s["nano"]), round(cpu_s["mini"] / cpu_s["nano"], -1)) == (6, 40)
+    ladder = "also learned on GPT at `micro`, of seven times the FLOPs, and its reference at `mini`, of seventy"
+    assert ladder in covered[1]
+    flops = {size: _reference_flops(runs, size) for size in ("nano", "micro", "mini")}
+    assert (round(flops["micro"] / flops["nano"]), round(flops["mini"] / flops["nano"], -1)) == (7, 70)
     on_gpu = [each for each in runs if each["conditions"]["device"] != "cpu"]
     assert ("No technique's training was timed on a GPU yet" in text) == (not on_gpu)
     cores = {each["machine"]["facts"]["cores"] for each in runs if each["conditions"]["device"] == "cpu"}
     assert cores == {2} and "what is on the board was measured on two CPU cores" in text
 
 
-def _reference_cpu_s(runs: list[dict[str, Any]], size: Size) -> float:
-    """CPU seconds of a whole run of GPT's reference, the median."""
+def _reference_flops(runs: list[dict[str, Any]], size: Size) -> float:
+    """FLOPs of a whole run of GPT's reference."""
     sought = {
         "baseline": "gpt", "baseline_version": Gpt.version, "size": size, "task": "pretrain", "recipe": "modern",
         "steps": Gpt().recipe(size, "modern", "pretrain").steps,
     }  # fmt: skip
     whole = (each for each in runs if each["kind"] == "learned" and each["stack"] == "baseline")
-    return median(each["cpu_s"] for each in whole if sought.items() <= each["conditions"].items())
+    (flops,) = {each["flops"] for each in whole if sought.items() <= each["conditions"].items()}
+    return float(flops)
