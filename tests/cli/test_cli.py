@@ -108,7 +108,7 @@ FAULTS = {
 }  # fmt: skip
 HARMLESS = {
     "twin": "pass",
-    "slow": "def after_step(self, run): time.sleep(0.05)",  # a step takes a fifth of it
+    "slow": "def after_step(self, run): time.sleep(0.05)",  # its reference's step takes ten milliseconds
     "sets_up_long": "def data(self, data, run): time.sleep(1.0); return data",
     "has_scalars": "def recipe(self, recipe): return replace(recipe, weight_decay=numpy.float32(0.01))",
     "probes_nan": "def probes(self, run): return {'x': math.nan}",

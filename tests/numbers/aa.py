@@ -25,6 +25,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from suite.entries.catalogue import lookup
+from suite.entries.installed import baselines
 from suite.judge.statistics import false_alarm_interval
 from tests import plugin
 
@@ -43,14 +45,26 @@ def model(self, model, run):
 """
 
 
+def rows_of(text: str) -> tuple[str, int]:
+    """A baseline and how many rows, of ``gpt=40``. Raises ArgumentTypeError."""
+    baseline, _, count = text.partition("=")
+    try:
+        lookup("baseline", baseline, baselines())
+        return baseline, int(count)
+    except (LookupError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text} is no baseline=count: {error}") from None
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.numbers.aa", description=(__doc__ or "").splitlines()[0])
-    default = [f"{baseline}={count}" for baseline, count in ROWS.items()]
-    parser.add_argument("--rows", nargs="*", default=default, help=" ".join(default))
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.numbers.aa", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
+    )
+    default = " ".join(f"{baseline}={count}" for baseline, count in ROWS.items())
+    parser.add_argument("--rows", nargs="+", type=rows_of, default=[*ROWS.items()], metavar="BASELINE=N", help=default)
     parser.add_argument("--results", type=Path, default=Path("results"), help="what is known of the references")
     parser.add_argument("--into", type=Path, help="keeps the rows' evidence, and goes on with what is there")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=30, help="for each baseline")
+    parser.add_argument("--minutes", type=float, default=30, help="for each baseline, or row that is alone")
     parser.add_argument("--timings", type=int, default=3)
     parser.add_argument(
         "--alone", action="store_true", help="compare each row by itself: none share a reference's process"
@@ -66,14 +80,12 @@ def main() -> None:
         card = root / "planted_faults" / "planted" / "perturbed" / "card.toml"
         card.write_text(card.read_text().replace('["gpt"]', '["bert", "gpt", "vit", "mae"]'))
         environment = plugin.environment(root, idle=False)
-        for baseline, count in (each.split("=") for each in chosen.rows):
-            stacks = [f"perturbed:noise_seed={number + 1}" for number in range(int(count))]
-            effort = ["--seeds", chosen.seeds, "--minutes", chosen.minutes, "--timings", chosen.timings]
-            effort += ["--no-time"] if chosen.no_time else []
-            asked = [["run", *(part for stack in stacks for part in ("-t", stack))]]
-            if chosen.alone:
-                asked = [["compare", stack] for stack in stacks]
-            for words in asked:
+        effort = ["--seeds", chosen.seeds, "--minutes", chosen.minutes, "--timings", chosen.timings]
+        effort += ["--no-time"] if chosen.no_time else []
+        for baseline, count in chosen.rows:
+            stacks = [f"perturbed:noise_seed={number + 1}" for number in range(count)]
+            together = ["run", *(part for stack in stacks for part in ("-t", stack))]
+            for words in [["compare", stack] for stack in stacks] if chosen.alone else [together]:
                 command = plugin.command(*words, "-b", baseline, *effort, "--results", into)
                 subprocess.run(command, env=environment, cwd=root, check=False)
         board = plugin.command("leaderboard", "--json", "--results", into, "--write", root / "board.csv")
