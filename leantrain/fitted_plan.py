@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from suite.chain.chain import Chain
-from suite.chain.plan import budget_between, by_peak, outside, unplanned
+from suite.chain.plan import Plan, by_peak, outside, unplanned
 from suite.chain.schedule import Schedule
+from suite.chain.tree import Item, nested
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.storage import unique_bytes
 from techniques.rematerialization.rotor.technique import Rotor
 from techniques.shared.persistent import persistent
-
-SHARES = 16  # of the way from the least peak to a plain one's, as budgets for a model of several chains
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,10 @@ class FittedPlan:
         peak_bytes: most bytes alive in a pass, predicted; ``resident_bytes`` of them are there all the time.
         plain_peak_bytes: the same without recomputation.
         extra_time: what recomputation adds, as a share of a plain pass's time.
-        recomputed, blocks: how many blocks run again, of how many.
-        schedules: of each stack of blocks, by its path in the model.
+        recomputed, blocks: how many calls of blocks run again, of how many.
+        schedule: of all calls of blocks, in the order of a pass; ``runs`` is its tree.
+        reserved_bytes: on CUDA, what the allocator had reserved when the plan was tried: rounding and fragments, too.
+        scaled: whether the bytes are those of another shape, scaled up.
     """
 
     memory_bytes: int
@@ -38,16 +39,30 @@ class FittedPlan:
     resident_bytes: int
     plain_peak_bytes: int
     extra_time: float
-    recomputed: int
-    blocks: int
-    schedules: Mapping[str, Schedule]
+    schedule: Schedule
+    reserved_bytes: int | None = None
+    scaled: bool = False
+
+    @property
+    def runs(self) -> tuple[Item, ...]:
+        return nested(self.schedule)
+
+    @property
+    def blocks(self) -> int:
+        return self.schedule.depth
+
+    @property
+    def recomputed(self) -> int:
+        return sum(self.schedule.runs(block) > 1 for block in range(self.blocks))
 
     def __str__(self) -> str:
         again = f"{self.recomputed} of {self.blocks} blocks run again, for {self.extra_time:.1%} more time"
+        reserved = f" ({sized(self.reserved_bytes)} reserved)" if self.reserved_bytes is not None else ""
         return (
-            f"a pass takes {sized(self.peak_bytes)} of {sized(self.memory_bytes)} at its highest, "
+            f"a pass takes {sized(self.peak_bytes)} of {sized(self.memory_bytes)} at its highest{reserved}, "
             f"{sized(self.resident_bytes)} of them all the time, where a plain one takes "
             f"{sized(self.plain_peak_bytes)}: {again if self.recomputed else 'no block runs again'}"
+            f"{' (scaled from another shape)' if self.scaled else ''}"
         )
 
 
@@ -65,50 +80,104 @@ def check(model: nn.Module, memory_bytes: int, seconds: str) -> None:
             raise ValueError(
                 "the model recomputes by itself already: switch its gradient checkpointing off, then fit it"
             )
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
-            raise ValueError("a schedule runs blocks one by one, which a compiled model does not: fit it uncompiled")
-    distributed = torch.distributed
-    ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-    if ranks > 1 or isinstance(model, nn.DataParallel):
-        raise ValueError("a schedule is of one process: fit a model that trains in a single one")
+    if hasattr(model, "_orig_mod") or model._compiled_call_impl is not None:
+        raise ValueError(
+            "the model is compiled as a whole, so that its blocks are no calls of their own: fit it uncompiled, and "
+            "compile its blocks (block.compile())"
+        )
+    if isinstance(model, nn.DataParallel):
+        raise ValueError("DataParallel runs copies of the model in threads: fit a model under DistributedDataParallel")
+    devices = {str(each.device) for each in model.parameters() if each.device.type != "meta"}
+    if len(devices) > 1:
+        raise ValueError(f"a budget is of one device, and the weights are on {', '.join(sorted(devices))}")
 
 
-def chosen(model: nn.Module, chains: Mapping[str, Chain], memory_bytes: int, resident: Mapping[str, int]) -> FittedPlan:
-    """The fastest plan of the model's chains, by their paths, beside ``resident`` bytes, by what they are of.
+def front_of(chain: Chain) -> list[Plan]:
+    """The plans worth having, from the fastest on, each with a lower peak than those before it."""
+    table = persistent(chain)
+    points = table.frontiers[0, chain.depth].nbytes + chain.input_bytes
+    budgets = [max(table.least_bytes, int(each)) for each in points]
+    return by_peak(Rotor(), [chain], budgets)
+
+
+def chosen(
+    model: nn.Module, chain: Chain, front: Sequence[Plan], memory_bytes: int, resident: Mapping[str, int],
+    least_bytes: int = 0,
+) -> FittedPlan:  # fmt: skip
+    """The fastest plan of the chain beside ``resident`` bytes, by what they are of; ``least_bytes`` were needed by what
+    was tried before.
 
     Raises ValueError with the least that there is, and what would help.
     """
-    listed, there = list(chains.values()), sum(resident.values())
-    front = by_peak(Rotor(), listed, _budgets(listed))
+    there = sum(resident.values())
     plan = next((each for each in front if there + each.peak_bytes <= memory_bytes), None)
     if plan is None:
-        raise ValueError(_refusal(model, memory_bytes, front[-1].peak_bytes, resident, listed))
-    plain = unplanned(listed)
-    runs = [schedule.runs(block) for schedule in plan.schedules for block in range(schedule.depth)]
+        least_bytes = front[-1].peak_bytes if front else least_bytes
+        raise ValueError(_refusal(model, memory_bytes, least_bytes, resident, chain))
+    return said(plan, chain, memory_bytes, there)
+
+
+def said(plan: Plan, chain: Chain, memory_bytes: int, there: int, scaled: bool = False) -> FittedPlan:
+    """A plan of the chain beside bytes that are there all the time."""
+    plain = unplanned([chain])
     return FittedPlan(
         memory_bytes,
         there + plan.peak_bytes,
         there,
         there + plain.peak_bytes,
-        max(0.0, plan.time_s - plain.time_s) / listed[0].pass_s,
-        sum(each > 1 for each in runs),
-        len(runs),
-        dict(zip(chains, plan.schedules, strict=True)),
+        max(0.0, plan.time_s - plain.time_s) / chain.pass_s if chain.pass_s else 0.0,
+        plan.schedules[0],
+        scaled=scaled,
     )
 
 
-def _budgets(chains: Sequence[Chain]) -> list[int]:
-    """Those at which a plan changes; of several chains, some of them."""
-    if len(chains) > 1:
-        return [budget_between(chains, share / SHARES) for share in range(SHARES + 1)]
-    table = persistent(chains[0])
-    points = table.frontiers[0, chains[0].depth].nbytes + chains[0].input_bytes
-    return [max(table.least_bytes, int(each)) for each in points]
+def larger(chain: Chain, times: float, quadratic: bool) -> Chain:
+    """The chain of a batch that is ``times`` as large, at most: where a block keeps values of two lengths, graphs and
+    what is made for a moment grow with the square."""
+    square = times**2 if quadratic else times
+
+    def grown(nbytes: int | None, by: float = square) -> int:
+        return int((nbytes or 0) * by) + 1
+
+    stages = tuple(
+        replace(
+            stage,
+            output_bytes=grown(stage.output_bytes, times),
+            saved_bytes=tuple(map(grown, stage.saved_bytes)),
+            run_peak_bytes=grown(stage.run_peak_bytes),
+            save_peak_bytes=grown(stage.save_peak_bytes),
+            back_peak_bytes=grown(stage.back_peak_bytes),
+            again_peak_bytes=grown(stage.again_peak_bytes),
+        )
+        for stage in chain.stages
+    )
+    beside = tuple(
+        replace(
+            each,
+            forward_bytes=grown(each.forward_bytes) if each.forward_bytes > 0 else each.forward_bytes,
+            backward_bytes=grown(each.backward_bytes) if each.backward_bytes > 0 else each.backward_bytes,
+            between_bytes=grown(each.between_bytes),
+        )
+        for each in chain.beside
+    )
+    return replace(
+        chain,
+        stages=stages,
+        beside=beside,
+        input_bytes=grown(chain.input_bytes, times),
+        forward_bytes=max(each.forward_bytes for each in beside),
+        backward_bytes=max(each.backward_bytes for each in beside),
+        turn_peak_bytes=grown(chain.turn_peak_bytes),
+        outside_bytes=grown(chain.outside_bytes),
+    )
 
 
-def _refusal(
-    model: nn.Module, memory_bytes: int, least_bytes: int, resident: Mapping[str, int], chains: Sequence[Chain]
-) -> str:
+def accumulating(chain: Chain) -> Chain:
+    """The chain of a pass that finds gradients: what it adds to them is there for a moment alone."""
+    return replace(chain, stages=tuple(replace(stage, gradient_bytes=0) for stage in chain.stages))
+
+
+def _refusal(model: nn.Module, memory_bytes: int, least_bytes: int, resident: Mapping[str, int], chain: Chain) -> str:
     trained = [each for each in model.parameters() if each.requires_grad]
     wide = [each for each in model.parameters() if each.dtype is torch.float32]
     state, gradients = resident["optimizer state"], unique_bytes(trained)
@@ -119,7 +188,7 @@ def _refusal(
     }
     parts = [f"{sized(nbytes)} of {name}" for name, nbytes in resident.items() if nbytes]
     advice = [f"{name} (up to {sized(nbytes)} less)" for name, nbytes in helps.items() if nbytes > 0]
-    outside_bytes, of = outside(chains)
+    outside_bytes, of = outside([chain])
     there = sum(resident.values())
     beyond = f" (no schedule helps against the {sized(outside_bytes)} outside the blocks ({of}))"
     beyond = beyond if outside_bytes > memory_bytes - there else ""

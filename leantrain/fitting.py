@@ -5,99 +5,146 @@
     >>> with fitted.step():
     ...     loss(model, batch).backward()
 
-Or, where the loop is a Trainer's or Accelerate's, ``fitted.install()`` before it and ``fitted.remove()`` after it. The
-model's code stays as it is; so do loss and gradients, to the bit. A pass, watched block by block, says what each block
-costs; a schedule of rotor's (Herrmann, Beaumont et al. 2019) then takes the least time within the budget.
+Or, where the loop is a Trainer's, Accelerate's or DDP's, ``fitted.install()`` before it and ``fitted.remove()`` after
+it. The model's code stays as it is; so do loss and gradients, to the bit. A pass, watched block by block, says what
+each block costs; a schedule of rotor's (Herrmann, Beaumont et al. 2019) then takes the least time within the budget.
+
+What runs again does so on autograd's own graph (:mod:`suite.chain.rerun`): whatever leaves a block by another way than
+its output (attentions, a router's logits, an attribute, a hook, a closure) has its gradient, hooks run once,
+``autograd.grad``, a second backward pass and ``create_graph`` work, DDP and FSDP2 reduce as ever. Before ``fit``
+returns it takes one plain and one fitted pass and compares loss, gradients (also of what is not in the model) and how
+often they arrive; what differs is refused in a sentence.
 
 The budget is that of a forward and a backward pass: weights, buffers, batch, gradients, activations, what operators
-make for a moment, and the optimizer's state if you name it. Bytes are those of tensors: an allocator's rounding and
-kernels' workspaces come on top, and so does what an optimizer makes in its own step. Key-value caches (``use_cache``)
-do not enter the blocks: a plain pass that fills them adds gradients up in another order.
+make for a moment, random states, and the optimizer's state if you name it. Bytes are those of tensors: an allocator's
+rounding and kernels' workspaces come on top, and so does what an optimizer makes in its own step. Blocks that run again
+leave a key-value cache (``use_cache``) as they found it: what the model returns of it is empty there.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from leantrain.fitted_plan import FittedPlan, check, chosen, state_of, weight_bytes
-from suite.chain.execute import executed
-from suite.chain.profile import clocked, profiled
+from leantrain.fitted_plan import (
+    FittedPlan,
+    accumulating,
+    check,
+    chosen,
+    front_of,
+    larger,
+    said,
+    state_of,
+    weight_bytes,
+)
+from leantrain.trial_passes import Accumulated, Trial, difference, same_on_all_ranks, trial_passes, tried
+from suite.chain.chain import Chain
+from suite.chain.observe import clocked, observed
+from suite.chain.plan import Plan
+from suite.chain.rerun import Reruns
 from suite.meters.storage import tensors_within, unique_bytes
-from suite.model.anatomy import Anatomy
-from suite.model.calls import untrained
-from suite.model.segments import SegmentError, split_hidden
+from suite.meters.tensors import TensorBytes
+from suite.model.repeated import calls_of_blocks
 from suite.record.amounts import bytes_of
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Tensors = dict[str, Tensor]  # that the model gets, by their places in its arguments
 Shapes = frozenset[tuple[str, torch.Size, torch.dtype]]
+TRIALS = 5  # of plans, each with a lower peak than the one before
+
+_planning: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose passes are on trial
 
 
 def fit(
     model: nn.Module, batch: Any, loss: Loss, memory: str, *, optimizer: Any = None, accumulate: bool = False,
-    seconds: Literal["counted", "clocked"] = "counted",
+    seconds: Literal["counted", "clocked"] = "counted", verify: bool = True,
 ) -> Fitted:  # fmt: skip
     """The fastest recomputation of the model's blocks whose pass stays within ``memory``; nothing is installed yet.
 
     Args:
-        batch: of the size and on the device that you train with; other shapes are planned as they come.
-        loss: ``loss(model, batch)`` calls the model once and gives a scalar, autocast inside or around. Each plan calls
-            it a few times, and leaves weights, gradients, buffers, modes and random numbers as they were.
+        model: whose repeated modules may run again, of whatever kind; under DDP or FSDP2, too.
+        batch: of the size and on the device that you train with. Smaller ones are served by its plan, larger ones by
+            one that is scaled from it; :meth:`Fitted.plan_for` plans another exactly.
+        loss: ``loss(model, batch)`` calls the model once and gives a scalar, autocast inside or around. It is called a
+            few times, never inside a step of yours, and leaves weights, gradients, buffers, modes and random numbers as
+            they were.
         memory: with its unit, "8GB" or "8GiB".
         optimizer: its state counts in the budget: as it is or, before its first step, as AdamW's 8 bytes a trainable
             parameter.
         accumulate: plan for passes that find earlier ones' gradients. Without it such a pass is planned as it comes.
         seconds: of FLOPs, which give the same plan everywhere, or of the clock, whose passes keep all activations.
+        verify: compare a fitted pass with a plain one, or, where that does not fit on the device, with torch's own
+            checkpoint of every block.
 
     Raises:
         ValueError: an amount without a unit, a budget that cannot be met (with the least that can, and what would
-            help), a loss that is no scalar, a model whose blocks are no chain. The model is then as it was.
+            help), a loss that is no scalar, a model without repeated modules, blocks that do other things when they run
+            again. The model is then as it was.
     """
-    fitted = Fitted(model, loss, int(bytes_of(str(memory))), optimizer, accumulate, seconds)
-    fitted.plan = fitted._planned(batch, accumulate)
+    fitted = Fitted(model, loss, int(bytes_of(str(memory))), optimizer, accumulate, seconds, verify)
+    fitted.plan = fitted.plan_for(batch)
     return fitted
 
 
+@dataclass(frozen=True)
+class _Profile:
+    """What a pass of one batch costs, whose plans are ``front``; ``sizes``: elements by place."""
+
+    chain: Chain
+    front: list[Plan]
+    sizes: Mapping[str, int]
+    batch_bytes: int
+    quadratic: bool
+
+
 class Fitted:
-    """A model and its plans; ``plan`` is of the batch that it was fitted with, ``plans`` has all."""
+    """A model and its plans; ``plan`` is of the batch that it was fitted with, ``plans`` has all, by the shapes of what
+    the model gets and by whether a pass finds gradients."""
 
     plan: FittedPlan
 
     def __init__(
-        self, model: nn.Module, loss: Loss, memory_bytes: int, optimizer: Any, accumulate: bool, seconds: str
+        self,
+        model: nn.Module,
+        loss: Loss,
+        memory_bytes: int,
+        optimizer: Any,
+        accumulate: bool,
+        seconds: str,
+        verify: bool,
     ) -> None:
-        check(model, memory_bytes, seconds)
-        self.model, self.loss, self.memory_bytes = model, loss, memory_bytes
-        self.optimizer, self.accumulate, self.seconds = optimizer, accumulate, seconds
-        self.stacks = {stack.path: [each.module for each in stack.blocks] for stack in Anatomy(model).stacks}
+        self.model = (
+            getattr(model, "module", model) if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        )
+        check(self.model, memory_bytes, seconds)
+        self.loss, self.memory_bytes = loss, memory_bytes
+        self.optimizer, self.accumulate, self.seconds, self.verify = optimizer, accumulate, seconds, verify
+        self.order: list[nn.Module] = []
         self.plans: dict[tuple[Shapes, bool], FittedPlan] = {}
-        self._batches: list[_Batch] = []
-        self._given: Any = None  # a step's own batch
-        self._planning = False
+        self._profiles: dict[Shapes, _Profile] = {}
         self._handles: list[Any] = []
         self._running = ExitStack()
 
     def __str__(self) -> str:
         return f"{type(self.model).__name__}: {self.plan}"
 
+    # installing -----------------------------------------------------------------------------------------------------
+
     @contextmanager
-    def step(self, batch: Any = None) -> Iterator[None]:
-        """Passes inside run as planned. Name the batch where it is larger than those before, and the loss does not hand
-        all of its tensors to the model."""
-        installed, self._given = bool(self._handles), batch
+    def step(self) -> Iterator[None]:
+        """Passes inside run as planned."""
+        installed = bool(self._handles)
         self.install()
         try:
             yield
         finally:
-            self._given = None
             if not installed:
                 self.remove()
 
@@ -113,34 +160,61 @@ class Fitted:
         """The model is as it was."""
         while self._handles:
             self._handles.pop().remove()
+        self._running.close()
 
     def _begin(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._planning or not torch.is_grad_enabled():
+        self._running.close()  # of a pass that did not end
+        if self.model in _planning or not torch.is_grad_enabled():
             return
-        tensors = _tensors((args, kwargs))
-        key = _shapes(tensors), self.accumulate or any(each.grad is not None for each in self.model.parameters())
-        plan = self.plans.get(key) or self._plan_for(key, tensors)
-        for path, schedule in plan.schedules.items():
-            self._running.enter_context(executed(self.stacks[path][-schedule.depth :], schedule, name=path))
+        held = self.accumulate or any(each.grad is not None for each in self.model.parameters())
+        plan = self._plan_of(_tensors((args, kwargs)), held)
+        if plan.recomputed:
+            self._running.enter_context(Reruns(self.order, plan.runs).installed())
 
     def _end(self, *_: Any) -> None:
-        if not self._planning:
+        if self.model not in _planning:
             self._running.close()
 
-    def _plan_for(self, key: tuple[Shapes, bool], tensors: Tensors) -> FittedPlan:
-        """Of new shapes: by the step's batch, one made of what the model gets, or a larger one's plan."""
-        made = (each.of(tensors) for each in self._batches)
-        batch = self._given if self._given is not None else next((each for each in made if each is not None), None)
-        if batch is not None:
-            return self.plans.setdefault(key, self._planned(batch, key[1]))
-        larger = [plan for known, plan in self.plans.items() if _within(key, known)]
-        if not larger:
-            raise ValueError("the model gets larger tensors than any planned for: name the batch, fitted.step(batch)")
-        return self.plans.setdefault(key, min(larger, key=lambda each: each.extra_time))
+    # plans ----------------------------------------------------------------------------------------------------------
 
-    def _planned(self, batch: Any, held: bool) -> FittedPlan:
-        """Profiles a pass of this batch, and plans all of its shapes; ``held``: it finds gradients."""
+    def _plan_of(self, tensors: Tensors, held: bool) -> FittedPlan:
+        """The plan for these tensors; of new ones, that of larger ones, or one that is scaled up."""
+        key = _shapes(tensors), held
+        if _shards(self.model):  # every rank must gather the same blocks in the same order
+            return self.plan
+        if key not in self.plans:
+            serving = [plan for known, plan in self.plans.items() if _within(key, known)]
+            served = min(serving, key=lambda each: (each.extra_time, each.peak_bytes), default=None)
+            self.plans[key] = served or self._scaled(tensors, held)
+        return self.plans[key]
 
+    def _scaled(self, tensors: Tensors, held: bool) -> FittedPlan:
+        sizes = _sizes(tensors)
+
+        def times(known: _Profile) -> float:
+            return max((size / known.sizes.get(place, 1) for place, size in sizes.items()), default=1.0)
+
+        nearest = min(self._profiles.values(), key=lambda known: abs(times(known) - 1))
+        ratio = times(nearest)
+        chain = nearest.chain if ratio <= 1 else larger(nearest.chain, ratio, nearest.quadratic)
+        chain = accumulating(chain) if held else chain
+        resident = self._resident(int(nearest.batch_bytes * max(1.0, ratio)), held)
+        there = sum(resident.values())
+        front = front_of(chain)
+        plan = next((each for each in front if there + each.peak_bytes <= self.memory_bytes), front[-1])
+        return said(plan, chain, self.memory_bytes, there, scaled=True)
+
+    def plan_for(self, batch: Any) -> FittedPlan:
+        """Plans passes of this batch exactly, as ``fit`` did; call it between steps. Raises as :func:`fit`."""
+        if self.model in _planning:
+            raise ValueError("the loss calls fit, or a plan, while one is made of it: plan between steps")
+        _planning.add(self.model)
+        try:
+            return self._planned(batch)
+        finally:
+            _planning.discard(self.model)
+
+    def _planned(self, batch: Any) -> FittedPlan:
         device = next(self.model.parameters()).device
         around = device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
 
@@ -150,89 +224,166 @@ class Fitted:
             torch.clear_autocast_cache()
             return value
 
-        def loss() -> Tensor:
-            if not held:
-                self.model.zero_grad()
-            value = forward()
-            if not value.requires_grad:
-                raise ValueError("loss(model, batch) has no gradient: do not detach it, and train some of the model")
-            return value
+        with torch.autocast(device.type, enabled=False):
+            tensors = self._looked(forward)
+            shapes = _shapes(tensors)
+            batch_bytes = unique_bytes(e for e in tensors_within(batch) if e.device == device)
+            chain, quadratic = self._chain(forward, tensors)
+            profile = _Profile(chain, front_of(chain), _sizes(tensors), batch_bytes, quadratic)
+            self._profiles[shapes] = profile
+            plan = self._verified(profile, forward, batch)
+        self.plans[shapes, self.accumulate] = plan
+        return plan
 
-        self._planning = True
-        try:
-            accumulated: Any = "all" if self.accumulate else "held" if held else "none"
-            with untrained(self.model, accumulated), torch.autocast(device.type, enabled=False):
-                gradients = unique_bytes(each.grad for each in self.model.parameters() if each.grad is not None)
-                tensors, reached = self._looked(forward)
-                stacks = list(reached.values())
-                chains = profiled(stacks, loss)
-                chains = clocked(chains, stacks, loss) if self.seconds == "clocked" else chains
-        except SegmentError as error:
-            raise SegmentError(f"{type(self.model).__name__} cannot be planned: {error}") from error
-        finally:
-            self._planning = False
-        if held:  # a block's are in what is there already
-            chains = [replace(c, stages=tuple(replace(s, gradient_bytes=0) for s in c.stages)) for c in chains]
-        resident = {
-            "weights": weight_bytes(self.model), "optimizer state": state_of(self.optimizer, self.model),
-            "batch": unique_bytes(e for e in tensors_within(batch) if e.device == device), "gradients": gradients,
-        }  # fmt: skip
-        plan = chosen(self.model, dict(zip(reached, chains, strict=True)), self.memory_bytes, resident)
-        self._batches.append(_Batch(batch, tensors))
-        return self.plans.setdefault((_shapes(tensors), held), plan)
-
-    def _looked(self, forward: Callable[[], Tensor]) -> tuple[Tensors, dict[str, list[nn.Module]]]:
-        """The tensors that the model gets, and the stacks that run, without first blocks that no gradient reaches."""
+    def _looked(self, forward: Callable[[], Tensor]) -> Tensors:
+        """The tensors that the model gets; finds the calls of its blocks in a pass without gradients."""
         calls: list[Tensors] = []
-        ran: dict[str, list[nn.Module]] = {}
 
-        def called(_: nn.Module, *given: Any) -> None:
-            calls.append(_tensors(given))
-            torch.set_grad_enabled(True)  # as far as the first block, to see whether its input has a gradient
+        def called(_: nn.Module, args: Any, kwargs: Any) -> None:
+            calls.append(_tensors((args, kwargs)))
 
-        def began(_: nn.Module, args: Any, kwargs: Any, path: str) -> None:
-            reached = bool(ran) or split_hidden(args, kwargs)[0].requires_grad
-            trained = [any(each.requires_grad for each in block.parameters()) for block in self.stacks[path]]
-            ran[path] = self.stacks[path][0 if reached else (*trained, True).index(True) :]
-            torch.set_grad_enabled(False)
-
-        with ExitStack() as hooks, torch.no_grad():
-            hooks.callback(self.model.register_forward_pre_hook(called, with_kwargs=True).remove)
-            for path, blocks in self.stacks.items():
-                handle = blocks[0].register_forward_pre_hook(partial(began, path=path), with_kwargs=True)
-                hooks.callback(handle.remove)
-            value = forward()
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
-            raise ValueError(f"loss(model, batch) gives a value of {what}: make it give one number, such as a mean")
-        stacks = {path: ran[path] for path in self.stacks if ran.get(path)}
-        if len(calls) != 1 or not stacks:
-            raise ValueError(
-                f"loss(model, batch) calls the model {len(calls)} times, and gradients reach {len(stacks)} stacks: let "
-                "it call model(...) itself, once, since a plan is of one pass, and train some block"
+        with trial_passes(self.model, "none"), torch.no_grad():
+            handle = self.model.register_forward_pre_hook(called, with_kwargs=True)
+            try:
+                self.model.eval()  # every block runs, also where training leaves some out
+                value: list[Any] = []
+                self.order = calls_of_blocks(self.model, lambda: value.append(forward()))
+            finally:
+                handle.remove()
+                _reshard(self.model)
+        if not isinstance(value[0], Tensor) or value[0].numel() != 1:
+            what = (
+                f"shape {list(value[0].shape)}" if isinstance(value[0], Tensor) else f"type {type(value[0]).__name__}"
             )
-        return calls[0], stacks
+            raise ValueError(f"loss(model, batch) gives a value of {what}: make it give one number, such as a mean")
+        if len(calls) != 1:
+            raise ValueError(
+                f"loss(model, batch) calls the model {len(calls)} times: let it call model(...) itself, once, since a "
+                "plan is of one pass"
+            )
+        return calls[0]
+
+    def _chain(self, forward: Callable[[], Tensor], tensors: Tensors) -> tuple[Chain, bool]:
+        """What a pass costs; calls that no gradient reaches are left out of the order."""
+        accumulated: Accumulated = "all" if self.accumulate else "none"
+        with trial_passes(self.model, accumulated) as protect:
+
+            def loss() -> Tensor:
+                if not self.accumulate:
+                    self.model.zero_grad()
+                value = forward()
+                if not value.requires_grad:
+                    raise ValueError(
+                        "loss(model, batch) has no gradient: do not detach it, and train some of the model"
+                    )
+                protect(value)
+                return value
+
+            seen = observed(self.order, loss, {size for each in tensors.values() for size in each.shape[1:]})
+            self.order = seen.order
+            chain = clocked(seen.chain, self.order, loss) if self.seconds == "clocked" else seen.chain
+        return (accumulating(chain) if self.accumulate else chain), seen.quadratic
+
+    def _resident(self, batch_bytes: int, held: bool) -> dict[str, int]:
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        return {
+            "weights": weight_bytes(self.model), "optimizer state": state_of(self.optimizer, self.model),
+            "batch": batch_bytes, "gradients": unique_bytes(trained) if held else 0,
+        }  # fmt: skip
+
+    # trials ---------------------------------------------------------------------------------------------------------
+
+    def _verified(self, profile: _Profile, forward: Callable[[], Tensor], batch: Any) -> FittedPlan:
+        """The fastest plan whose pass, tried, stays within the budget and does what a plain one does."""
+        resident = self._resident(profile.batch_bytes, self.accumulate)
+        front, least_bytes = list(profile.front), 0
+        for _ in range(TRIALS):
+            plan = chosen(self.model, profile.chain, front, self.memory_bytes, resident, least_bytes)
+            plan = same_on_all_ranks([plan])[0] if _shards(self.model) else plan
+            if not self.verify:
+                return plan
+            fitted, peak_bytes, reserved_bytes = self._tried(plan, forward, batch, resident)
+            wrong = difference(fitted, lambda: self._reference(forward), self.model) if plan.recomputed else ""
+            if wrong:
+                raise ValueError(
+                    f"{type(self.model).__name__} cannot be fitted: when its blocks run again, {wrong}; leave out what "
+                    "draws random numbers of its own or changes its inputs or state in a block, or train it unfitted"
+                )
+            if peak_bytes <= self.memory_bytes or _shards(self.model):
+                return replace(plan, peak_bytes=max(plan.peak_bytes, peak_bytes), reserved_bytes=reserved_bytes)
+            front = [each for each in front if each.peak_bytes < plan.peak_bytes - plan.resident_bytes]
+            least_bytes = peak_bytes - plan.resident_bytes
+        return plan
+
+    def _tried(
+        self, plan: FittedPlan, forward: Callable[[], Tensor], batch: Any, resident: Mapping[str, int]
+    ) -> tuple[Trial, int, int | None]:
+        """A fitted pass: what it gives, its peak in bytes, and, on CUDA, what was reserved."""
+        device = next(self.model.parameters()).device
+        cuda = device.type == "cuda"
+        if cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        meter = TensorBytes()
+
+        @contextmanager
+        def running() -> Iterator[None]:
+            with meter.seed(self.model, None, batch), Reruns(self.order, plan.runs).installed():
+                yield
+
+        try:
+            trial = tried(self.model, forward, running())
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            what = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{type(self.model).__name__} cannot be fitted: a pass whose blocks run again ends in "
+                f"{type(error).__name__}: {what}"
+            ) from error
+        peak_bytes = meter.peak_bytes + resident["optimizer state"] + resident["gradients"]
+        return trial, peak_bytes, torch.cuda.max_memory_reserved(device) if cuda else None
+
+    def _reference(self, forward: Callable[[], Tensor]) -> Trial:
+        """A plain pass or, where the device has no room for it, torch's own checkpoint of every block."""
+        try:
+            return tried(self.model, forward)
+        except torch.OutOfMemoryError:
+            with _checkpointed(self.order):
+                return tried(self.model, forward)
 
 
-class _Batch:
-    """A batch that was planned: where the model gets its tensors, from which one of other shapes is made, and the rest
-    on the CPU."""
+@contextmanager
+def _checkpointed(order: list[nn.Module]) -> Iterator[None]:
+    from torch.utils.checkpoint import checkpoint
 
-    def __init__(self, batch: Any, tensors: Tensors) -> None:
-        leaves, self.form = tree_flatten(dict(batch) if isinstance(batch, Mapping) else batch)
-        places = {id(each): place for place, each in tensors.items()}
-        self.places = [places.get(id(leaf)) for leaf in leaves]
-        others = [leaf for leaf, place in zip(leaves, self.places, strict=True) if place is None]
-        self.others = [(e.to("cpu", copy=True), e.device) if isinstance(e, Tensor) else (e, None) for e in others]
-        self.whole = all(isinstance(leaf, int | float | str | None) for leaf in others)
-        self.shapes = _shapes(tensors)
+    with ExitStack() as stack:
+        for block in {id(each): each for each in order}.values():
+            own, forward = vars(block).get("forward"), block.forward
 
-    def of(self, tensors: Tensors) -> Any:
-        """The batch whose tensors the model gets; None where it has others, whose shapes nobody knows."""
-        if {*self.places} - {None, *tensors} or not (self.whole or _shapes(tensors) == self.shapes):
-            return None
-        others = iter([leaf if device is None else leaf.to(device) for leaf, device in self.others])
-        return tree_unflatten([next(others) if p is None else tensors[p] for p in self.places], self.form)
+            def again(*args: Any, _forward: Any = forward, **kwargs: Any) -> Any:
+                return checkpoint(_forward, *args, use_reentrant=False, **kwargs)
+
+            stack.callback(setattr if own is not None else lambda b, n, _: vars(b).pop(n), block, "forward", own)
+            block.forward = again
+        yield
+
+
+def _shards(model: nn.Module) -> bool:
+    """Whether FSDP2 has sharded some of it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(each, FSDPModule) for each in model.modules())
+
+
+def _reshard(model: nn.Module) -> None:
+    """After a pass that does not go back; FSDP2 leaves the root's weights gathered."""
+    if _shards(model):
+        from torch.distributed.fsdp import FSDPModule
+
+        for each in model.modules():
+            if isinstance(each, FSDPModule):
+                each.reshard()
 
 
 def _tensors(value: Any) -> Tensors:
@@ -242,6 +393,10 @@ def _tensors(value: Any) -> Tensors:
 
 def _shapes(tensors: Tensors) -> Shapes:
     return frozenset((place, each.shape, each.dtype) for place, each in tensors.items())
+
+
+def _sizes(tensors: Tensors) -> dict[str, int]:
+    return {place: max(1, each.numel()) for place, each in tensors.items()}
 
 
 def _within(key: tuple[Shapes, bool], known: tuple[Shapes, bool]) -> bool:

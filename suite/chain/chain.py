@@ -28,6 +28,9 @@ class Stage:
             the start of ``back`` the graph and the gradient of x_{i+1} are.
         gradient_bytes: of its parameters' gradients, which are there from its backward pass on.
         weight_bytes: of its parameters, which count where a schedule loads them.
+        again_s, again_peak_bytes: of a save right before the block's backward pass, which may end with the last value
+            that this asks for. None where such a save is as any other.
+        state_bytes: of the random state that a rerun begins with, from the block's first run without a graph on.
     """
 
     run_s: float
@@ -42,6 +45,9 @@ class Stage:
     holds_output: bool = False
     gradient_bytes: int = 0
     weight_bytes: int = 0
+    again_s: float | None = None
+    again_peak_bytes: int | None = None
+    state_bytes: int = 0
 
     @property
     def graph_bytes(self) -> int:
@@ -50,12 +56,28 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What lives beside the chain at one of its blocks, where that differs from block to block.
+
+    Attributes:
+        forward_bytes, backward_bytes: as the block's forward and backward passes begin.
+        between_bytes: most bytes alive between the forward pass of the block before and this one's, above those alive
+            at the end of the former.
+    """
+
+    forward_bytes: int
+    backward_bytes: int
+    between_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Chain:
     """Blocks in their order, and the rest of the model around them.
 
     Attributes:
         input_bytes: of x_0, and of its gradient.
-        forward_bytes, backward_bytes: what lives beside the chain in its forward and in its backward pass.
+        forward_bytes, backward_bytes: what lives beside the chain in its forward and in its backward pass, at most.
+        beside: the same at each block; empty where it is the same at all.
         turn_s: seconds from the end of the chain's forward pass to the start of its backward pass.
         turn_peak_bytes: most bytes alive in the turn, above those alive at its start.
         outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
@@ -73,6 +95,7 @@ class Chain:
     outside_bytes: int = 0
     outside_s: float = 0.0
     pass_s: float = 0.0
+    beside: tuple[Surroundings, ...] = ()
     turn_of: str = field(default="between the last block and its backward pass", compare=False)
     outside_of: str = field(default="before the first block or behind its backward pass", compare=False)
 

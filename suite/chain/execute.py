@@ -31,6 +31,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from suite.chain.rerun import Keep
 from suite.chain.schedule import Op, Schedule, Value
 from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import storages
@@ -112,7 +113,7 @@ class Slot:
         """Hands the tensor to autograd's saved-tensor hooks, as of what a forward pass leaves behind."""
         if self.tensor is not None and self.holder is None:
             with torch.enable_grad():
-                self.holder = _Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
+                self.holder = Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
             self.tensor = None
 
     def get(self) -> Tensor:
@@ -135,19 +136,6 @@ class Slot:
     def prefetch(self) -> None:
         if self.tensor is None and self.holder is None and self.stored is not None:
             self.stored.fetch()
-
-
-class _Keep(torch.autograd.Function):
-    """A graph of one node, which saves a tensor as any node does."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
-        ctx.save_for_backward(tensor)
-        return anchor.view_as(anchor)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> None:  # nothing flows here
-        raise NotImplementedError
 
 
 class _Packed(NamedTuple):

@@ -152,7 +152,7 @@ def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int]) -> 
     plans = [unplanned(chains), least(chains)]
     for budget in sorted(set(budgets)):
         with suppress(Infeasible):
-            plans.append(planned(solver, chains, budget))
+            plans.append(plan_of(_solved(solver, chains, budget, None), chains))
     front: list[Plan] = []
     for plan in sorted(plans, key=lambda candidate: (candidate.time_s, candidate.peak_bytes)):
         if not front or plan.peak_bytes < front[-1].peak_bytes:

@@ -13,11 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from suite.chain.chain import Chain, Stage
 from suite.chain.execute import Around, ModelPass, executed
@@ -25,7 +23,7 @@ from suite.chain.schedule import Op, Schedule, every_input, plain
 from suite.chain.simulate import Prediction, predicted
 from suite.meters.clock import Clock
 from suite.meters.flops import FlopCounter
-from suite.meters.live import LiveBytes
+from suite.meters.live import NamedHigh
 from suite.meters.storage import unique_bytes
 
 Loss = Callable[[], Tensor]
@@ -157,38 +155,11 @@ class _Cost:
         return self.high_bytes - self.before_bytes
 
 
-class _NamedHigh(LiveBytes):
-    """Live bytes, and what made the highest of them: an operator, and the shape of its largest result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maker: tuple[Any, list[int]] | None = None
-
-    def mark(self) -> int:
-        self.maker = None
-        return super().mark()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        high_bytes = self.high_bytes
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.high_bytes > high_bytes:
-            results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-            self.maker = func, list(max(results, key=Tensor.numel).shape)
-        return out
-
-    def where(self, place: str) -> str:
-        """The place in words, with what made the highest there."""
-        if self.maker is None:
-            return place
-        operator, shape = self.maker
-        return f"{place}, where {str(operator.overloadpacket).removeprefix('aten.')} makes {shape}"
-
-
 class _Watch:
     """Meters around every operation of a pass, and in the gaps: before and after the chains, and between two ends."""
 
     def __init__(self) -> None:
-        self.live, self.flops = _NamedHigh(), FlopCounter()
+        self.live, self.flops = NamedHigh(), FlopCounter()
         self.costs: dict[tuple[int, Op], _Cost] = {}
         self.graphs: dict[tuple[int, int], tuple[tuple[int, ...], bool, bool]] = {}
         self.activations: dict[tuple[int, int], int] = {}
@@ -201,7 +172,7 @@ class _Watch:
     def gap(self, number: int, place: str) -> None:
         """What ran since the last operation belongs to this chain's turn, or lies outside of all."""
         if self.live.high_bytes >= self.gap_bytes[number]:
-            self.gap_bytes[number], self.gap_of[number] = self.live.high_bytes, self.live.where(place)
+            self.gap_bytes[number], self.gap_of[number] = self.live.high_bytes, place + self.live.where()
         self.gap_flops[number] += self.flops.total - self.left_at
 
     def around(self, number: int) -> Around:

@@ -89,18 +89,24 @@ class _Simulation:
         self.resident = 0  # bytes of values on the device
         self._hold(Value(0), chain.input_bytes, KEPT)
         self.gradients = 0  # of activations and weights
-        self.beside = chain.forward_bytes
+        self.beside = chain.beside[0].forward_bytes if chain.beside else chain.forward_bytes
+        self.due, self.turned = 0, False
         self.weights: dict[int, float] = {}  # of which blocks loaded ones are there, and from which second on
         self.gone_back: set[int] = set()
         self.moments: list[Instant] = []
         self.turn_bytes = 0
 
     def of(self, schedule: Schedule) -> Prediction:
+        computing = [op for op in schedule.ops if op.computes]
+        next_computing = iter([*computing[1:], None])
         for op in schedule.ops:
+            after = next(next_computing) if op.computes else None
             self._bring(op)
             self._release()
             start, live = self.now, self.live()
-            above = self._do(op)
+            between = self._come_to(op)
+            start_bytes, live = live, self.live()
+            above = max(self._do(op, after), start_bytes + between - live)
             self._release()
             self.moments.append(Instant(op, start, self.now, live, max(live + above, self.live())))
         return Prediction(
@@ -126,23 +132,37 @@ class _Simulation:
             for value in self.graphs[op.block]:
                 self._need(value)
 
-    def _do(self, op: Op) -> int:
-        """Carries the operation out; returns the bytes above those alive at its start."""
+    def _come_to(self, op: Op) -> int:
+        """Takes what lives beside the chain where the operation is; returns the bytes above those alive on the way."""
+        if not self.chain.beside or op.kind not in ("run", "save") or self.turned or op.block == self.due == 0:
+            return 0
+        self.due = op.block
+        self.beside = self.chain.beside[op.block].forward_bytes
+        return self.chain.beside[op.block].between_bytes
+
+    def _do(self, op: Op, after: Op | None) -> int:
+        """Carries the operation out, before ``after``; returns the bytes above those alive at its start."""
         chain, block = self.chain, op.block
         if op.kind in ("run", "save"):
             stage = chain.stages[block]
-            self._compute(stage.run_s if op.kind == "run" else stage.save_s)
+            seconds, save_peak_bytes = stage.run_s if op.kind == "run" else stage.save_s, stage.save_peak_bytes
+            if self.turned and op.kind == "save" and stage.again_s is not None:
+                last = after == Op("back", block)
+                seconds = stage.again_s if last else stage.run_s
+                save_peak_bytes = stage.again_peak_bytes or save_peak_bytes if last else save_peak_bytes
+            self._compute(seconds)
             self._hold(Value(block + 1), stage.output_bytes, KEPT)
             if op.kind == "run":
+                self.resident += 0 if self.turned else stage.state_bytes
                 return stage.run_peak_bytes
             self.graphs[block] = []
-            if stage.holds_input:
+            if stage.holds_input or (self.turned and stage.again_s is not None):  # a rerun's beginning is held
                 self._hold(Value(block), chain.activation_bytes[block], block)
             if stage.holds_output:
                 self._hold(Value(block + 1), stage.output_bytes, block)
             for item, nbytes in enumerate(stage.saved_bytes):
                 self._hold(Value(block, item), nbytes, block)
-            return stage.save_peak_bytes
+            return save_peak_bytes
         if op.kind == "back":
             stage = chain.stages[block]
             for value in self.graphs.pop(block):
@@ -150,11 +170,13 @@ class _Simulation:
             self._compute(stage.back_s)
             self.gone_back.add(block)
             self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
+            self._beside_back(block - 1)
             return stage.back_peak_bytes
         if op.kind == "turn":
             self.turn_bytes = self.live() - self.beside
             self._compute(chain.turn_s)
-            self.beside = chain.backward_bytes
+            self.turned = True
+            self._beside_back(chain.depth - 1)
             self.gradients += chain.activation_bytes[-1]
             return chain.turn_peak_bytes
         if op.kind == "drop":
@@ -175,6 +197,11 @@ class _Simulation:
             elif held.leaves_s < math.inf:
                 self._wait_until(held.leaves_s)
         return 0
+
+    def _beside_back(self, block: int) -> None:
+        """Takes what lives beside the chain as the block's backward pass begins."""
+        chain = self.chain
+        self.beside = chain.beside[max(0, block)].backward_bytes if chain.beside else chain.backward_bytes
 
     def _hold(self, value: Value, nbytes: int, holder: int) -> None:
         """``holder``: the block whose graph it is, or KEPT."""

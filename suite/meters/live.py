@@ -23,11 +23,13 @@ class LiveBytes(TorchDispatchMode):
     Attributes:
         live_bytes: now.
         high_bytes: most since the window opened, or since :meth:`mark`.
+        made: every storage that an operator has made, by its address, also of those that are gone.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.live_bytes = self.high_bytes = 0
+        self.made: set[int] = set()
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def mark(self) -> int:
@@ -52,6 +54,8 @@ class LiveBytes(TorchDispatchMode):
             if key not in self._known:
                 nbytes = storage.nbytes() if counted is None else counted
                 self._known[key] = weakref.ref(storage, self._died(key, nbytes))
+                if counted is None:
+                    self.made.add(key)
                 self.live_bytes += nbytes
                 self.high_bytes = max(self.high_bytes, self.live_bytes)
 
@@ -61,3 +65,30 @@ class LiveBytes(TorchDispatchMode):
             self.live_bytes -= nbytes
 
         return died
+
+
+class NamedHigh(LiveBytes):
+    """Live bytes, and what made the highest of them: an operator, and the shape of its largest result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker: tuple[Any, list[int]] | None = None
+
+    def mark(self) -> int:
+        self.maker = None
+        return super().mark()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        high_bytes = self.high_bytes
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.high_bytes > high_bytes:
+            results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+            self.maker = func, list(max(results, key=Tensor.numel).shape)
+        return out
+
+    def where(self) -> str:
+        """What made the highest, in words."""
+        if self.maker is None:
+            return ""
+        operator, shape = self.maker
+        return f", where {str(operator.overloadpacket).removeprefix('aten.')} makes {shape}"

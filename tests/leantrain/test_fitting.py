@@ -93,6 +93,11 @@ def measured(model: nn.Module, batch: Batch, passes: Callable[[], Any]) -> int:
     return meter.peak_bytes
 
 
+def as_predicted(peak_bytes: int, fitted: Fitted) -> bool:
+    """Never above, within the budget, and nearly all of what was predicted."""
+    return 0.99 * fitted.plan.peak_bytes <= peak_bytes <= fitted.plan.peak_bytes <= fitted.memory_bytes
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_plain_ones_and_peaks_as_predicted_in_every_budget(name: str) -> None:
     plain = build(name)
@@ -104,7 +109,7 @@ def test_gradients_are_plain_ones_and_peaks_as_predicted_in_every_budget(name: s
             assert equal(gradients(model, lambda m=model, b=batch: loss_of(m, b).backward()), expected)
             model.zero_grad()
             peak = measured(model, batch, lambda m=model, b=batch: loss_of(m, b).backward())
-        assert peak == fitted.plan.peak_bytes <= fitted.memory_bytes
+        assert as_predicted(peak, fitted)
         peaks.append(peak)
         times.append(fitted.plan.extra_time)
     assert peaks == sorted(peaks, reverse=True) and peaks[0] > peaks[-1]
@@ -136,7 +141,7 @@ def test_first_blocks_that_no_gradient_reaches_are_left_alone() -> None:
     with fitted.step():
         assert equal(gradients(model, lambda: loss_of(model, batch).backward()), expected)
         model.zero_grad()
-        assert measured(model, batch, lambda: loss_of(model, batch).backward()) == fitted.plan.peak_bytes
+        assert as_predicted(measured(model, batch, lambda: loss_of(model, batch).backward()), fitted)
 
 
 def test_several_chains_share_a_budget() -> None:
@@ -145,11 +150,11 @@ def test_several_chains_share_a_budget() -> None:
     model, batch = build("mae"), batch_of("mae")
     whole = fit(model, batch, loss_of, "1GB").plan
     fitted = fit(model, batch, loss_of, f"{(2 * whole.peak_bytes + whole.resident_bytes) // 3}B")
-    assert fitted.plan.recomputed and len(fitted.plan.schedules) == 2
+    assert 0 < fitted.plan.recomputed < fitted.plan.blocks == 6
     with fitted.step():
         assert equal(gradients(model, lambda: loss_of(model, batch).backward()), expected)
         model.zero_grad()
-        assert measured(model, batch, lambda: loss_of(model, batch).backward()) == fitted.plan.peak_bytes
+        assert as_predicted(measured(model, batch, lambda: loss_of(model, batch).backward()), fitted)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "vit"])
@@ -197,10 +202,11 @@ def test_so_it_is_under_autocast_inside_the_loss_or_around(name: str, inside: bo
     with fitted.step():
         assert equal(gradients(model, lambda: one(model, batch)), expected)
         model.zero_grad()
-        assert measured(model, batch, lambda: one(model, batch)) == fitted.plan.peak_bytes <= fitted.memory_bytes
+        assert as_predicted(measured(model, batch, lambda: one(model, batch)), fitted)
 
 
-def test_another_shape_is_planned_once() -> None:
+@pytest.mark.parametrize(("examples", "length"), [(4, 30), (6, 24), (3, 20)])
+def test_another_shape_has_a_plan_of_its_own_and_calls_nothing_of_the_user_s(examples: int, length: int) -> None:
     calls = []
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -209,32 +215,47 @@ def test_another_shape_is_planned_once() -> None:
 
     model, (_, high) = build("bert"), ends("bert")
     fitted = fit(model, batch_of("bert"), loss, f"{high}B")
-    longer, plain = batch_of("bert", 4, 30), build("bert")
-    expected = gradients(plain, lambda: loss_of(plain, longer).backward())
-    for more in (2, 0):
+    other, plain = batch_of("bert", examples, length), build("bert")
+    expected = gradients(plain, lambda: loss_of(plain, other).backward())
+    larger = examples * length > 4 * 24
+    for _ in range(2):
         calls.clear()
         with fitted.step():
-            assert equal(gradients(model, lambda: loss(model, longer).backward()), expected)
-        assert len(calls) == 1 + more
+            assert equal(gradients(model, lambda: loss(model, other).backward()), expected)
+        assert len(calls) == 1
+        assert [plan.scaled for plan in fitted.plans.values()] == [False, larger]
     model.zero_grad()
     with fitted.step():
-        assert measured(model, longer, lambda: loss(model, longer).backward()) <= fitted.memory_bytes
-    assert not fitted.plan.recomputed and [plan.recomputed > 0 for plan in fitted.plans.values()] == [False, True]
+        assert measured(model, other, lambda: loss(model, other).backward()) <= fitted.memory_bytes
+    assert [plan.recomputed > 0 for plan in fitted.plans.values()] == [False, larger]
+    exact = fitted.plan_for(other)
+    model.zero_grad()
+    with fitted.step():
+        peak = measured(model, other, lambda: loss(model, other).backward())
+    assert not exact.scaled and 0.99 * exact.peak_bytes <= peak <= exact.peak_bytes <= fitted.memory_bytes
 
 
-def test_labels_that_the_model_does_not_get_are_asked_for_where_a_batch_is_larger() -> None:
-    model, _, fitted = within("vit", 0.5)
-    smaller, larger = batch_of("vit", 3), batch_of("vit", 5)
-    with fitted.step():
-        assert measured(model, smaller, lambda: loss_of(model, smaller).backward()) < fitted.plan.peak_bytes
-    model.zero_grad()
-    with fitted.step(), pytest.raises(ValueError, match=r"larger tensors than any planned for: name the batch"):
-        loss_of(model, larger)
-    with fitted.step(larger):
-        loss_of(model, larger).backward()
-    model.zero_grad()
-    with fitted.step():
-        assert measured(model, larger, lambda: loss_of(model, larger).backward()) <= fitted.memory_bytes
+def test_a_head_outside_of_the_model_is_as_it_was() -> None:
+    model, head, batch = build("bert"), nn.Linear(64, 1), batch_of("bert")
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return head(model(**batch).logits).mean()
+
+    def one(batch: Batch) -> None:
+        torch.manual_seed(3)
+        loss(model, batch).backward()
+
+    one(batch)
+    expected, held = head.weight.grad.clone(), head.weight.grad
+    fitted = fit(model, batch, loss, f"{sum(ends('bert')) // 2}B")
+    assert fitted.plan.recomputed and head.weight.grad is held and torch.equal(held, expected)
+    for more in ([], [batch_of("bert", 4, 30)]):
+        head.zero_grad(), model.zero_grad()
+        with fitted.step():
+            one(batch)
+            for other in more:
+                loss(model, other)
+        assert torch.equal(head.weight.grad, expected)
 
 
 def test_an_optimizer_s_state_counts_as_it_is_or_as_adamw_s() -> None:
@@ -279,7 +300,7 @@ def same(now: list[Any], before: list[Any]) -> bool:
 
 
 class Sequence(nn.Module):
-    """Blocks of attention that are no chain: every block gets the sum of the earlier ones."""
+    """Blocks that are no chain: every block gets the sum of the earlier ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,22 +353,31 @@ def test_what_would_help_comes_with_its_bytes() -> None:
     assert not fit(model, batch, loss_of, f"{plan.peak_bytes}B").plan.recomputed
 
 
-def test_what_is_no_chain_or_no_single_eager_model_is_refused() -> None:
+def test_blocks_that_are_no_chain_run_again_too() -> None:
     def loss(model: nn.Module, batch: Tensor) -> Tensor:
         return model(batch).mean()
 
-    assert "no Transformer blocks in Linear" in refused(nn.Linear(2, 2), torch.ones(2, 2), "8GB", loss)
-    assert "Sequence cannot be planned: the model changes the hidden states" in refused(
-        Sequence(), torch.ones(2, 3, 8), "8GB", loss
-    )
+    model, batch = Sequence(), torch.randn(8, 16, 8, requires_grad=True)
+    expected = gradients(model, lambda: loss(model, batch).backward())
+    whole = fit(model, batch, loss, "8GB").plan
+    fitted = fit(model, batch, loss, f"{whole.peak_bytes - 1}B")
+    with fitted.step():
+        assert fitted.plan.recomputed and equal(gradients(model, lambda: loss(model, batch).backward()), expected)
+
+
+def test_what_has_no_blocks_or_is_no_single_eager_model_is_refused() -> None:
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean()
+
+    assert "no repeated modules ran in Linear" in refused(nn.Linear(2, 2), torch.ones(2, 2), "8GB", loss)
     model, batch = build("gpt2"), batch_of("gpt2")
-    assert "fit a model that trains in a single one" in refused(nn.DataParallel(model), batch, "8GB")
+    assert "DataParallel runs copies" in refused(nn.DataParallel(model), batch, "8GB")
     assert "counted or clocked" in refused(model, batch, "8GB", seconds="guessed")
     model.gradient_checkpointing_enable()
     assert "switch its gradient checkpointing off" in refused(model, batch, "8GB")
     model.gradient_checkpointing_disable()
     model._compiled_call_impl = model.forward  # as model.compile() has it
-    assert "fit it uncompiled" in refused(model, batch, "8GB")
+    assert "compile its blocks" in refused(model, batch, "8GB")
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

@@ -1,0 +1,158 @@
+"""Passes on trial: of a user's own loss, without a trace, and whether a fitted one does what a plain one does.
+
+A trial keeps of each leaf that gradients reach, in the model or outside of it (a head, a soft prompt): its gradient and
+how often one arrived. The model, gradients, hooks that act on their arrival and random numbers are then as they were.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from suite.model.calls import untrained
+
+Accumulated = Literal["none", "held", "all"]
+TIMES = 4  # of what two plain passes differ by, where they do
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one pass gave: its loss, the gradients by leaf (on the CPU), and how often one arrived there."""
+
+    loss: Tensor
+    gradients: Mapping[int, Tensor]
+    arrivals: Mapping[int, int]
+
+
+@contextmanager
+def trial_passes(model: nn.Module, accumulated: Accumulated) -> Iterator[Callable[[Tensor], None]]:
+    """Passes inside leave no trace. What it gives protects the leaves outside of the model that a loss reaches: call
+    it before each backward pass."""
+    own = {id(each) for each in model.parameters()}
+    outside: dict[int, tuple[Tensor, Tensor | None, dict[int, Any]]] = {}
+
+    def protect(value: Tensor) -> None:
+        for leaf in leaves_of(value):
+            if id(leaf) not in own and id(leaf) not in outside:
+                hooks = leaf._post_accumulate_grad_hooks or {}
+                outside[id(leaf)] = leaf, leaf.grad, dict(hooks)
+                leaf.grad = None
+                hooks.clear()
+
+    states = random.getstate(), np.random.get_state()
+    try:
+        with untrained(model, accumulated):
+            yield protect
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for leaf, gradient, hooks in outside.values():
+            leaf.grad = gradient
+            (leaf._post_accumulate_grad_hooks or {}).update(hooks)
+
+
+def leaves_of(value: Tensor) -> list[Tensor]:
+    """The tensors whose ``.grad`` a backward pass from ``value`` fills."""
+    found: dict[int, Tensor] = {}
+    nodes, seen = [value.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found[id(leaf)] = leaf
+        nodes += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+def tried(model: nn.Module, loss_of: Callable[[], Tensor], running: AbstractContextManager[Any] | None = None) -> Trial:
+    """One pass, inside of ``running``."""
+    counts: Counter[int] = Counter()
+
+    def count(key: int, _: Tensor) -> None:
+        counts[key] += 1
+
+    with trial_passes(model, "none") as protect, ExitStack() as stack:
+        with running or nullcontext():
+            value = loss_of()
+            protect(value)
+            leaves = leaves_of(value)
+            for leaf in leaves:
+                stack.callback(leaf.register_post_accumulate_grad_hook(partial(count, id(leaf))).remove)
+            value.backward()
+        leaves += [each for each in model.parameters() if each.grad is not None]
+        gradients = {id(leaf): _local(leaf.grad).to("cpu", copy=True) for leaf in leaves if leaf.grad is not None}
+        return Trial(value.detach().cpu(), gradients, dict(counts))
+
+
+def difference(fitted: Trial, plain: Callable[[], Trial], model: nn.Module) -> str:
+    """What a fitted pass does otherwise than a plain one, in words; nothing where it does the same.
+
+    To the bit; where two plain passes differ (atomic additions on a GPU), within a few times as much.
+    """
+    names = {id(each): name for name, each in model.named_parameters()}
+    one = plain()
+    if _same(fitted, one):
+        return ""
+    another = plain()
+    slack = {
+        key: _apart(one.gradients[key], another.gradients[key]) for key in one.gradients if key in another.gradients
+    }
+    wrong = [
+        key
+        for key in fitted.gradients.keys() | one.gradients.keys()
+        if key not in fitted.gradients.keys() & one.gradients.keys()
+        or _apart(fitted.gradients[key], one.gradients[key]) > TIMES * slack.get(key, 0.0)
+    ]
+    if wrong:
+        first = min(wrong, key=lambda key: (key not in names, list(names).index(key) if key in names else 0))
+        return (
+            f"{len(wrong)} of {len(one.gradients)} gradients differ from a plain pass's, that of "
+            f"{names.get(first, 'a tensor outside of the model')} for one"
+        )
+    if any(fitted.arrivals.get(key) != one.arrivals.get(key) for key in one.arrivals):
+        return "gradients arrive another number of times than in a plain pass"
+    if not torch.equal(fitted.loss, one.loss) and torch.equal(one.loss, another.loss):
+        return f"the loss is {fitted.loss.item()} and not {one.loss.item()}"
+    return ""
+
+
+def _same(one: Trial, other: Trial) -> bool:
+    return (
+        _equal(one.loss, other.loss)
+        and one.arrivals == other.arrivals
+        and one.gradients.keys() == other.gradients.keys()
+        and all(_equal(one.gradients[key], other.gradients[key]) for key in one.gradients)
+    )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or (one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True))
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return (one.double() - other.double()).abs().max().item() if one.numel() else 0.0
+
+
+def _local(tensor: Any) -> Tensor:
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def same_on_all_ranks(value: Sequence[Any]) -> list[Any]:
+    """What rank 0 has; of one process, what it has."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(value)
+    values = list(value)
+    torch.distributed.broadcast_object_list(values, src=0)
+    return values

@@ -1,0 +1,602 @@
+"""Blocks that run again for the backward pass, on autograd's own graph: saved-tensor hooks whose values come late.
+
+A tree of runs (:mod:`suite.chain.tree`) says which calls of blocks keep their graph. A block's call opens the hooks of
+the innermost run around it, for this call alone; what the model does between two calls is outside::
+
+    model's loop      call 0    call 1    call 2    call 3        tree [Span(0, 3, (Span(0, 2, (0, 1)), 2)), 3]
+    hooks on top      inner     inner     outer     none          inner's input is a value of outer's, outer's is kept
+
+The graph is the plain one, node for node: side outputs, hooks, shared weights, ``autograd.grad``, a second backward
+pass, DDP are autograd's as ever. Packing leaves an empty holder. The first holder that is asked for runs the run's
+calls again, and all its holders get their values; the rerun ends with the last of them.
+
+What a call gets is followed by identity. A tensor that an earlier call of the same run made is made again; all others
+are kept: a model that changes the hidden states between two blocks costs memory, never gradients. A call that runs
+again finds the random state, the autocast mode and the running statistics of its first time, and leaves its modules'
+attributes as they were. A cache of keys and values is after a call of a run as it was before it: it would fill twice,
+and hold what the run lets go.
+
+Sources: ``torch.utils.checkpoint`` without reentry, whose frames are of one function; nesting is Siskind &
+Pearlmutter's (2018) and rotor's (Beaumont et al. 2019).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from suite.chain.tree import Item, Span, again, starting
+from suite.device.random_state import RandomState, unchanged_randomness
+from suite.model.segments import Replays
+
+Kind = Literal["run", "save"]
+
+
+class RerunError(RuntimeError):
+    """A block that ran again did other things than at first; the message says what."""
+
+
+class CallWatch(Protocol):
+    """Sees each call of a block: for clocks, meters and counts.
+
+    Attributes:
+        early: whether a rerun ends with the last value that is asked for, or with its last call.
+    """
+
+    early: bool
+
+    def around(self, kind: Kind, index: int, rerun: bool) -> AbstractContextManager[Any]:
+        """Active while call ``index`` runs without ("run") or with ("save") a graph whose values are kept."""
+
+    def began(self, index: int, random: RandomState) -> None:
+        """A call that may run again has begun, in this state of random numbers."""
+
+    def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None:
+        """The tensors that a call got and gave."""
+
+    def filled(self, span: Span, values: Sequence[Tensor]) -> None:
+        """A rerun has ended, with all the values that were asked for."""
+
+
+class Unwatched:
+    """Sees nothing: for those who see a part."""
+
+    early = True  # whether a rerun ends with the last value that is asked for
+
+    def around(self, kind: Kind, index: int, rerun: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def began(self, index: int, random: RandomState) -> None: ...
+
+    def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None: ...
+
+    def filled(self, span: Span, values: Sequence[Tensor]) -> None: ...
+
+
+class Made(NamedTuple):
+    """A tensor that a call of the pass made: its leaf number ``leaf``."""
+
+    call: int
+    leaf: int
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+
+
+class Keep(torch.autograd.Function):
+    """Saves a tensor as any node does, so that hooks around the model (a user's, a meter's) see it, and a write in
+    place is noticed."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
+        ctx.save_for_backward(tensor)
+        return anchor.view_as(anchor)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> None:  # nothing flows here
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A tensor that is not made again: ``get`` gives its value, of which no gradient flows on."""
+
+    get: Callable[[], Tensor]
+    flows: bool
+
+    def __call__(self) -> Tensor:
+        value = self.get().detach()
+        return value.requires_grad_() if self.flows else value
+
+
+def _kept(tensor: Tensor) -> _Kept:
+    with torch.enable_grad():
+        node = Keep.apply(tensor.detach(), torch.empty(0, requires_grad=True)).grad_fn
+    return _Kept(lambda: node.saved_tensors[0], tensor.requires_grad)
+
+
+def _stays(tensor: Tensor) -> bool:
+    """Whether it is a weight, which is there anyway."""
+    return tensor.is_leaf and isinstance(tensor, nn.Parameter)
+
+
+class _Holder:
+    """A saved value's place, which autograd's graph keeps alive."""
+
+    __slots__ = ("__weakref__", "form", "value", "version")
+
+    def __init__(self, form: Any) -> None:
+        self.form, self.version = form, 0
+        self.value: Tensor | None = None
+
+
+def _form(tensor: Tensor) -> Any:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+class _Frame:
+    """A run in one pass: what its calls get from outside of it, and a holder for each value that its graph saved.
+
+    ``one``: how a rerun of it begins."""
+
+    def __init__(self, one: _Pass, span: Span, around: _Frame | _Refill | None) -> None:
+        self.one, self.span, self.around = _Pass(one.reruns, span.items, None, one.records, one.uses), span, around
+        self.reruns = one.reruns
+        self.inputs: dict[Made, _Kept] = {}
+        self.holders: list[weakref.ref[_Holder]] = []
+
+    def keep(self, made: Made, tensor: Tensor) -> None:
+        """A value that a call before the run made, and one of the run reads: kept, or a value of the run around."""
+        if made in self.inputs:
+            return
+        if (around := self.around) is None:
+            self.inputs[made] = _kept(tensor)
+        else:
+            packed = around.pack(tensor.detach())
+            self.inputs[made] = _Kept(lambda: around.unpack(packed), tensor.requires_grad)
+
+    def pack(self, tensor: Tensor) -> Any:
+        if _stays(tensor):
+            return tensor
+        holder = _Holder(_form(tensor))
+        self.holders.append(weakref.ref(holder))
+        return holder
+
+    def unpack(self, packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        if packed.value is None:
+            _Refill(self).go()
+        value, packed.value = packed.value, None  # for a second backward pass the calls run again
+        if value is None:
+            raise RerunError(f"{self.reruns.names(self.span)} saved fewer tensors when it ran again{SAME}")
+        if value._version != packed.version:
+            raise RerunError(f"{self.reruns.names(self.span)} writes in place to a value that a rerun reads{SAME}")
+        return value
+
+
+SAME = ": what runs again must compute the same; leave these blocks out, or train without recomputation"
+
+
+class _Stop(Exception):
+    """A rerun has all that is asked for."""
+
+
+class _Refill:
+    """A rerun of a frame's calls, which gives its holders their values."""
+
+    def __init__(self, frame: _Frame) -> None:
+        self.frame, self.next = frame, 0
+        self.last = max(n for n, ref in enumerate(frame.holders) if (h := ref()) is not None and h.value is None)
+
+    def pack(self, tensor: Tensor) -> Any:
+        if _stays(tensor):
+            return tensor
+        holder, value = self.frame.holders[self.next](), tensor.detach()
+        if holder is not None and holder.value is None:
+            if holder.form != _form(tensor):
+                raise RerunError(
+                    f"{self.frame.reruns.names(self.frame.span)} saved {list(tensor.shape)} of {tensor.dtype} when it "
+                    f"ran again, and {list(holder.form[0])} of {holder.form[1]} at first{SAME}"
+                )
+            holder.value, holder.version = value, value._version
+        self.next += 1
+        if self.next > self.last and self.frame.reruns.watch.early:
+            raise _Stop
+        return value
+
+    @staticmethod
+    def unpack(packed: Any) -> Tensor:
+        return packed
+
+    def go(self) -> None:
+        """Runs the frame's calls again, as far as the last value."""
+        frame = self.frame
+        records = frame.one.records
+        indices = [index for index in records if frame.span.start <= index < frame.span.end]
+        one = replace(frame.one, base=self, open=[], values={}, last=-1)
+        device = records[indices[0]].device
+        blocks = [frame.reruns.order[index] for index in indices]
+        with _gathered(blocks), torch.enable_grad(), unchanged_randomness(device), suppress(_Stop):
+            for index in indices:
+                one.call_again(index)
+        one.values.clear()
+        filled = [holder.value for ref in frame.holders if (holder := ref()) is not None and holder.value is not None]
+        frame.reruns.watch.filled(frame.span, filled)
+
+
+# calls ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Record:
+    """A call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as _Kept)."""
+
+    leaves: list[Any]
+    form: Any
+    device: torch.device
+    random: RandomState
+    autocast: list[tuple[str, torch.dtype, bool]]
+    statistics: Replays
+
+    def cast(self, stack: ExitStack) -> None:
+        """Autocast as at the first time, each cast anew."""
+        for kind, dtype, enabled in self.autocast:
+            if enabled or torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
+
+    @contextmanager
+    def restored(self, block: nn.Module) -> Iterator[None]:
+        """The random state and modes of the first time; the modules are as they were afterwards."""
+        self.random.restore()
+        with ExitStack() as stack:
+            self.cast(stack)
+            stack.enter_context(_attributes_kept(block))
+            yield
+
+
+@dataclass
+class _Pass:
+    """The model's pass through its blocks (``base`` is None), or a rerun of some of its calls."""
+
+    reruns: Reruns
+    items: Sequence[Item]
+    base: _Refill | None = None
+    records: dict[int, _Record] = field(default_factory=dict)
+    uses: dict[Made, int] = field(default_factory=dict)  # the last call that reads it
+    open: list[_Frame] = field(default_factory=list)
+    made: dict[int, tuple[weakref.ref[Tensor], Made, int]] = field(default_factory=dict)  # by id, with its version
+    given: dict[int, tuple[weakref.ref[Tensor], _Kept]] = field(default_factory=dict)
+    values: dict[Any, Tensor] = field(default_factory=dict)  # of a rerun
+    last: int = -1
+
+    def frames(self, index: int) -> tuple[_Frame | _Refill | None, bool]:
+        """Closes the runs that ended, opens those that begin; the innermost, and whether one of this pass is open."""
+        while self.open and self.open[-1].span.end <= index:
+            self.open.pop()
+        for span in list(starting(self.open[-1].span.items if self.open else self.items, index, self.last)):
+            self.open.append(_Frame(self, span, self.open[-1] if self.open else self.base))
+        return (self.open[-1] if self.open else self.base), bool(self.open)
+
+    def call(self, index: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call's first time."""
+        around, inside = self.frames(index)
+        with ExitStack() as stack:
+            stack.enter_context(self.reruns.watch.around("run" if inside else "save", index, False))
+            if around is not None:
+                leaves, form = tree_flatten((args, kwargs))
+                self.records[index] = self._record(index, leaves, form)
+                self.reruns.watch.began(index, self.records[index].random)
+                stack.enter_context(_caches_kept(leaves))
+                if id(self.reruns.order[index]) not in self.reruns.shared:  # a cached cast of a weight would outlive it
+                    self.records[index].cast(stack)
+                stack.enter_context(self.records[index].statistics.run())
+                stack.enter_context(saved_tensors_hooks(around.pack, around.unpack))
+            output = function(*args, **kwargs)
+        tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
+        for leaf, each in tensors:
+            self.made[id(each)] = weakref.ref(each), Made(index, leaf), each._version
+        self.last = index
+        given = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+        self.reruns.watch.called(index, given, [each for _, each in tensors], False)
+        return output
+
+    def call_again(self, index: int) -> None:
+        """A call in a rerun: from values that the rerun made, or that are kept."""
+        around, inside = self.frames(index)
+        record, function = self.records[index], self.reruns.functions[id(self.reruns.order[index])]
+        assert around is not None
+        with self.reruns.watch.around("run" if inside else "save", index, True):
+            leaves = [self._value(leaf) for leaf in record.leaves]
+            for made, tensor in zip(record.leaves, leaves, strict=True):
+                if isinstance(made, Made):
+                    self._crossing(made, tensor)
+            for key in [key for key in self.values if isinstance(key, Made) and self.uses[key] <= index]:
+                del self.values[key]
+            args, kwargs = tree_unflatten(leaves, record.form)
+            del leaves
+            with (
+                _caches_kept(record.leaves),
+                record.restored(self.reruns.order[index]),
+                record.statistics.run(),
+                saved_tensors_hooks(around.pack, around.unpack),
+            ):
+                output = function(*args, **kwargs)
+        tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
+        self.reruns.watch.called(index, [], [each for _, each in tensors], True)
+        del args, kwargs, output
+        for leaf, each in tensors:
+            if self.uses.get(made := Made(index, leaf), -1) > index:
+                self.values[made] = each.detach().requires_grad_(each.requires_grad)
+        self.last = index
+
+    def _value(self, leaf: Any) -> Any:
+        if isinstance(leaf, Made):
+            if leaf not in self.values:
+                assert self.base is not None
+                self.values[leaf] = self.base.frame.inputs[leaf]()
+            return self.values[leaf]
+        if isinstance(leaf, _Kept):
+            if leaf not in self.values:
+                self.values[leaf] = leaf()
+            return self.values[leaf]
+        return leaf
+
+    def _crossing(self, made: Made, tensor: Tensor) -> None:
+        for frame in self.open:
+            if made.call < frame.span.start:
+                frame.keep(made, tensor)
+
+    def _record(self, index: int, leaves: Sequence[Any], form: Any) -> _Record:
+        device = next((each.device for each in leaves if isinstance(each, Tensor)), torch.device("cpu"))
+        kinds = {"cpu", device.type}
+        modes = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in sorted(kinds)]
+        statistics = Replays(list(self.reruns.order[index].modules()))
+        traced = [self._traced(index, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return _Record(traced, form, device, self.reruns.random_now(device), modes, statistics)
+
+    def _traced(self, index: int, tensor: Tensor) -> Any:
+        """What a rerun takes for a tensor among a call's arguments."""
+        if _stays(tensor):
+            return tensor
+        reference, made, version = self.made.get(id(tensor), (None, None, 0))
+        if reference is not None and reference() is tensor and tensor._version == version:
+            assert made is not None
+            self.uses[made] = index
+            self._crossing(made, tensor)
+            return made
+        known = self.given.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            known = self.given[id(tensor)] = weakref.ref(tensor), _kept(tensor)
+        return known[1]
+
+
+@contextmanager
+def _caches_kept(leaves: Sequence[Any]) -> Iterator[None]:
+    """Caches among a call's arguments hold afterwards what they held before."""
+    before: list[tuple[Any, Any]] = []
+    for leaf in leaves:
+        if hasattr(leaf, "get_seq_length") and hasattr(leaf, "update"):
+            before += _containers(leaf)
+    try:
+        yield
+    finally:
+        for container, content in before:
+            _refill_container(container, content)
+
+
+def _containers(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The containers in an object, with copies: its attributes, lists, dictionaries, and those of what they hold."""
+    seen, rest = set[int](), [value]
+    while rest:
+        one = rest.pop()
+        container = one if isinstance(one, list | dict | set) else getattr(one, "__dict__", None)
+        plain = (
+            not isinstance(one, Tensor | nn.Module | type) and not callable(one) and "Config" not in type(one).__name__
+        )
+        if container is not None and plain and id(one) not in seen:
+            seen.add(id(one))
+            yield container, container.copy()
+            rest += container.values() if isinstance(container, dict) else container
+
+
+INTERNAL = frozenset(vars(nn.Module()))
+
+
+@contextmanager
+def _attributes_kept(block: nn.Module) -> Iterator[None]:
+    """What a block's modules keep for others (a term of the loss, a count, a list) is as it was before."""
+    before = []
+    for module in block.modules():
+        own = {name: value for name, value in vars(module).items() if name not in INTERNAL}
+        before.append((module, own, [(v, v.copy()) for v in own.values() if isinstance(v, list | dict | set)]))
+    try:
+        yield
+    finally:
+        for module, own, containers in before:
+            now = vars(module)
+            for name in [name for name in now if name not in INTERNAL and name not in own]:
+                del now[name]
+            for name, value in own.items():
+                if now.get(name, before) is not value:
+                    now[name] = value
+            for container, content in containers:
+                if container != content if not _holds_tensors(content) else len(container) != len(content):
+                    _refill_container(container, content)
+
+
+def _holds_tensors(content: Any) -> bool:
+    values = content.values() if isinstance(content, dict) else content
+    return any(isinstance(each, Tensor) for each in values)
+
+
+def _refill_container(container: Any, content: Any) -> None:
+    container.clear()
+    container.extend(content) if isinstance(container, list) else container.update(content)
+
+
+@contextmanager
+def _gathered(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Sharded blocks (FSDP2's) have their weights; those that had not are sharded again."""
+    gathered = []
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.fsdp import FSDPModule
+
+        for block in blocks:
+            if isinstance(block, FSDPModule) and _sharded(block):
+                block.unshard()
+                gathered.append(block)
+    try:
+        yield
+    finally:
+        for block in gathered:
+            block.reshard()
+
+
+def _sharded(block: Any) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(each, DTensor) for each in block.parameters())
+
+
+# installing -----------------------------------------------------------------------------------------------------------
+
+
+class _Dispatcher:
+    """Stands in for a block's forward, for one or several sets of reruns: the last that is on has the call."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.place = "_compiled_call_impl" if getattr(block, "_compiled_call_impl", None) is not None else "forward"
+        self.original = getattr(block, self.place)
+        self.own = vars(block).get(self.place, self)  # itself: nothing
+        self.on: list[Reruns] = []
+
+        @torch._dynamo.disable(recursive=False)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self.on and torch.is_grad_enabled():
+                return self.on[-1].called(block, self.original, args, kwargs)
+            return self.original(*args, **kwargs)
+
+        self.forward = forward
+        forward.dispatcher = self
+
+    @classmethod
+    def of(cls, block: nn.Module) -> _Dispatcher:
+        for place in ("_compiled_call_impl", "forward"):
+            if (known := getattr(vars(block).get(place), "dispatcher", None)) is not None:
+                return known
+        new = cls(block)
+        setattr(block, new.place, new.forward)
+        return new
+
+    def remove(self, block: nn.Module, reruns: Reruns) -> None:
+        self.on.remove(reruns)
+        if self.on or vars(block).get(self.place) is not self.forward:
+            return  # others are on it, or around it: it hands calls on
+        if self.own is self:
+            vars(block).pop(self.place)
+        else:
+            setattr(block, self.place, self.own)
+
+
+class Reruns:
+    """A tree of runs on a model's blocks, from :meth:`install` to :meth:`remove`.
+
+    Args:
+        order: the module of each call, in the order of a pass; one may come several times.
+        items: the tree.
+        watch: sees every call.
+    """
+
+    def __init__(self, order: Sequence[nn.Module], items: Sequence[Item], watch: CallWatch | None = None) -> None:
+        self.order, self.items, self.watch = list(order), tuple(items), watch or Unwatched()
+        self.places: dict[int, list[int]] = {}
+        for index, block in enumerate(self.order):
+            self.places.setdefault(id(block), []).append(index)
+        weights = Counter(id(weight) for block in self.order for weight in block.parameters())
+        self.shared = {id(block) for block in self.order if any(weights[id(w)] > 1 for w in block.parameters())}
+        self.needed = bool(again(items)) or watch is not None
+        self.dispatchers: dict[int, _Dispatcher] = {}
+        self.functions: dict[int, Callable[..., Any]] = {}  # of each block, without this
+        self.current: _Pass | None = None
+        self.random: RandomState | None = None
+
+    def install(self) -> None:
+        """Lets passes with gradients run so from now on. Where nothing runs again it changes nothing."""
+        for block in self.order if self.needed else ():
+            if id(block) not in self.dispatchers:
+                dispatcher = self.dispatchers[id(block)] = _Dispatcher.of(block)
+                dispatcher.on.append(self)
+                self.functions[id(block)] = dispatcher.original
+
+    def remove(self) -> None:
+        """The blocks are as they were; passes that have not gone back yet still do."""
+        self.end()
+        for block in self.order:
+            if (dispatcher := self.dispatchers.pop(id(block), None)) is not None:
+                dispatcher.remove(block, self)
+
+    @contextmanager
+    def installed(self) -> Iterator[Reruns]:
+        self.install()
+        try:
+            yield self
+        finally:
+            self.remove()
+
+    def end(self) -> None:
+        """The pass is over: what stays belongs to the graph."""
+        if self.current is not None:
+            self.current.open = []
+        self.current = self.random = None
+
+    def called(
+        self, block: nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        index = self._due(block)
+        if self.current is None:
+            self.current = _Pass(self, self.items)
+        try:
+            output = self.current.call(index, function, args, kwargs)
+        except BaseException:
+            self.end()
+            raise
+        if index + 1 == len(self.order):
+            self.end()
+        return output
+
+    def _due(self, block: nn.Module) -> int:
+        """The number of this call: the block's next in the pass, or, where it has none, its first in a new one."""
+        places = self.places[id(block)]
+        last = self.current.last if self.current is not None else -1
+        due = next((index for index in places if index > last), None)
+        if due is None:
+            self.end()
+            due = places[0]
+        return due
+
+    def random_now(self, device: torch.device) -> RandomState:
+        """The state of random numbers, the last one where nothing was drawn since."""
+        now = RandomState.now(device)
+        last = self.random
+        if last is None or last.device != device or not torch.equal(last.cpu, now.cpu):
+            last = self.random = now
+        if now.cuda is None or (last.cuda is not None and torch.equal(last.cuda, now.cuda)):
+            return last
+        self.random = now
+        return now
+
+    def names(self, span: Span) -> str:
+        """A run in words."""
+        blocks = {type(self.order[index]).__name__ for index in range(span.start, span.end)}
+        where = f"block {span.start}" if span.end - span.start == 1 else f"blocks {span.start} to {span.end - 1}"
+        return f"{where} ({', '.join(sorted(blocks))})"
