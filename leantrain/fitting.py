@@ -48,7 +48,7 @@ from leantrain.trial_passes import Accumulated, Trial, difference, same_on_all_r
 from suite.chain.chain import Chain
 from suite.chain.observe import clocked, observed
 from suite.chain.plan import Plan
-from suite.chain.rerun import Reruns
+from suite.chain.rerun import RerunError, Reruns
 from suite.meters.storage import tensors_within, unique_bytes
 from suite.meters.tensors import TensorBytes
 from suite.model.repeated import calls_of_blocks
@@ -228,7 +228,8 @@ class Fitted:
             tensors = self._looked(forward)
             shapes = _shapes(tensors)
             batch_bytes = unique_bytes(e for e in tensors_within(batch) if e.device == device)
-            chain, quadratic = self._chain(forward, tensors)
+            with self._explained(forward):
+                chain, quadratic = self._chain(forward, tensors)
             profile = _Profile(chain, front_of(chain), _sizes(tensors), batch_bytes, quadratic)
             self._profiles[shapes] = profile
             plan = self._verified(profile, forward, batch)
@@ -303,7 +304,7 @@ class Fitted:
             if not self.verify:
                 return plan
             fitted, peak_bytes, reserved_bytes = self._tried(plan, forward, batch, resident)
-            wrong = difference(fitted, lambda: self._reference(forward), self.model) if plan.recomputed else ""
+            wrong = difference(fitted, lambda: self._reference(forward)) if plan.recomputed else ""
             if wrong:
                 raise ValueError(
                     f"{type(self.model).__name__} cannot be fitted: when its blocks run again, {wrong}; leave out what "
@@ -331,16 +332,23 @@ class Fitted:
             with meter.seed(self.model, None, batch), Reruns(self.order, plan.runs).installed():
                 yield
 
-        try:
+        with self._explained(forward):
             trial = tried(self.model, forward, running())
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            what = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(
-                f"{type(self.model).__name__} cannot be fitted: a pass whose blocks run again ends in "
-                f"{type(error).__name__}: {what}"
-            ) from error
         peak_bytes = meter.peak_bytes + resident["optimizer state"] + resident["gradients"]
         return trial, peak_bytes, torch.cuda.max_memory_reserved(device) if cuda else None
+
+    @contextmanager
+    def _explained(self, forward: Callable[[], Tensor]) -> Iterator[None]:
+        """Answers an error of blocks that run again with a sentence, where a plain pass has none."""
+        try:
+            yield
+        except (ValueError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            self._reference(forward)
+            what = f"ends in {type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+            what = str(error) if isinstance(error, RerunError) else f"a pass whose blocks run again {what}"
+            raise ValueError(f"{type(self.model).__name__} cannot be fitted: {what}") from error
 
     def _reference(self, forward: Callable[[], Tensor]) -> Trial:
         """A plain pass or, where the device has no room for it, torch's own checkpoint of every block."""

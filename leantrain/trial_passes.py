@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from suite.model.attributes import Attributes
 from suite.model.calls import untrained
 
 Accumulated = Literal["none", "held", "all"]
@@ -26,11 +27,14 @@ TIMES = 4  # of what two plain passes differ by, where they do
 
 @dataclass(frozen=True)
 class Trial:
-    """What one pass gave: its loss, the gradients by leaf (on the CPU), and how often one arrived there."""
+    """What one pass gave: its loss, the gradients by leaf (on the CPU), and how often one arrived there.
+
+    A leaf of the model goes by its name, another by its number in the graph: a pass may make its own.
+    """
 
     loss: Tensor
-    gradients: Mapping[int, Tensor]
-    arrivals: Mapping[int, int]
+    gradients: Mapping[str, Tensor]
+    arrivals: Mapping[str, int]
 
 
 @contextmanager
@@ -48,11 +52,12 @@ def trial_passes(model: nn.Module, accumulated: Accumulated) -> Iterator[Callabl
                 leaf.grad = None
                 hooks.clear()
 
-    states = random.getstate(), np.random.get_state()
+    states, attributes = (random.getstate(), np.random.get_state()), Attributes.of(model)
     try:
         with untrained(model, accumulated):
             yield protect
     finally:
+        attributes.put(whole=True)
         random.setstate(states[0])
         np.random.set_state(states[1])
         for leaf, gradient, hooks in outside.values():
@@ -77,52 +82,52 @@ def leaves_of(value: Tensor) -> list[Tensor]:
 
 def tried(model: nn.Module, loss_of: Callable[[], Tensor], running: AbstractContextManager[Any] | None = None) -> Trial:
     """One pass, inside of ``running``."""
-    counts: Counter[int] = Counter()
+    counts: Counter[str] = Counter()
 
-    def count(key: int, _: Tensor) -> None:
-        counts[key] += 1
+    def count(name: str, _: Tensor) -> None:
+        counts[name] += 1
 
     with trial_passes(model, "none") as protect, ExitStack() as stack:
         with running or nullcontext():
             value = loss_of()
             protect(value)
-            leaves = leaves_of(value)
-            for leaf in leaves:
-                stack.callback(leaf.register_post_accumulate_grad_hook(partial(count, id(leaf))).remove)
+            leaves = _named(model, leaves_of(value))
+            for name, leaf in leaves.items():
+                stack.callback(leaf.register_post_accumulate_grad_hook(partial(count, name)).remove)
             value.backward()
-        leaves += [each for each in model.parameters() if each.grad is not None]
-        gradients = {id(leaf): _local(leaf.grad).to("cpu", copy=True) for leaf in leaves if leaf.grad is not None}
+        leaves = {name: each for name, each in model.named_parameters() if each.grad is not None} | leaves
+        gradients = {name: _local(e.grad).to("cpu", copy=True) for name, e in leaves.items() if e.grad is not None}
         return Trial(value.detach().cpu(), gradients, dict(counts))
 
 
-def difference(fitted: Trial, plain: Callable[[], Trial], model: nn.Module) -> str:
+def _named(model: nn.Module, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+    names = {id(each): name for name, each in model.named_parameters()}
+    return {names.get(id(leaf), f"tensor {number} outside of the model"): leaf for number, leaf in enumerate(leaves)}
+
+
+def difference(fitted: Trial, plain: Callable[[], Trial]) -> str:
     """What a fitted pass does otherwise than a plain one, in words; nothing where it does the same.
 
     To the bit; where two plain passes differ (atomic additions on a GPU), within a few times as much.
     """
-    names = {id(each): name for name, each in model.named_parameters()}
     one = plain()
     if _same(fitted, one):
         return ""
     another = plain()
     slack = {
-        key: _apart(one.gradients[key], another.gradients[key]) for key in one.gradients if key in another.gradients
+        name: _apart(one.gradients[name], each) for name, each in another.gradients.items() if name in one.gradients
     }
+    both = fitted.gradients.keys() & one.gradients.keys()
     wrong = [
-        key
-        for key in fitted.gradients.keys() | one.gradients.keys()
-        if key not in fitted.gradients.keys() & one.gradients.keys()
-        or _apart(fitted.gradients[key], one.gradients[key]) > TIMES * slack.get(key, 0.0)
+        name
+        for name in [*one.gradients, *(fitted.gradients.keys() - one.gradients.keys())]
+        if name not in both or _apart(fitted.gradients[name], one.gradients[name]) > TIMES * slack.get(name, 0.0)
     ]
     if wrong:
-        first = min(wrong, key=lambda key: (key not in names, list(names).index(key) if key in names else 0))
-        return (
-            f"{len(wrong)} of {len(one.gradients)} gradients differ from a plain pass's, that of "
-            f"{names.get(first, 'a tensor outside of the model')} for one"
-        )
-    if any(fitted.arrivals.get(key) != one.arrivals.get(key) for key in one.arrivals):
+        return f"{len(wrong)} of {len(one.gradients)} gradients differ from a plain pass's, that of {wrong[0]} for one"
+    if fitted.arrivals != one.arrivals:
         return "gradients arrive another number of times than in a plain pass"
-    if not torch.equal(fitted.loss, one.loss) and torch.equal(one.loss, another.loss):
+    if not _equal(fitted.loss, one.loss) and _equal(one.loss, another.loss):
         return f"the loss is {fitted.loss.item()} and not {one.loss.item()}"
     return ""
 

@@ -30,6 +30,7 @@ class Stage:
         weight_bytes: of its parameters, which count where a schedule loads them.
         again_s, again_peak_bytes: of a save right before the block's backward pass, which may end with the last value
             that this asks for. None where such a save is as any other.
+        cached_bytes: of what a cache alone holds of a block that keeps its graph, until the turn is over.
         state_bytes: of the random state that a rerun begins with, from the block's first run without a graph on.
     """
 
@@ -48,6 +49,7 @@ class Stage:
     again_s: float | None = None
     again_peak_bytes: int | None = None
     state_bytes: int = 0
+    cached_bytes: int = 0
 
     @property
     def graph_bytes(self) -> int:

@@ -62,6 +62,7 @@ class Log:
     outputs: dict[int, list[set[int]]] = field(default_factory=dict)  # storages, tensor by tensor
     remade: dict[int, list[set[int]]] = field(default_factory=dict)  # the same, of a rerun
     graphs: dict[int, dict[int, int]] = field(default_factory=dict)
+    caches: dict[int, dict[int, int]] = field(default_factory=dict)  # what only a key-value cache holds of a call
     came_back: set[int] = field(default_factory=set)
     states: dict[int, int] = field(default_factory=dict)  # bytes of the random state that a call found first
     random: list[RandomState] = field(default_factory=list)
@@ -100,11 +101,18 @@ class Log:
             self.came_back.add(index)
             self.note("back", index)
 
+    def cached(self, index: int, items: Sequence[Any]) -> None:
+        if self.sized:
+            tensors = [each for each in items if isinstance(each, Tensor)]
+            self.caches[index] = {s._cdata: s.nbytes() for each in tensors for s in storages(each)}
+
     def filled(self, span: Span, values: Sequence[Tensor]) -> None:
         self.note("agained", span.start)
         if self.sized:
             self.quadratic |= any(sum(size in self.lengths for size in each.shape) > 1 for each in values)
-            self.graphs[span.start] = {s._cdata: s.nbytes() for each in values for s in storages(each)}
+            saved = self.graphs[span.start] = {s._cdata: s.nbytes() for each in values for s in storages(each)}
+            own = {key: size for key, size in self.caches.get(span.start, {}).items() if key not in saved}
+            self.caches[span.start] = own
 
 
 def each_again(calls: int) -> list[Span]:
@@ -205,6 +213,7 @@ def _chain(order: Sequence[nn.Module], whole: Log, early: Log, flops_per_s: floa
             again_s=hurried[k].since.get("agained", 0) / flops_per_s,
             again_peak_bytes=quick["agained"].high_bytes - quick["back"].live_bytes if "agained" in quick else 0,
             state_bytes=whole.states.get(k, 0),
+            cached_bytes=sum(whole.caches.get(k, {}).values()),
         )
     like = [_twin(order, k, ran) for k in range(len(order))]
     first, last, turn = (calls[k].at[name] for k, name in ((ran[0], "run"), (ran[-1], "run"), (ran[-1], "back")))

@@ -22,6 +22,7 @@ Pearlmutter's (2018) and rotor's (Beaumont et al. 2019).
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.tree import Item, Span, again, starting
 from suite.device.random_state import RandomState, unchanged_randomness
+from suite.model.attributes import Attributes, refill
 from suite.model.segments import Replays
 
 Kind = Literal["run", "save"]
@@ -63,6 +65,9 @@ class CallWatch(Protocol):
     def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None:
         """The tensors that a call got and gave."""
 
+    def cached(self, index: int, items: Sequence[Any]) -> None:
+        """What a key-value cache holds of a call that ran again."""
+
     def filled(self, span: Span, values: Sequence[Tensor]) -> None:
         """A rerun has ended, with all the values that were asked for."""
 
@@ -78,6 +83,8 @@ class Unwatched:
     def began(self, index: int, random: RandomState) -> None: ...
 
     def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None: ...
+
+    def cached(self, index: int, items: Sequence[Any]) -> None: ...
 
     def filled(self, span: Span, values: Sequence[Tensor]) -> None: ...
 
@@ -239,7 +246,8 @@ class _Refill:
 
 @dataclass
 class _Record:
-    """A call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as _Kept)."""
+    """A call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as _Kept), the
+    state and the modes that it found."""
 
     leaves: list[Any]
     form: Any
@@ -247,6 +255,7 @@ class _Record:
     random: RandomState
     autocast: list[tuple[str, torch.dtype, bool]]
     statistics: Replays
+    attributes: Attributes | None = None  # that the call changed, as they were before
 
     def cast(self, stack: ExitStack) -> None:
         """Autocast as at the first time, each cast anew."""
@@ -256,11 +265,14 @@ class _Record:
 
     @contextmanager
     def restored(self, block: nn.Module) -> Iterator[None]:
-        """The random state and modes of the first time; the modules are as they were afterwards."""
+        """The random state, the modes and attributes of the first time; the modules are afterwards as they are now."""
         self.random.restore()
+        now = Attributes.of(block)
         with ExitStack() as stack:
             self.cast(stack)
-            stack.enter_context(_attributes_kept(block))
+            if self.attributes is not None:
+                self.attributes.put(whole=False)
+            stack.callback(now.put, whole=True)
             yield
 
 
@@ -276,6 +288,7 @@ class _Pass:
     open: list[_Frame] = field(default_factory=list)
     made: dict[int, tuple[weakref.ref[Tensor], Made, int]] = field(default_factory=dict)  # by id, with its version
     given: dict[int, tuple[weakref.ref[Tensor], _Kept]] = field(default_factory=dict)
+    caches: dict[int, Any] = field(default_factory=dict)
     values: dict[Any, Tensor] = field(default_factory=dict)  # of a rerun
     last: int = -1
 
@@ -301,7 +314,10 @@ class _Pass:
                     self.records[index].cast(stack)
                 stack.enter_context(self.records[index].statistics.run())
                 stack.enter_context(saved_tensors_hooks(around.pack, around.unpack))
+                attributes = Attributes.of(self.reruns.order[index])
             output = function(*args, **kwargs)
+        if around is not None:
+            self.records[index].attributes = attributes.changed()
         tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
         for leaf, each in tensors:
             self.made[id(each)] = weakref.ref(each), Made(index, leaf), each._version
@@ -325,12 +341,13 @@ class _Pass:
             args, kwargs = tree_unflatten(leaves, record.form)
             del leaves
             with (
-                _caches_kept(record.leaves),
+                _caches_kept(record.leaves) as caches,
                 record.restored(self.reruns.order[index]),
                 record.statistics.run(),
                 saved_tensors_hooks(around.pack, around.unpack),
             ):
                 output = function(*args, **kwargs)
+                self.reruns.watch.cached(index, [each for one, _ in caches for each in _items(one)])
         tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
         self.reruns.watch.called(index, [], [each for _, each in tensors], True)
         del args, kwargs, output
@@ -361,8 +378,19 @@ class _Pass:
         kinds = {"cpu", device.type}
         modes = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in sorted(kinds)]
         statistics = Replays(list(self.reruns.order[index].modules()))
-        traced = [self._traced(index, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        traced = [self._traced(index, leaf) if isinstance(leaf, Tensor) else self._own(leaf) for leaf in leaves]
         return _Record(traced, form, device, self.reruns.random_now(device), modes, statistics)
+
+    def _own(self, value: Any) -> Any:
+        """A cache of this pass's reruns alone: the model's may hold what blocks that keep their graph put into it."""
+        if not _is_cache(value):
+            return value
+        if id(value) not in self.caches:
+            shared = {
+                id(each): each for container, _ in _containers(value) for each in _items(container) if _whole(each)
+            }
+            self.caches[id(value)] = copy.deepcopy(value, shared)
+        return self.caches[id(value)]
 
     def _traced(self, index: int, tensor: Tensor) -> Any:
         """What a rerun takes for a tensor among a call's arguments."""
@@ -380,18 +408,22 @@ class _Pass:
         return known[1]
 
 
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") and hasattr(value, "update")
+
+
 @contextmanager
-def _caches_kept(leaves: Sequence[Any]) -> Iterator[None]:
-    """Caches among a call's arguments hold afterwards what they held before."""
+def _caches_kept(leaves: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:
+    """Caches among a call's arguments hold afterwards what they held before: their containers, each with a copy."""
     before: list[tuple[Any, Any]] = []
     for leaf in leaves:
-        if hasattr(leaf, "get_seq_length") and hasattr(leaf, "update"):
+        if _is_cache(leaf):
             before += _containers(leaf)
     try:
-        yield
+        yield before
     finally:
         for container, content in before:
-            _refill_container(container, content)
+            refill(container, content)
 
 
 def _containers(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -400,48 +432,20 @@ def _containers(value: Any) -> Iterator[tuple[Any, Any]]:
     while rest:
         one = rest.pop()
         container = one if isinstance(one, list | dict | set) else getattr(one, "__dict__", None)
-        plain = (
-            not isinstance(one, Tensor | nn.Module | type) and not callable(one) and "Config" not in type(one).__name__
-        )
-        if container is not None and plain and id(one) not in seen:
+        if container is not None and not _whole(one) and id(one) not in seen:
             seen.add(id(one))
             yield container, container.copy()
-            rest += container.values() if isinstance(container, dict) else container
+            rest += _items(container)
 
 
-INTERNAL = frozenset(vars(nn.Module()))
+def _items(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
 
 
-@contextmanager
-def _attributes_kept(block: nn.Module) -> Iterator[None]:
-    """What a block's modules keep for others (a term of the loss, a count, a list) is as it was before."""
-    before = []
-    for module in block.modules():
-        own = {name: value for name, value in vars(module).items() if name not in INTERNAL}
-        before.append((module, own, [(v, v.copy()) for v in own.values() if isinstance(v, list | dict | set)]))
-    try:
-        yield
-    finally:
-        for module, own, containers in before:
-            now = vars(module)
-            for name in [name for name in now if name not in INTERNAL and name not in own]:
-                del now[name]
-            for name, value in own.items():
-                if now.get(name, before) is not value:
-                    now[name] = value
-            for container, content in containers:
-                if container != content if not _holds_tensors(content) else len(container) != len(content):
-                    _refill_container(container, content)
-
-
-def _holds_tensors(content: Any) -> bool:
-    values = content.values() if isinstance(content, dict) else content
-    return any(isinstance(each, Tensor) for each in values)
-
-
-def _refill_container(container: Any, content: Any) -> None:
-    container.clear()
-    container.extend(content) if isinstance(container, list) else container.update(content)
+def _whole(value: Any) -> bool:
+    """Whether it is nobody's container: a tensor, a module, a class, a configuration."""
+    known = isinstance(value, Tensor | nn.Module | type) or callable(value)
+    return known or "Config" in type(value).__name__
 
 
 @contextmanager

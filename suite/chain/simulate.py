@@ -90,7 +90,7 @@ class _Simulation:
         self._hold(Value(0), chain.input_bytes, KEPT)
         self.gradients = 0  # of activations and weights
         self.beside = chain.beside[0].forward_bytes if chain.beside else chain.forward_bytes
-        self.due, self.turned = 0, False
+        self.due, self.turned, self.cached = 0, False, 0
         self.weights: dict[int, float] = {}  # of which blocks loaded ones are there, and from which second on
         self.gone_back: set[int] = set()
         self.moments: list[Instant] = []
@@ -120,7 +120,7 @@ class _Simulation:
         )
 
     def live(self) -> int:
-        return self.resident + self.gradients + self.beside
+        return self.resident + self.gradients + self.beside + self.cached
 
     def _bring(self, op: Op) -> None:
         """Waits until all that the operation computes with is on the device."""
@@ -155,6 +155,7 @@ class _Simulation:
             if op.kind == "run":
                 self.resident += 0 if self.turned else stage.state_bytes
                 return stage.run_peak_bytes
+            self.cached += 0 if self.turned else stage.cached_bytes
             self.graphs[block] = []
             if stage.holds_input or (self.turned and stage.again_s is not None):  # a rerun's beginning is held
                 self._hold(Value(block), chain.activation_bytes[block], block)
@@ -175,7 +176,7 @@ class _Simulation:
         if op.kind == "turn":
             self.turn_bytes = self.live() - self.beside
             self._compute(chain.turn_s)
-            self.turned = True
+            self.turned, self.cached = True, 0
             self._beside_back(chain.depth - 1)
             self.gradients += chain.activation_bytes[-1]
             return chain.turn_peak_bytes

@@ -1,0 +1,68 @@
+"""What a model's modules keep besides weights, buffers and modules: a state, a count, a term of the loss, a list."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+INTERNAL = frozenset(vars(nn.Module()))
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of a module and of those inside, and the contents of their containers, at one moment."""
+
+    own: list[tuple[nn.Module, dict[str, Any]]]
+    containers: list[tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, block: nn.Module) -> Attributes:
+        own, containers = [], []
+        for module in block.modules():
+            now = {name: value for name, value in vars(module).items() if name not in INTERNAL}
+            own.append((module, now))
+            containers += [(each, each.copy()) for each in now.values() if isinstance(each, list | dict | set)]
+        return cls(own, containers)
+
+    def changed(self) -> Attributes:
+        """The attributes that are others now, as they were; tensors without what they came from."""
+        own = []
+        for module, before in self.own:
+            now = vars(module)
+            others = {name: _bare(value) for name, value in before.items() if now.get(name, self) is not value}
+            own += [(module, others)] if others else []
+        return Attributes(own, [(one, before) for one, before in self.containers if not _alike(one, before)])
+
+    def put(self, whole: bool) -> None:
+        """Has them again; ``whole``: and no others."""
+        for module, before in self.own:
+            now = vars(module)
+            for name in [name for name in now if whole and name not in INTERNAL and name not in before]:
+                del now[name]
+            for name, value in before.items():
+                if now.get(name, self) is not value:
+                    now[name] = value
+        for container, content in self.containers:
+            if not _alike(container, content):
+                refill(container, content)
+
+
+def _bare(value: Any) -> Any:
+    plain = not isinstance(value, Tensor) or value.is_leaf
+    return value if plain else value.detach().requires_grad_(value.requires_grad)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two containers have the same items, in order."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(value is other[key] for key, value in one.items())
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def refill(container: Any, content: Any) -> None:
+    """Has a list, dictionary or set hold this content."""
+    container.clear()
+    container.extend(content) if isinstance(container, list) else container.update(content)
