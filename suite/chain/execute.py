@@ -15,6 +15,11 @@ What the second tier gets are whole storages, once each, however many views auto
 
 Weights that a schedule loads are their owner's to move (:class:`Weights`): the executor says when.
 
+What leaves a block by another way than its output would lose its gradient here: the backward pass that meets it raises
+SegmentError, before any update. On autograd's own graph (:mod:`suite.chain.rerun`) it has one; this executor is for
+what that cannot express: values that leave for a second tier, weights that are loaded, micro-batches inside blocks,
+schedules that are no trees of runs.
+
 A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
 several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
 """
@@ -154,10 +159,21 @@ def _unpacked(packed: Any) -> Tensor:
     return packed.tensor() if isinstance(packed, _Packed) else packed()
 
 
+LEFT = (
+    "a tensor left a block by another way than its output (an attribute, a hook, a closure), and this schedule would "
+    "lose its gradient; leave it out of the loss, or take a technique that moves nothing"
+)
+
+
+def _lost(_: Any) -> Tensor:
+    raise SegmentError(LEFT)
+
+
 class _Box:
-    """Where a gradient ends up."""
+    """Where a gradient ends up, once its block's backward pass is ``due``."""
 
     gradient: Tensor | None = None
+    due = False
 
 
 class _Entry(torch.autograd.Function):
@@ -170,6 +186,8 @@ class _Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[None, None, None]:
+        if not ctx.box.due:
+            raise SegmentError(LEFT)
         (ctx.box.gradient,) = gradients
         return None, None, None
 
@@ -359,6 +377,7 @@ class ModelPass:
             (end, gradient) for end, gradient in zip(graph.ends, gradients, strict=True) if end and gradient is not None
         ]
         if flowing:
+            graph.box.due = True
             torch.autograd.backward([end for end, _ in flowing], [gradient for _, gradient in flowing])
         return graph.box.gradient, *(leaf.grad for leaf in graph.others)
 
@@ -396,14 +415,19 @@ class ModelPass:
         hidden = self.activations[index].get()
         with self.as_at_first(index, hidden, first), self.replays[index].run():
             if op.kind == "run":
-                with torch.no_grad():
-                    leaves, self.form = tree_flatten(
-                        call(hidden, [argument.detach() for argument in call.differentiable])
-                    )
+                leaves = self.pass_through(hidden, call)
             else:
                 leaves = self.save(index, hidden, call)
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.activations[index + 1] = self.shared(index, leaves[0])
+        return leaves
+
+    def pass_through(self, hidden: Tensor, call: BlockCall) -> list[Any]:
+        """A forward pass whose graph keeps nothing: whoever comes back through it met what left the block."""
+        others = [argument.detach().requires_grad_() for argument in call.differentiable]
+        with torch.enable_grad(), saved_tensors_hooks(lambda _: None, _lost):
+            begun = _Entry.apply(torch.empty(0, requires_grad=True), hidden, _Box())
+            leaves, self.form = tree_flatten(call(begun, others))
         return leaves
 
     def save(self, index: int, hidden: Tensor, call: BlockCall) -> list[Any]:
