@@ -207,6 +207,62 @@ def test_one_block_may_be_all_calls() -> None:
     assert counts[0] == 5 + 3 + 1
 
 
+def test_a_pass_that_ended_in_an_exception_is_over() -> None:
+    """Although the block has more calls to come."""
+    (block,), counts = blocks_of(1)
+    expected = passed([block] * 5, in_a_row)
+
+    def stumbles(*_: Any) -> None:
+        if counts[0] == 3:
+            raise ZeroDivisionError
+
+    with Reruns([block] * 5, [0, Span(1, 4, (1, 2, 3)), 4]).installed():
+        hook = block.drop.register_forward_hook(stumbles)
+        counts.clear()
+        with pytest.raises(ZeroDivisionError):
+            passed([block] * 5, in_a_row)
+        hook.remove()
+        counts.clear()
+        assert same(passed([block] * 5, in_a_row), expected)
+    assert counts[0] == 5 + 3
+
+
+class Cache:
+    """Of keys and values, as transformers' have it."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+
+    def update(self, value: Tensor) -> None:
+        self.values.append(value)
+
+    def get_seq_length(self) -> int:
+        return len(self.values)
+
+
+class Remembers(nn.Linear):
+    def forward(self, x: Tensor, cache: Cache, reads: bool) -> Tensor:
+        x = super().forward(x * (1 + reads * cache.get_seq_length())).tanh()
+        cache.update(x)
+        return x
+
+
+def test_a_rerun_finds_the_cache_of_its_first_time_and_fills_none() -> None:
+    torch.manual_seed(0)
+    blocks, caches = [Remembers(WIDTH, WIDTH) for _ in range(3)], []
+
+    def loop(blocks: Any, x: Tensor) -> Tensor:
+        caches.append(Cache())
+        for number, block in enumerate(blocks):
+            x = block(x, cache=caches[-1], reads=number == 0)
+        return x
+
+    expected = passed(blocks, loop)
+    with Reruns(blocks, [Span(0, 1, (0,)), 1, 2]).installed():
+        assert same(passed(blocks, loop), expected)
+    assert [len(cache.values) for cache in caches] == [3, 2]
+
+
 def test_a_second_backward_pass_runs_again_and_a_graph_outlives_what_is_installed() -> None:
     blocks, counts = blocks_of(3)
     expected = passed(blocks, in_a_row)[2:]
