@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,6 +91,19 @@ def check(model: nn.Module, memory_bytes: int, seconds: str) -> None:
     devices = {str(each.device) for each in model.parameters() if each.device.type != "meta"}
     if len(devices) > 1:
         raise ValueError(f"a budget is of one device, and the weights are on {', '.join(sorted(devices))}")
+
+
+def check_static_graph(model: nn.Module) -> None:
+    """Raises ValueError where DDP would take a pass on trial for its first, and reduce wrongly from then on."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    wrappers = [each for each in gc.get_objects() if type(each) is nn.parallel.DistributedDataParallel]
+    for each in wrappers:  # a module does not know who wraps it
+        if each.module is model and each.static_graph and not each._static_graph_delay_allreduce_enqueued:
+            raise ValueError(
+                "DDP with static_graph takes the first backward pass for the graph of all, and fit's would be it: "
+                "fit the model before DDP wraps it, or after its first step"
+            )
 
 
 def front_of(chain: Chain) -> list[Plan]:

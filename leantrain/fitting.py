@@ -37,6 +37,7 @@ from leantrain.fitted_plan import (
     FittedPlan,
     accumulating,
     check,
+    check_static_graph,
     chosen,
     front_of,
     larger,
@@ -44,10 +45,10 @@ from leantrain.fitted_plan import (
     state_of,
     weight_bytes,
 )
-from leantrain.trial_passes import Accumulated, Trial, difference, same_on_all_ranks, trial_passes, tried
+from leantrain.trial_passes import Accumulated, Trial, difference, groups_of, on_all_ranks, trial_passes, tried
 from suite.chain.chain import Chain
 from suite.chain.observe import clocked, observed
-from suite.chain.plan import Plan
+from suite.chain.plan import Plan, unplanned
 from suite.chain.rerun import RerunError, Reruns
 from suite.meters.storage import tensors_within, unique_bytes
 from suite.meters.tensors import TensorBytes
@@ -120,9 +121,8 @@ class Fitted:
         seconds: str,
         verify: bool,
     ) -> None:
-        self.model = (
-            getattr(model, "module", model) if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        )
+        self.model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        check_static_graph(self.model)
         check(self.model, memory_bytes, seconds)
         self.loss, self.memory_bytes = loss, memory_bytes
         self.optimizer, self.accumulate, self.seconds, self.verify = optimizer, accumulate, seconds, verify
@@ -169,7 +169,7 @@ class Fitted:
         held = self.accumulate or any(each.grad is not None for each in self.model.parameters())
         plan = self._plan_of(_tensors((args, kwargs)), held)
         if plan.recomputed:
-            self._running.enter_context(Reruns(self.order, plan.runs).installed())
+            self._running.enter_context(Reruns(self.order, plan.runs, model=self.model).installed())
 
     def _end(self, *_: Any) -> None:
         if self.model not in _planning:
@@ -230,8 +230,9 @@ class Fitted:
             batch_bytes = unique_bytes(e for e in tensors_within(batch) if e.device == device)
             with self._explained(forward):
                 chain, quadratic = self._chain(forward, tensors)
-            profile = _Profile(chain, front_of(chain), _sizes(tensors), batch_bytes, quadratic)
-            self._profiles[shapes] = profile
+            everyone = on_all_ranks(_Profile(chain, [], _sizes(tensors), batch_bytes, quadratic), self.model)
+            neediest = max(everyone, key=lambda each: each.batch_bytes + unplanned([each.chain]).peak_bytes)
+            profile = self._profiles[shapes] = replace(neediest, front=front_of(neediest.chain))
             plan = self._verified(profile, forward, batch)
         self.plans[shapes, self.accumulate] = plan
         return plan
@@ -280,9 +281,10 @@ class Fitted:
                 protect(value)
                 return value
 
-            seen = observed(self.order, loss, {size for each in tensors.values() for size in each.shape[1:]})
+            lengths = {size for each in tensors.values() for size in each.shape[1:]}
+            seen = observed(self.order, loss, lengths, model=self.model)
             self.order = seen.order
-            chain = clocked(seen.chain, self.order, loss) if self.seconds == "clocked" else seen.chain
+            chain = clocked(seen.chain, self.order, loss, model=self.model) if self.seconds == "clocked" else seen.chain
         return (accumulating(chain) if self.accumulate else chain), seen.quadratic
 
     def _resident(self, batch_bytes: int, held: bool) -> dict[str, int]:
@@ -296,20 +298,21 @@ class Fitted:
 
     def _verified(self, profile: _Profile, forward: Callable[[], Tensor], batch: Any) -> FittedPlan:
         """The fastest plan whose pass, tried, stays within the budget and does what a plain one does."""
-        resident = self._resident(profile.batch_bytes, self.accumulate)
+        residents = on_all_ranks(self._resident(profile.batch_bytes, self.accumulate), self.model)
+        resident = max(residents, key=lambda each: sum(each.values()))
         front, least_bytes = list(profile.front), 0
         for _ in range(TRIALS):
             plan = chosen(self.model, profile.chain, front, self.memory_bytes, resident, least_bytes)
-            plan = same_on_all_ranks([plan])[0] if _shards(self.model) else plan
             if not self.verify:
                 return plan
             fitted, peak_bytes, reserved_bytes = self._tried(plan, forward, batch, resident)
-            wrong = difference(fitted, lambda: self._reference(forward)) if plan.recomputed else ""
+            wrong = difference(fitted, lambda: self._reference(forward), self.model) if plan.recomputed else ""
             if wrong:
                 raise ValueError(
                     f"{type(self.model).__name__} cannot be fitted: when its blocks run again, {wrong}; leave out what "
                     "draws random numbers of its own or changes its inputs or state in a block, or train it unfitted"
                 )
+            peak_bytes = max(on_all_ranks(peak_bytes, self.model))
             if peak_bytes <= self.memory_bytes or _shards(self.model):
                 return replace(plan, peak_bytes=max(plan.peak_bytes, peak_bytes), reserved_bytes=reserved_bytes)
             front = [each for each in front if each.peak_bytes < plan.peak_bytes - plan.resident_bytes]
@@ -329,7 +332,8 @@ class Fitted:
 
         @contextmanager
         def running() -> Iterator[None]:
-            with meter.seed(self.model, None, batch), Reruns(self.order, plan.runs).installed():
+            reruns = Reruns(self.order, plan.runs, model=self.model)
+            with meter.seed(self.model, None, batch), reruns.installed():
                 yield
 
         with self._explained(forward):
@@ -376,12 +380,8 @@ def _checkpointed(order: list[nn.Module]) -> Iterator[None]:
 
 
 def _shards(model: nn.Module) -> bool:
-    """Whether FSDP2 has sharded some of it."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return any(isinstance(each, FSDPModule) for each in model.modules())
+    """Whether its weights are spread over ranks."""
+    return bool(groups_of(model)) or any(hasattr(each, "unshard") for each in model.modules())
 
 
 def _reshard(model: nn.Module) -> None:

@@ -105,15 +105,18 @@ def _named(model: nn.Module, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
     return {names.get(id(leaf), f"tensor {number} outside of the model"): leaf for number, leaf in enumerate(leaves)}
 
 
-def difference(fitted: Trial, plain: Callable[[], Trial]) -> str:
-    """What a fitted pass does otherwise than a plain one, in words; nothing where it does the same.
+def difference(fitted: Trial, plain: Callable[[], Trial], model: nn.Module) -> str:
+    """What a fitted pass does otherwise than a plain one, on any rank, in words; nothing where it does the same.
 
     To the bit; where two plain passes differ (atomic additions on a GPU), within a few times as much.
     """
     one = plain()
-    if _same(fitted, one):
+    if all(on_all_ranks(_same(fitted, one), model)):  # all ranks take another pass, or none
         return ""
-    another = plain()
+    return next(filter(None, on_all_ranks(_wrong(fitted, one, plain()), model)), "")
+
+
+def _wrong(fitted: Trial, one: Trial, another: Trial) -> str:
     slack = {
         name: _apart(one.gradients[name], each) for name, each in another.gradients.items() if name in one.gradients
     }
@@ -154,10 +157,19 @@ def _local(tensor: Any) -> Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-def same_on_all_ranks(value: Sequence[Any]) -> list[Any]:
-    """What rank 0 has; of one process, what it has."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return list(value)
-    values = list(value)
-    torch.distributed.broadcast_object_list(values, src=0)
+def on_all_ranks(value: Any, model: nn.Module) -> list[Any]:
+    """What each of the ranks has that share the model's weights (FSDP2's, tensor parallelism's), in one order."""
+    values = [value]
+    for group in groups_of(model):
+        everyone: list[Any] = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(everyone, values, group=group)
+        values = [each for some in everyone for each in some]
     return values
+
+
+def groups_of(model: nn.Module) -> list[Any]:
+    """The process groups over which the model's weights are spread; of whole weights none."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return []
+    mesh: Any = next((each.device_mesh for each in model.parameters() if hasattr(each, "device_mesh")), None)
+    return [mesh.get_group(dimension) for dimension in range(mesh.ndim)] if mesh is not None else []

@@ -131,7 +131,11 @@ class Observed:
 
 
 def observed(
-    order: Sequence[nn.Module], loss_of: Loss, lengths: Collection[int] = (), flops_per_s: float = 1e12
+    order: Sequence[nn.Module],
+    loss_of: Loss,
+    lengths: Collection[int] = (),
+    flops_per_s: float = 1e12,
+    model: nn.Module | None = None,
 ) -> Observed:
     """The chain of a model's calls of blocks, by two passes that are metered; seconds are FLOPs over a rate.
 
@@ -140,16 +144,18 @@ def observed(
     ``loss_of`` clear gradients. A call that these passes leave out, as training may, costs what another of its class
     does. Raises ValueError where no gradient reaches a block.
     """
-    whole, early = (_metered(order, loss_of, ends_early, frozenset(lengths)) for ends_early in (False, True))
+    whole, early = (_metered(order, loss_of, each, frozenset(lengths), model) for each in (False, True))
     reached = [index for index in range(len(order)) if index in whole.came_back or index not in whole.inputs]
     if not whole.came_back:
         raise ValueError("no gradient reaches a block of the model: train some of them")
     if len(reached) < len(order):
-        return observed([order[index] for index in reached], loss_of, lengths, flops_per_s)
+        return observed([order[index] for index in reached], loss_of, lengths, flops_per_s, model)
     return Observed(_chain(order, whole, early, flops_per_s), list(order), whole.quadratic)
 
 
-def _metered(order: Sequence[nn.Module], loss_of: Loss, early: bool, lengths: frozenset[int]) -> Log:
+def _metered(
+    order: Sequence[nn.Module], loss_of: Loss, early: bool, lengths: frozenset[int], model: nn.Module | None
+) -> Log:
     flops, live = FlopCounter(), NamedHigh()
 
     def read() -> Reading:
@@ -158,7 +164,8 @@ def _metered(order: Sequence[nn.Module], loss_of: Loss, early: bool, lengths: fr
 
     log = Log(read, early, lengths=lengths, sized=True)
     devices = {each.device for each in order[0].parameters() if each.is_cuda}
-    with torch.random.fork_rng(devices), flops, live, Reruns(order, each_again(len(order)), log).installed():
+    reruns = Reruns(order, each_again(len(order)), log, model)
+    with torch.random.fork_rng(devices), flops, live, reruns.installed():
         value = loss_of()
         value.backward()
         del value
@@ -310,7 +317,9 @@ def _own_gradients(order: Sequence[nn.Module], ran: Sequence[int]) -> dict[int, 
     return found
 
 
-def clocked(chain: Chain, order: Sequence[nn.Module], loss_of: Loss, passes: int = PASSES) -> Chain:
+def clocked(
+    chain: Chain, order: Sequence[nn.Module], loss_of: Loss, passes: int = PASSES, model: nn.Module | None = None
+) -> Chain:
     """The chain with the clock's seconds: medians over ``passes``, after one that does not count.
 
     What a call costs that runs again is the difference of a pass in which each does, hooks and all, and a plain one.
@@ -321,7 +330,7 @@ def clocked(chain: Chain, order: Sequence[nn.Module], loss_of: Loss, passes: int
         for items in ([], each_again(len(order))):
             log = Log(clock.now_s)
             began_s = clock.now_s()
-            with Reruns(order, items, log).installed():
+            with Reruns(order, items, log, model).installed():
                 loss_of().backward()
                 log.note("end", -1)
             for event, seconds in _durations(log, began_s, bool(items)).items():

@@ -136,6 +136,14 @@ def _stays(tensor: Tensor) -> bool:
     return tensor.is_leaf and isinstance(tensor, nn.Parameter)
 
 
+def _place(tensor: Tensor) -> Any:
+    """One for all views of a whole value: FSDP2 and hooks on a module's gradients hand views on."""
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided:
+        return id(tensor)
+    storage = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return *storage, tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
+
+
 class _Holder:
     """A saved value's place, which autograd's graph keeps alive."""
 
@@ -232,9 +240,9 @@ class _Refill:
         indices = [index for index in records if frame.span.start <= index < frame.span.end]
         one = replace(frame.one, base=self, open=[], values={}, last=-1)
         device = records[indices[0]].device
-        blocks = [frame.reruns.order[index] for index in indices]
-        with _gathered(blocks), torch.enable_grad(), unchanged_randomness(device), suppress(_Stop):
+        with _Gathering(frame.reruns) as gather, torch.enable_grad(), unchanged_randomness(device), suppress(_Stop):
             for index in indices:
+                gather.weights_of(frame.reruns.order[index])
                 one.call_again(index)
         one.values.clear()
         filled = [holder.value for ref in frame.holders if (holder := ref()) is not None and holder.value is not None]
@@ -286,7 +294,7 @@ class _Pass:
     records: dict[int, _Record] = field(default_factory=dict)
     uses: dict[Made, int] = field(default_factory=dict)  # the last call that reads it
     open: list[_Frame] = field(default_factory=list)
-    made: dict[int, tuple[weakref.ref[Tensor], Made, int]] = field(default_factory=dict)  # by id, with its version
+    made: dict[Any, tuple[weakref.ref[Tensor], Made, int]] = field(default_factory=dict)  # by place, with its version
     given: dict[int, tuple[weakref.ref[Tensor], _Kept]] = field(default_factory=dict)
     caches: dict[int, Any] = field(default_factory=dict)
     values: dict[Any, Tensor] = field(default_factory=dict)  # of a rerun
@@ -320,7 +328,7 @@ class _Pass:
             self.records[index].attributes = attributes.changed()
         tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
         for leaf, each in tensors:
-            self.made[id(each)] = weakref.ref(each), Made(index, leaf), each._version
+            self.made[_place(each)] = weakref.ref(each), Made(index, leaf), each._version
         self.last = index
         given = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
         self.reruns.watch.called(index, given, [each for _, each in tensors], False)
@@ -396,8 +404,8 @@ class _Pass:
         """What a rerun takes for a tensor among a call's arguments."""
         if _stays(tensor):
             return tensor
-        reference, made, version = self.made.get(id(tensor), (None, None, 0))
-        if reference is not None and reference() is tensor and tensor._version == version:
+        reference, made, version = self.made.get(_place(tensor), (lambda: None, None, 0))
+        if (known_as := reference()) is not None and known_as._version == tensor._version == version:
             assert made is not None
             self.uses[made] = index
             self._crossing(made, tensor)
@@ -448,28 +456,40 @@ def _whole(value: Any) -> bool:
     return known or "Config" in type(value).__name__
 
 
-@contextmanager
-def _gathered(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Sharded blocks (FSDP2's) have their weights; those that had not are sharded again."""
-    gathered = []
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        from torch.distributed.fsdp import FSDPModule
+class _Gathering:
+    """Weights that FSDP2 has sharded are whole while a block runs again, and sharded afterwards where they were: one
+    block's at a time, as in a pass forward."""
 
-        for block in blocks:
-            if isinstance(block, FSDPModule) and _sharded(block):
-                block.unshard()
-                gathered.append(block)
-    try:
-        yield
-    finally:
-        for block in gathered:
-            block.reshard()
+    def __init__(self, reruns: Reruns) -> None:
+        self.reruns = reruns
+        self.owner: Any = None
+        self.gathered = False
+
+    def __enter__(self) -> _Gathering:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.gathered:
+            self.owner.reshard()
+        self.owner, self.gathered = None, False
+
+    def weights_of(self, block: nn.Module) -> None:
+        if (owner := self.reruns.owners.get(id(block))) is self.owner:
+            return
+        self.__exit__()
+        self.owner = owner
+        if owner is not None:
+            before = list(owner.parameters())
+            owner.unshard()
+            self.gathered = any(now is not then for now, then in zip(owner.parameters(), before, strict=True))
 
 
-def _sharded(block: Any) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(each, DTensor) for each in block.parameters())
+def _owners(model: nn.Module, around: Any = None) -> Iterator[tuple[int, Any]]:
+    """The FSDP2 module whose call gathers a module's weights, by module: itself, or one around it."""
+    around = model if hasattr(model, "unshard") and hasattr(model, "reshard") else around
+    yield id(model), around
+    for child in model.children():
+        yield from _owners(child, around)
 
 
 # installing -----------------------------------------------------------------------------------------------------------
@@ -484,7 +504,7 @@ class _Dispatcher:
         self.own = vars(block).get(self.place, self)  # itself: nothing
         self.on: list[Reruns] = []
 
-        @torch._dynamo.disable(recursive=False)
+        @torch._dynamo.disable
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self.on and torch.is_grad_enabled():
                 return self.on[-1].called(block, self.original, args, kwargs)
@@ -519,14 +539,22 @@ class Reruns:
         order: the module of each call, in the order of a pass; one may come several times.
         items: the tree.
         watch: sees every call.
+        model: which the blocks are of, where FSDP2 shards modules around them.
     """
 
-    def __init__(self, order: Sequence[nn.Module], items: Sequence[Item], watch: CallWatch | None = None) -> None:
+    def __init__(
+        self,
+        order: Sequence[nn.Module],
+        items: Sequence[Item],
+        watch: CallWatch | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
         self.order, self.items, self.watch = list(order), tuple(items), watch or Unwatched()
         self.places: dict[int, list[int]] = {}
         for index, block in enumerate(self.order):
             self.places.setdefault(id(block), []).append(index)
         weights = Counter(id(weight) for block in self.order for weight in block.parameters())
+        self.owners = {block: owner for block, owner in _owners(model or nn.ModuleList(order)) if block in self.places}
         self.shared = {id(block) for block in self.order if any(weights[id(w)] > 1 for w in block.parameters())}
         self.needed = bool(again(items)) or watch is not None
         self.dispatchers: dict[int, _Dispatcher] = {}

@@ -7,7 +7,7 @@ moment inside. Storages from before the window count nothing, nor do their death
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -31,6 +31,31 @@ class LiveBytes(TorchDispatchMode):
         self.live_bytes = self.high_bytes = 0
         self.made: set[int] = set()
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._counted: dict[int, int] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Self:
+        self._resize = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> None:
+            """How FSDP2 frees what it gathered, which does not pass the dispatcher."""
+            before = storage.nbytes()
+            self._know(storage, 0)
+            self._resize(storage, size)
+            self._count(storage._cdata, storage.nbytes() - before)
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+
+    def _count(self, key: int, nbytes: int) -> None:
+        self._counted[key] += nbytes
+        self.live_bytes += nbytes
+        self.high_bytes = max(self.high_bytes, self.live_bytes)
 
     def mark(self) -> int:
         """Starts a new high; returns the bytes that are alive now."""
@@ -50,19 +75,20 @@ class LiveBytes(TorchDispatchMode):
     def _meet(self, tensor: Tensor, counted: int | None) -> None:
         """Counts the storages that are new: as ``counted`` bytes each, or as what they hold."""
         for storage in storages(tensor):
-            key = storage._cdata
-            if key not in self._known:
-                nbytes = storage.nbytes() if counted is None else counted
-                self._known[key] = weakref.ref(storage, self._died(key, nbytes))
-                if counted is None:
-                    self.made.add(key)
-                self.live_bytes += nbytes
-                self.high_bytes = max(self.high_bytes, self.live_bytes)
+            self._know(storage, counted)
 
-    def _died(self, key: int, nbytes: int) -> Any:
+    def _know(self, storage: torch.UntypedStorage, counted: int | None) -> None:
+        if (key := storage._cdata) not in self._known:
+            self._known[key] = weakref.ref(storage, self._died(key))
+            if counted is None:
+                self.made.add(key)
+            self._counted[key] = 0
+            self._count(key, storage.nbytes() if counted is None else counted)
+
+    def _died(self, key: int) -> Any:
         def died(_: Any) -> None:
             self._known.pop(key, None)
-            self.live_bytes -= nbytes
+            self.live_bytes -= self._counted.pop(key, 0)
 
         return died
 
