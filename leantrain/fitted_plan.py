@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class FittedPlan:
         schedule: of all calls of blocks, in the order of a pass; ``runs`` is its tree.
         reserved_bytes: on CUDA, what the allocator had reserved when the plan was tried: rounding and fragments, too.
         scaled: whether the bytes are those of another shape, scaled up.
+        order: the block of each call.
     """
 
     memory_bytes: int
@@ -43,6 +44,7 @@ class FittedPlan:
     schedule: Schedule
     reserved_bytes: int | None = None
     scaled: bool = False
+    order: tuple[nn.Module, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def runs(self) -> tuple[Item, ...]:
@@ -131,7 +133,7 @@ def chosen(
     return said(plan, chain, memory_bytes, there)
 
 
-def said(plan: Plan, chain: Chain, memory_bytes: int, there: int, scaled: bool = False) -> FittedPlan:
+def said(plan: Plan, chain: Chain, memory_bytes: int, there: int) -> FittedPlan:
     """A plan of the chain beside bytes that are there all the time."""
     plain = unplanned([chain])
     return FittedPlan(
@@ -141,7 +143,6 @@ def said(plan: Plan, chain: Chain, memory_bytes: int, there: int, scaled: bool =
         there + plain.peak_bytes,
         max(0.0, plan.time_s - plain.time_s) / chain.pass_s if chain.pass_s else 0.0,
         plan.schedules[0],
-        scaled=scaled,
     )
 
 

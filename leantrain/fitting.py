@@ -58,7 +58,6 @@ from suite.record.amounts import bytes_of
 Loss = Callable[[nn.Module, Any], Tensor]
 Tensors = dict[str, Tensor]  # that the model gets, by their places in its arguments
 Shapes = frozenset[tuple[str, torch.Size, torch.dtype]]
-TRIALS = 5  # of plans, each with a lower peak than the one before
 
 _planning: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose passes are on trial
 
@@ -129,6 +128,7 @@ class Fitted:
         self.order: list[nn.Module] = []
         self.plans: dict[tuple[Shapes, bool], FittedPlan] = {}
         self._profiles: dict[Shapes, _Profile] = {}
+        self._orders: dict[Shapes, tuple[nn.Module, ...]] = {}
         self._handles: list[Any] = []
         self._running = ExitStack()
 
@@ -169,7 +169,7 @@ class Fitted:
         held = self.accumulate or any(each.grad is not None for each in self.model.parameters())
         plan = self._plan_of(_tensors((args, kwargs)), held)
         if plan.recomputed:
-            self._running.enter_context(Reruns(self.order, plan.runs, model=self.model).installed())
+            self._running.enter_context(Reruns(plan.order, plan.runs, model=self.model).installed())
 
     def _end(self, *_: Any) -> None:
         if self.model not in _planning:
@@ -194,7 +194,8 @@ class Fitted:
         def times(known: _Profile) -> float:
             return max((size / known.sizes.get(place, 1) for place, size in sizes.items()), default=1.0)
 
-        nearest = min(self._profiles.values(), key=lambda known: abs(times(known) - 1))
+        shapes = min(self._profiles, key=lambda known: abs(times(self._profiles[known]) - 1))
+        nearest, order = self._profiles[shapes], self._orders[shapes]
         ratio = times(nearest)
         chain = nearest.chain if ratio <= 1 else larger(nearest.chain, ratio, nearest.quadratic)
         chain = accumulating(chain) if held else chain
@@ -202,7 +203,7 @@ class Fitted:
         there = sum(resident.values())
         front = front_of(chain)
         plan = next((each for each in front if there + each.peak_bytes <= self.memory_bytes), front[-1])
-        return said(plan, chain, self.memory_bytes, there, scaled=True)
+        return replace(said(plan, chain, self.memory_bytes, there), scaled=True, order=order)
 
     def plan_for(self, batch: Any) -> FittedPlan:
         """Plans passes of this batch exactly, as ``fit`` did; call it between steps. Raises as :func:`fit`."""
@@ -233,6 +234,7 @@ class Fitted:
             everyone = on_all_ranks(_Profile(chain, [], _sizes(tensors), batch_bytes, quadratic), self.model)
             neediest = max(everyone, key=lambda each: each.batch_bytes + unplanned([each.chain]).peak_bytes)
             profile = self._profiles[shapes] = replace(neediest, front=front_of(neediest.chain))
+            self._orders[shapes] = tuple(self.order)
             plan = self._verified(profile, forward, batch)
         self.plans[shapes, self.accumulate] = plan
         return plan
@@ -301,8 +303,11 @@ class Fitted:
         residents = on_all_ranks(self._resident(profile.batch_bytes, self.accumulate), self.model)
         resident = max(residents, key=lambda each: sum(each.values()))
         front, least_bytes = list(profile.front), 0
-        for _ in range(TRIALS):
-            plan = chosen(self.model, profile.chain, front, self.memory_bytes, resident, least_bytes)
+        while True:  # each plan has a lower peak than the one before, and the last refusal is chosen's
+            plan = replace(
+                chosen(self.model, profile.chain, front, self.memory_bytes, resident, least_bytes),
+                order=tuple(self.order),
+            )
             if not self.verify:
                 return plan
             fitted, peak_bytes, reserved_bytes = self._tried(plan, forward, batch, resident)
@@ -312,12 +317,12 @@ class Fitted:
                     f"{type(self.model).__name__} cannot be fitted: when its blocks run again, {wrong}; leave out what "
                     "draws random numbers of its own or changes its inputs or state in a block, or train it unfitted"
                 )
-            peak_bytes = max(on_all_ranks(peak_bytes, self.model))
-            if peak_bytes <= self.memory_bytes or _shards(self.model):
+            if _shards(self.model):  # its meter takes what FSDP2 scatters for what was there before
+                return replace(plan, reserved_bytes=reserved_bytes)
+            if peak_bytes <= self.memory_bytes:
                 return replace(plan, peak_bytes=max(plan.peak_bytes, peak_bytes), reserved_bytes=reserved_bytes)
             front = [each for each in front if each.peak_bytes < plan.peak_bytes - plan.resident_bytes]
             least_bytes = peak_bytes - plan.resident_bytes
-        return plan
 
     def _tried(
         self, plan: FittedPlan, forward: Callable[[], Tensor], batch: Any, resident: Mapping[str, int]
@@ -332,7 +337,7 @@ class Fitted:
 
         @contextmanager
         def running() -> Iterator[None]:
-            reruns = Reruns(self.order, plan.runs, model=self.model)
+            reruns = Reruns(plan.order, plan.runs, model=self.model)
             with meter.seed(self.model, None, batch), reruns.installed():
                 yield
 

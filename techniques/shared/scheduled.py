@@ -1,11 +1,7 @@
-"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, one of two engines.
+"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one executor.
 
     set-up     profile the chains ── solve within the budget
     each step  run the schedule on the model's own blocks
-
-A schedule that is a tree of runs goes on autograd's own graph (:mod:`suite.chain.rerun`). One that moves values to a
-second tier, or runs a block from further back than a graph that it has saved since, needs the executor of private
-graphs (:mod:`suite.chain.execute`), which refuses what leaves a block by another way than its output.
 
 Gradients are the reference's to the bit, whatever the schedule: only time and memory change. A subclass has a
 ``solve`` (:class:`suite.chain.plan.Solver`).
@@ -14,17 +10,15 @@ Gradients are the reference's to the bit, whatever the schedule: only time and m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
 from suite.chain.execute import ModelPass, executed
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
-from suite.chain.rerun import Reruns, Unwatched
 from suite.chain.schedule import Op, Schedule
 from suite.chain.tiers import HostTier, Tier
-from suite.chain.tree import Item, NotNested, nested
 from suite.loop.chains import blocks_of, chains_of
 from suite.loop.run import Run
 from suite.loop.sites import Act, NotAttached, Site
@@ -97,12 +91,9 @@ class Scheduled(Technique):
             self.second_tier = self.tier()
         for stack, schedule, blocks in zip(run.anatomy.stacks, schedules, blocks_of(run), strict=True):
             acts = self.acts.setdefault(stack.path, Act())
-            runs = tree_of(schedule)
-            if runs is None:
-                own = executed(blocks, schedule, self.second_tier, around=_counting(acts), name=stack.path)
-                contexts.enter_context(own)
-            elif schedule.extra_forwards:
-                contexts.enter_context(Reruns(blocks, runs, _Counting(acts)).installed())
+            contexts.enter_context(
+                executed(blocks, schedule, self.second_tier, around=_counting(acts), name=stack.path)
+            )
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         if self.is_reference:
@@ -119,25 +110,6 @@ class Scheduled(Technique):
             name = next(name for name, technique in run.technique.techniques.items() if technique is self)
             raise NotAttached(f"{name}: {why_no_schedule(self.chains, self.budget_bytes(self.chains))}")
         return self.acts
-
-
-def tree_of(schedule: Schedule) -> tuple[Item, ...] | None:
-    """The schedule as a tree of runs; None where it is none, or moves values."""
-    with suppress(NotNested):
-        return nested(schedule)
-    return None
-
-
-class _Counting(Unwatched):
-    """Notes each second run of a block."""
-
-    def __init__(self, act: Act) -> None:
-        self.act = act
-
-    def around(self, kind: str, index: int, rerun: bool) -> AbstractContextManager[None]:
-        if rerun:
-            self.act()
-        return nullcontext()
 
 
 def _counting(act: Act) -> Any:

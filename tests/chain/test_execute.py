@@ -247,6 +247,23 @@ def test_blocks_that_are_no_chain_are_refused() -> None:
         blocks[1](blocks[0](torch.ones(1, 2)) * 2)
 
 
+@pytest.mark.parametrize("schedule_of", [plain, every_input, from_the_input])
+@pytest.mark.parametrize("inside", ["mlp", "ln_2"])
+def test_what_leaves_a_block_by_another_way_is_met_before_any_update(schedule_of: object, inside: str) -> None:
+    model = build("gpt2")
+    left: list[Tensor] = []
+    place = getattr(anatomy(model).blocks[1].module, inside)
+    handle = place.register_forward_hook(lambda _, __, output: left.append(output))
+    with running(model, schedule_of):
+        value = loss(model, "gpt2") + left[0].square().mean()
+        with pytest.raises(SegmentError, match="a tensor left a block by another way than its output"):
+            value.backward()
+    handle.remove()
+    model.zero_grad()
+    with running(model, schedule_of):
+        loss(model, "gpt2").backward()
+
+
 def test_a_tier_too_small_ends_the_pass_with_what_would_fit() -> None:
     model = build("gpt2")
     with running(model, everything_leaves, HostTier(capacity_bytes=100)), pytest.raises(TierFull, match="100"):
