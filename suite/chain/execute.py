@@ -16,9 +16,9 @@ What the second tier gets are whole storages, once each, however many views auto
 Weights that a schedule loads are their owner's to move (:class:`Weights`): the executor says when.
 
 What leaves a block by another way than its output would lose its gradient here: the backward pass that meets it raises
-SegmentError, before any update. On autograd's own graph (:mod:`suite.chain.rerun`) it has one; this executor is for
-what that cannot express: values that leave for a second tier, weights that are loaded, micro-batches inside blocks,
-schedules that are no trees of runs.
+SegmentError, before any update. On autograd's own graph (:mod:`suite.chain.rerun`) it has one; only this executor has
+values that leave for a second tier, weights that are loaded, micro-batches inside blocks, and schedules that are no
+trees of runs.
 
 A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
 several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
