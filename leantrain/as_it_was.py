@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from suite.model.attributes import refill
+
 CONTAINERS = (dict, list, set)
 
 
@@ -35,8 +37,7 @@ def as_it_was(model: nn.Module) -> Iterator[None]:
             vars(holder).clear()
             vars(holder).update(own)
         for container, before in contents:
-            container.clear()
-            _fill(container, before)
+            refill(container, before)
         with torch.no_grad():
             for tensor, trained, gradient, value in values:
                 tensor.requires_grad_(trained)
@@ -48,13 +49,6 @@ def as_it_was(model: nn.Module) -> Iterator[None]:
 
 def _equal(tensor: Tensor, value: Tensor) -> bool:
     return torch.equal(tensor.detach().cpu(), value)
-
-
-def _fill(container: Any, before: Any) -> None:
-    if isinstance(container, list):
-        container.extend(before)
-    else:
-        container.update(before)
 
 
 def _configures(value: Any) -> bool:
