@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,14 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from suite.chain.chain import Chain
-from suite.chain.plan import Plan, by_peak, outside, unplanned
+from suite.chain.chain import Chain, Link
+from suite.chain.plan import Plan, budget_between, by_peak, frontier, outside, unplanned
 from suite.chain.schedule import Schedule
+from suite.chain.tiers import HostTier
 from suite.chain.tree import Item, nested
+from suite.meters.clock import Clock
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.storage import unique_bytes
+from suite.record.amounts import bytes_of
+from techniques.offloading.pofo.technique import POFO
 from techniques.rematerialization.rotor.technique import Rotor
 from techniques.shared.persistent import persistent
+
+MOVING_BUDGETS = 6
+LINK_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class FittedPlan:
         plain_peak_bytes: the same without recomputation.
         extra_time: what recomputation adds, as a share of a plain pass's time.
         recomputed, blocks: how many calls of blocks run again, of how many.
+        moved_bytes: that leave for the host and come back.
         schedule: of all calls of blocks, in the order of a pass; ``runs`` is its tree.
         reserved_bytes: on CUDA, what the allocator had reserved when the plan was tried: rounding and fragments, too.
         scaled: whether the bytes are those of another shape, scaled up.
@@ -44,6 +53,7 @@ class FittedPlan:
     schedule: Schedule
     reserved_bytes: int | None = None
     scaled: bool = False
+    moved_bytes: int = 0
     order: tuple[nn.Module, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -58,13 +68,20 @@ class FittedPlan:
     def recomputed(self) -> int:
         return sum(self.schedule.runs(block) > 1 for block in range(self.blocks))
 
+    @property
+    def changes(self) -> bool:
+        """Whether it is another pass than the plain one."""
+        return bool(self.recomputed or self.moved_bytes)
+
     def __str__(self) -> str:
-        again = f"{self.recomputed} of {self.blocks} blocks run again, for {self.extra_time:.1%} more time"
+        done = [f"{self.recomputed} of {self.blocks} blocks run again"] if self.recomputed else []
+        done += [f"{sized(self.moved_bytes)} leave for the host and come back"] if self.moved_bytes else []
+        again = f"{' and '.join(done)}, for {self.extra_time:.1%} more time"
         reserved = f" ({sized(self.reserved_bytes)} reserved)" if self.reserved_bytes is not None else ""
         return (
             f"a pass takes {sized(self.peak_bytes)} of {sized(self.memory_bytes)} at its highest{reserved}, "
             f"{sized(self.resident_bytes)} of them all the time, where a plain one takes "
-            f"{sized(self.plain_peak_bytes)}: {again if self.recomputed else 'no block runs again'}"
+            f"{sized(self.plain_peak_bytes)}: {again if self.changes else 'no block runs again'}"
             f"{' (scaled from another shape)' if self.scaled else ''}"
         )
 
@@ -108,12 +125,40 @@ def check_static_graph(model: nn.Module) -> None:
             )
 
 
-def front_of(chain: Chain) -> list[Plan]:
-    """The plans worth having, from the fastest on, each with a lower peak than those before it."""
+def front_of(chain: Chain, link: Link | None = None, budget_bytes: int = 0) -> list[Plan]:
+    """The plans worth having, from the fastest on, each with a lower peak than those before it; with a link to the host
+    also those in which values leave: for ``budget_bytes``, and some between the least and a plain pass's."""
     table = persistent(chain)
     points = table.frontiers[0, chain.depth].nbytes + chain.input_bytes
     budgets = [max(table.least_bytes, int(each)) for each in points]
-    return by_peak(Rotor(), [chain], budgets)
+    front = by_peak(Rotor(), [chain], budgets)
+    if link is None:
+        return front
+    some = [budget_between([chain], n / MOVING_BUDGETS) for n in range(MOVING_BUDGETS)]
+    return frontier([*front, *by_peak(POFO(), [chain], [budget_bytes, *some], link)])
+
+
+def link_to_host(offload: str, device: torch.device) -> Link:
+    """The link that ``offload`` names ("25GB/s"), or that is measured ("measured").
+
+    Raises ValueError for another text, and for "measured" of a CPU, whose memory is the host's own.
+    """
+    if offload != "measured":
+        rate = bytes_of(offload)
+        return Link(rate, rate)
+    if device.type == "cpu":
+        raise ValueError(
+            "on a CPU the host's memory is the device's own, so that nothing is saved by moving values there: leave "
+            "offload out, or give a rate ('25GB/s') to plan as for a device with memory of its own"
+        )
+    tensor, tier, seconds = torch.empty(LINK_BYTES, dtype=torch.uint8, device=device), HostTier(), list[float]()
+    for _ in range(5):
+        stored, clock = tier.store(tensor), Clock(device)
+        began_s = clock.now_s()
+        stored.take()
+        seconds.append(clock.now_s() - began_s)
+    rate = 2 * LINK_BYTES / statistics.median(seconds)  # there and back
+    return Link(rate, rate)
 
 
 def chosen(
@@ -143,6 +188,7 @@ def said(plan: Plan, chain: Chain, memory_bytes: int, there: int) -> FittedPlan:
         there + plain.peak_bytes,
         max(0.0, plan.time_s - plain.time_s) / chain.pass_s if chain.pass_s else 0.0,
         plan.schedules[0],
+        moved_bytes=sum(prediction.out_bytes for prediction in plan.predictions),
     )
 
 

@@ -41,15 +41,18 @@ from leantrain.fitted_plan import (
     chosen,
     front_of,
     larger,
+    link_to_host,
     said,
     state_of,
     weight_bytes,
 )
 from leantrain.trial_passes import Accumulated, Trial, difference, groups_of, on_all_ranks, trial_passes, tried
 from suite.chain.chain import Chain
+from suite.chain.moving import MoveError, Moving
 from suite.chain.observe import clocked, observed
 from suite.chain.plan import Plan, unplanned
 from suite.chain.rerun import RerunError, Reruns
+from suite.chain.tiers import HostTier
 from suite.meters.storage import tensors_within, unique_bytes
 from suite.meters.tensors import TensorBytes
 from suite.model.repeated import calls_of_blocks
@@ -64,7 +67,7 @@ _planning: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose passes
 
 def fit(
     model: nn.Module, batch: Any, loss: Loss, memory: str, *, optimizer: Any = None, accumulate: bool = False,
-    seconds: Literal["counted", "clocked"] = "counted", verify: bool = True,
+    seconds: Literal["counted", "clocked"] = "counted", verify: bool = True, offload: str | None = None,
 ) -> Fitted:  # fmt: skip
     """The fastest recomputation of the model's blocks whose pass stays within ``memory``; nothing is installed yet.
 
@@ -80,6 +83,9 @@ def fit(
             parameter.
         accumulate: plan for passes that find earlier ones' gradients. Without it such a pass is planned as it comes.
         seconds: of FLOPs, which give the same plan everywhere, or of the clock, whose passes keep all activations.
+        offload: the link to the host's memory, "25GB/s" or "measured" (of a GPU): beside blocks that run again, tensors
+            that a block saves may leave for it and come back, one by one, where that is sooner. It weighs a link
+            against the clock, so that ``seconds`` must be "clocked"; weights that are sharded stay out of it.
         verify: compare a fitted pass with a plain one, or, where that does not fit on the device, with torch's own
             checkpoint of every block.
 
@@ -88,7 +94,7 @@ def fit(
             help), a loss that is no scalar, a model without repeated modules, blocks that do other things when they run
             again. The model is then as it was.
     """
-    fitted = Fitted(model, loss, int(bytes_of(str(memory))), optimizer, accumulate, seconds, verify)
+    fitted = Fitted(model, loss, int(bytes_of(str(memory))), optimizer, accumulate, seconds, verify, offload)
     fitted.plan = fitted.plan_for(batch)
     return fitted
 
@@ -119,11 +125,21 @@ class Fitted:
         accumulate: bool,
         seconds: str,
         verify: bool,
+        offload: str | None,
     ) -> None:
         self.model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         check_static_graph(self.model)
         check(self.model, memory_bytes, seconds)
         self.loss, self.memory_bytes = loss, memory_bytes
+        self.link, self.tier = None, HostTier()
+        if offload is not None:
+            if seconds != "clocked":
+                raise ValueError("offload weighs a link against the clock: pass seconds='clocked' with it")
+            if _shards(self.model):
+                raise ValueError("offload plans no model whose weights are sharded: leave it out, or fit without FSDP2")
+            device = next(self.model.parameters()).device
+            self.link = link_to_host(offload, device)
+            self.tier = HostTier(link_bytes_per_s=self.link.out_bytes_per_s if device.type == "cpu" else None)
         self.optimizer, self.accumulate, self.seconds, self.verify = optimizer, accumulate, seconds, verify
         self.order: list[nn.Module] = []
         self.plans: dict[tuple[Shapes, bool], FittedPlan] = {}
@@ -168,8 +184,12 @@ class Fitted:
             return
         held = self.accumulate or any(each.grad is not None for each in self.model.parameters())
         plan = self._plan_of(_tensors((args, kwargs)), held)
-        if plan.recomputed:
-            self._running.enter_context(Reruns(plan.order, plan.runs, model=self.model).installed())
+        if plan.changes:
+            self._running.enter_context(self._reruns(plan).installed())
+
+    def _reruns(self, plan: FittedPlan) -> Reruns:
+        moving = Moving(plan.schedule, self.tier) if plan.moved_bytes else None
+        return Reruns(plan.order, plan.runs, model=self.model, moving=moving)
 
     def _end(self, *_: Any) -> None:
         if self.model not in _planning:
@@ -233,7 +253,9 @@ class Fitted:
                 chain, quadratic = self._chain(forward, tensors)
             everyone = on_all_ranks(_Profile(chain, [], _sizes(tensors), batch_bytes, quadratic), self.model)
             neediest = max(everyone, key=lambda each: each.batch_bytes + unplanned([each.chain]).peak_bytes)
-            profile = self._profiles[shapes] = replace(neediest, front=front_of(neediest.chain))
+            budget_bytes = self.memory_bytes - sum(self._resident(neediest.batch_bytes, self.accumulate).values())
+            front = front_of(neediest.chain, self.link, budget_bytes)
+            profile = self._profiles[shapes] = replace(neediest, front=front)
             self._orders[shapes] = tuple(self.order)
             plan = self._verified(profile, forward, batch)
         self.plans[shapes, self.accumulate] = plan
@@ -311,7 +333,7 @@ class Fitted:
             if not self.verify:
                 return plan
             fitted, peak_bytes, reserved_bytes = self._tried(plan, forward, batch, resident)
-            wrong = difference(fitted, lambda: self._reference(forward), self.model) if plan.recomputed else ""
+            wrong = difference(fitted, lambda: self._reference(forward), self.model) if plan.changes else ""
             if wrong:
                 raise ValueError(
                     f"{type(self.model).__name__} cannot be fitted: when its blocks run again, {wrong}; leave out what "
@@ -337,8 +359,7 @@ class Fitted:
 
         @contextmanager
         def running() -> Iterator[None]:
-            reruns = Reruns(plan.order, plan.runs, model=self.model)
-            with meter.seed(self.model, None, batch), reruns.installed():
+            with meter.seed(self.model, None, batch), self._reruns(plan).installed():
                 yield
 
         with self._explained(forward):
@@ -356,7 +377,7 @@ class Fitted:
         except Exception as error:
             self._reference(forward)
             what = f"ends in {type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-            what = str(error) if isinstance(error, RerunError) else f"a pass whose blocks run again {what}"
+            what = str(error) if isinstance(error, RerunError | MoveError) else f"a pass whose blocks run again {what}"
             raise ValueError(f"{type(self.model).__name__} cannot be fitted: {what}") from error
 
     def _reference(self, forward: Callable[[], Tensor]) -> Trial:

@@ -52,7 +52,7 @@ def trial_passes(model: nn.Module, accumulated: Accumulated) -> Iterator[Callabl
                 leaf.grad = None
                 hooks.clear()
 
-    states, attributes = (random.getstate(), np.random.get_state()), Attributes.of(model)
+    states, attributes = (random.getstate(), np.random.get_state()), Attributes.of(model, hooks=True)
     try:
         with untrained(model, accumulated):
             yield protect

@@ -30,6 +30,7 @@ class Stage:
         weight_bytes: of its parameters, which count where a schedule loads them.
         again_s, again_peak_bytes: of a save right before the block's backward pass, which may end with the last value
             that this asks for. None where such a save is as any other.
+        stays: whether the last of ``saved_bytes`` is seen by no saved-tensor hook, so that it cannot leave.
         cached_bytes: of what a cache alone holds of a block that keeps its graph, until the turn is over.
         state_bytes: of the random state that a rerun begins with, from the block's first run without a graph on.
     """
@@ -50,6 +51,7 @@ class Stage:
     again_peak_bytes: int | None = None
     state_bytes: int = 0
     cached_bytes: int = 0
+    stays: bool = False
 
     @property
     def graph_bytes(self) -> int:
@@ -85,7 +87,7 @@ class Chain:
         outside_bytes: most bytes alive before the chain's forward pass and after its backward pass.
         turn_of, outside_of: of what these are, in words: where in the pass, and what operator makes the highest.
         outside_s: seconds of all else in a pass: before, after, and between two blocks. A model's first chain has them.
-        pass_s: seconds of a whole pass that no executor runs. A model's first chain has them.
+        pass_s: seconds of a whole pass in which nothing runs again. A model's first chain has them.
     """
 
     stages: tuple[Stage, ...]
@@ -109,6 +111,11 @@ class Chain:
     def activation_bytes(self) -> tuple[int, ...]:
         """The bytes of x_0, ..., x_L."""
         return (self.input_bytes, *(stage.output_bytes for stage in self.stages))
+
+    @property
+    def turn_beside_bytes(self) -> int:
+        """What lives beside the chain as its turn begins."""
+        return self.beside[-1].forward_bytes if self.beside else self.forward_bytes
 
     @property
     def plain_s(self) -> float:

@@ -17,8 +17,7 @@ Weights that a schedule loads are their owner's to move (:class:`Weights`): the 
 
 What leaves a block by another way than its output would lose its gradient here: the backward pass that meets it raises
 SegmentError, before any update. On autograd's own graph (:mod:`suite.chain.rerun`) it has one; only this executor has
-values that leave for a second tier, weights that are loaded, micro-batches inside blocks, and schedules that are no
-trees of runs.
+weights that are loaded, micro-batches inside blocks, and schedules that are no trees of runs.
 
 A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
 several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
@@ -28,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +35,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from suite.chain.rerun import Keep
 from suite.chain.schedule import Op, Schedule, Value
+from suite.chain.slots import Packed, Slot, key_of, unpacked
 from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import storages
 from suite.model.segments import Replays, SegmentError, split_hidden, without_cache
 
 if TYPE_CHECKING:
-    from suite.chain.tiers import StoredTensor, Tier
+    from suite.chain.tiers import Tier
 
 Around = Callable[[Op, "ModelPass"], AbstractContextManager[Any]]
 """Active while an operation of a pass runs: for clocks, meters and counts. The turn comes when it is over."""
@@ -75,21 +74,19 @@ def executed(
     schedule: Schedule,
     tier: Tier | None = None,
     around: Around = unwatched,
-    separate: bool = False,
     name: str = "the stack",
     weights: Sequence[Weights] = (),
 ) -> Iterator[None]:
     """While active, ``schedule`` says how the forward and backward passes of ``blocks`` run.
 
-    ``tier`` takes what the schedule offloads. ``separate`` keeps every graph's tensors apart, as offloading does, so
-    that a meter sees each. ``weights``: each block's, where the schedule loads some; they leave with the context.
-    Without gradients the blocks run as ever.
+    ``tier`` takes what the schedule offloads. ``weights``: each block's, where the schedule loads
+    some; they leave with the context. Without gradients the blocks run as ever.
 
     Raises SegmentError, in the model's forward, where blocks run in another order than theirs, or where a block does
     not get what the one before it gave; ValueError for a schedule of another depth, or that moves values without a
     tier, or weights that are not passed.
     """
-    executor = Executor(blocks, schedule, tier, around, separate, name, weights)
+    executor = Executor(blocks, schedule, tier, around, name, weights)
     patched = []
     try:
         for index, block in enumerate(blocks):
@@ -104,59 +101,6 @@ def executed(
                 del block.forward
         for weight in executor.weights.values():  # of a pass that did not end
             weight.free()
-
-
-class Slot:
-    """A storage on the device, or in the second tier."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor
-        self.holder: Tensor | None = None
-        self.stored: StoredTensor | None = None
-
-    def keep(self) -> None:
-        """Hands the tensor to autograd's saved-tensor hooks, as of what a forward pass leaves behind."""
-        if self.tensor is not None and self.holder is None:
-            with torch.enable_grad():
-                self.holder = Keep.apply(self.tensor, torch.empty(0, requires_grad=True))
-            self.tensor = None
-
-    def get(self) -> Tensor:
-        if self.holder is not None:
-            (saved,) = self.holder.grad_fn.saved_tensors  # type: ignore[union-attr]
-            return saved
-        if self.tensor is None:
-            assert self.stored is not None
-            self.tensor, self.stored = self.stored.take(), None
-        return self.tensor
-
-    def offload(self, tier: Tier) -> None:
-        self.stored = tier.store(self.get())
-        self.tensor = self.holder = None
-
-    def wait(self) -> None:
-        if self.stored is not None:
-            self.stored.wait()
-
-    def prefetch(self) -> None:
-        if self.tensor is None and self.holder is None and self.stored is not None:
-            self.stored.fetch()
-
-
-class _Packed(NamedTuple):
-    slot: Slot
-    size: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-
-    def tensor(self) -> Tensor:
-        return self.slot.get().as_strided(self.size, self.stride, self.offset)
-
-
-def _unpacked(packed: Any) -> Tensor:
-    if isinstance(packed, Tensor):
-        return packed
-    return packed.tensor() if isinstance(packed, _Packed) else packed()
 
 
 LEFT = (
@@ -239,7 +183,6 @@ class Executor:
         schedule: Schedule,
         tier: Tier | None,
         around: Around = unwatched,
-        separate: bool = False,
         name: str = "the stack",
         weights: Sequence[Weights] = (),
     ) -> None:
@@ -252,7 +195,7 @@ class Executor:
                 f"this schedule loads weights: pass those of all {len(blocks)} blocks, not of {len(weights)}"
             )
         self.blocks, self.schedule, self.tier, self.around = blocks, schedule, tier, around
-        self.separate, self.name = separate, name
+        self.name = name
         self.weights = {block: weights[block] for block in schedule.loaded}
         self.forwards = [block.forward for block in blocks]
         self.leaving = {op.value for op in schedule.ops if op.kind == "offload"}
@@ -444,20 +387,20 @@ class ModelPass:
     def packing(self, index: int, graph: Graph) -> Iterator[None]:
         """Gives each storage that a block saves a slot, where the schedule moves some of them."""
         moving = self.executor.moving
-        if not (self.executor.separate or index in moving or index + 1 in moving):
+        if not (index in moving or index + 1 in moving):
             yield
             return
         block = self.executor.blocks[index]
         stay = [*block.parameters(), *block.buffers(), *filter(torch.is_tensor, self.calls[index].leaves)]
         staying = {storage._cdata for tensor in stay for storage in storages(tensor)}
-        slots = {_key(self.activations[index].get()): self.activations[index]}
+        slots = {key_of(self.activations[index].get()): self.activations[index]}
 
         def pack(tensor: Tensor) -> Any:
             if is_traceable_wrapper_subclass(tensor):  # a parameter whose values are elsewhere has no storage
                 return tensor
             if tensor.layout is not torch.strided or any(s._cdata in staying for s in storages(tensor)):
                 return tensor
-            key = _key(tensor)
+            key = key_of(tensor)
             value = Value(index)
             if slots.get(key) is self.activations[index]:
                 graph.input = slots[key]
@@ -466,10 +409,10 @@ class ModelPass:
                 graph.slots.append(slots[key])
             if graph.input is not slots[key]:
                 value = Value(index, graph.slots.index(slots[key]))
-            packed = _Packed(slots[key], tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+            packed = Packed(slots[key], tensor.size(), tensor.stride(), int(tensor.storage_offset()))
             return packed.tensor if value in self.executor.leaving else packed  # a meter counts what stays
 
-        with saved_tensors_hooks(pack, _unpacked):
+        with saved_tensors_hooks(pack, unpacked):
             yield
         slots.clear()  # autograd keeps the hooks
 
@@ -477,7 +420,7 @@ class ModelPass:
         """The slot of a block's output: the graph's, where the graph has saved it."""
         graph = self.graphs.get(index)
         for slot in graph.slots if graph else ():
-            if slot.tensor is not None and _key(slot.tensor) == _key(output):
+            if slot.tensor is not None and key_of(slot.tensor) == key_of(output):
                 graph.slots.remove(slot)  # type: ignore[union-attr]
                 graph.holds_output = True  # type: ignore[union-attr]
                 slot.tensor = output
@@ -519,7 +462,3 @@ class _BlockFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return None, None, None, *ctx.one.go_back(ctx.index, gradients)
-
-
-def _key(tensor: Tensor) -> tuple[int, torch.dtype]:
-    return tensor.untyped_storage()._cdata, tensor.dtype

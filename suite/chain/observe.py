@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,8 @@ from suite.meters.storage import storages, unique_bytes
 
 Loss = Callable[[], Tensor]
 Event = tuple[str, int]
-"""What happened, and at which call: run, save, again begin, ...ed: end; back: its output has its gradient."""
+"""What happened, and at which call: run, save, again begin, ...ed: end; back: its output has its gradient; left: the
+first one's input has."""
 
 PASSES = 9  # of the clock
 
@@ -61,14 +63,16 @@ class Log:
     inputs: dict[int, dict[int, int]] = field(default_factory=dict)  # bytes by storage
     outputs: dict[int, list[set[int]]] = field(default_factory=dict)  # storages, tensor by tensor
     remade: dict[int, list[set[int]]] = field(default_factory=dict)  # the same, of a rerun
-    graphs: dict[int, dict[int, int]] = field(default_factory=dict)
+    graphs: dict[int, dict[int, int]] = field(default_factory=dict)  # in the order of saving
+    made: dict[int, set[int]] = field(default_factory=dict)  # storages of a graph that its rerun made
+    there: set[int] = field(default_factory=set)  # as the last rerun began
     caches: dict[int, dict[int, int]] = field(default_factory=dict)  # what only a key-value cache holds of a call
     came_back: set[int] = field(default_factory=set)
     states: dict[int, int] = field(default_factory=dict)  # bytes of the random state that a call found first
     random: list[RandomState] = field(default_factory=list)
     lengths: frozenset[int] = frozenset()
     quadratic: bool = False
-    sized: bool = False
+    alive: Callable[[], set[int]] | None = None  # storages, where bytes are read
 
     def note(self, name: str, index: int) -> None:
         self.events.append(((name, index), self.read()))
@@ -76,20 +80,24 @@ class Log:
     @contextmanager
     def around(self, kind: Kind, index: int, rerun: bool) -> Iterator[None]:
         self.note("again" if rerun else kind, index)
+        if rerun and self.alive is not None:
+            self.there = self.alive()
         yield
         if not rerun:
             self.note(f"{kind}ed", index)
 
     def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None:
-        if self.sized:
+        if self.alive is not None:
             (self.remade if rerun else self.outputs)[index] = [{s._cdata for s in storages(each)} for each in outputs]
         if rerun:
             return
-        if self.sized:
+        if self.alive is not None:
             self.inputs[index] = {s._cdata: s.nbytes() for each in inputs for s in storages(each)}
         for each in outputs:
             if each.requires_grad and not each.is_leaf:
                 each.register_hook(partial(self._back, index))
+        if index == 0 and inputs and inputs[0].requires_grad and not inputs[0].is_leaf:
+            inputs[0].register_hook(lambda _: self.note("left", 0))
 
     def began(self, index: int, random: RandomState) -> None:
         if not any(random is each for each in self.random):
@@ -102,15 +110,16 @@ class Log:
             self.note("back", index)
 
     def cached(self, index: int, items: Sequence[Any]) -> None:
-        if self.sized:
+        if self.alive is not None:
             tensors = [each for each in items if isinstance(each, Tensor)]
             self.caches[index] = {s._cdata: s.nbytes() for each in tensors for s in storages(each)}
 
     def filled(self, span: Span, values: Sequence[Tensor]) -> None:
         self.note("agained", span.start)
-        if self.sized:
+        if self.alive is not None:
             self.quadratic |= any(sum(size in self.lengths for size in each.shape) > 1 for each in values)
             saved = self.graphs[span.start] = {s._cdata: s.nbytes() for each in values for s in storages(each)}
+            self.made[span.start] = saved.keys() - self.there
             own = {key: size for key, size in self.caches.get(span.start, {}).items() if key not in saved}
             self.caches[span.start] = own
 
@@ -147,10 +156,29 @@ def observed(
     whole, early = (_metered(order, loss_of, each, frozenset(lengths), model) for each in (False, True))
     reached = [index for index in range(len(order)) if index in whole.came_back or index not in whole.inputs]
     if not whole.came_back:
-        raise ValueError("no gradient reaches a block of the model: train some of them")
+        raise ValueError(UNREACHED)
     if len(reached) < len(order):
         return observed([order[index] for index in reached], loss_of, lengths, flops_per_s, model)
-    return Observed(_chain(order, whole, early, flops_per_s), list(order), whole.quadratic)
+    (chain,) = _Chains(order, whole, early, flops_per_s).of([range(len(order))])
+    return Observed(chain, list(order), whole.quadratic)
+
+
+def observed_stacks(
+    stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: float = 1e12
+) -> tuple[Chain, ...]:
+    """The chain of each stack of blocks, in the order in which the model runs them; a later one's whole pass lies in
+    the turn of the one before it. Their reruns go to their ends, as papers count them, and random states, which are on
+    the host, count nothing. Otherwise as :func:`observed`."""
+    order = [block for blocks in stacks for block in blocks]
+    whole = _metered(order, loss_of, False, frozenset(), None)
+    starts = [0, *accumulate(map(len, stacks))]
+    spans = [range(start, end) for start, end in pairwise(starts)]
+    if not all(any(index in whole.came_back for index in span) for span in spans):
+        raise ValueError(UNREACHED)
+    return _Chains(order, whole, None, flops_per_s).of(spans)
+
+
+UNREACHED = "no gradient reaches a block of the model: train some of them"
 
 
 def _metered(
@@ -162,7 +190,7 @@ def _metered(
         high_bytes, maker = live.high_bytes, live.where()
         return Reading(live.mark(), high_bytes, flops.total, maker)
 
-    log = Log(read, early, lengths=lengths, sized=True)
+    log = Log(read, early, lengths=lengths, alive=live.alive)
     devices = {each.device for each in order[0].parameters() if each.is_cuda}
     reruns = Reruns(order, each_again(len(order)), log, model)
     with torch.random.fork_rng(devices), flops, live, reruns.installed():
@@ -186,65 +214,108 @@ class _Call:
     back_flops: int = 0
 
 
-def _chain(order: Sequence[nn.Module], whole: Log, early: Log, flops_per_s: float) -> Chain:
-    calls, hurried = _by_call(whole, len(order)), _by_call(early, len(order))
-    ran = sorted(whole.inputs)
-    values, gradients = _Values.of(whole, ran), _own_gradients(order, ran)
-    stages, beside, before, later = dict[int, Stage](), dict[int, Surroundings](), 0, sum(gradients.values())
-    for number, k in enumerate(ran):
-        one = calls[k]
+class _Chains:
+    """What the passes say of chains: ``whole``, whose reruns go to their ends, and ``early``, whose do not, or None
+    where no rerun is to end early."""
+
+    def __init__(self, order: Sequence[nn.Module], whole: Log, early: Log | None, flops_per_s: float) -> None:
+        self.order, self.whole, self.early, self.flops_per_s = order, whole, early, flops_per_s
+        self.calls = _by_call(whole, len(order))
+        self.hurried = _by_call(early, len(order)) if early is not None else None
+
+    def of(self, spans: Sequence[range]) -> tuple[Chain, ...]:
+        """One for each span of calls; the first has what a pass takes besides."""
+        chains, held = list[Chain](), 0
+        for number, span in enumerate(spans):
+            following = spans[number + 1] if number + 1 < len(spans) else range(0)
+            ran = [index for index in span if index in self.whole.inputs]
+            chain = self._chain(span, ran, held, next((k for k in following if k in self.whole.inputs), None))
+            chains.append(chain)
+            held += sum(chain.activation_bytes[: len(ran)])
+        spent = sum(one.since.get("agained", 0) for one in self.calls)
+        pass_s = (self.whole.events[-1][1].flops - spent) / self.flops_per_s
+        begun, ended = self.calls[min(self.whole.inputs)].at["run"], self.whole.events[-1][1]
+        peaks = [(begun.high_bytes, f"before the first block{begun.maker}")]
+        if "left" in self.calls[0].at:
+            peaks.append((ended.high_bytes, f"behind the first block's backward pass{ended.maker}"))
+        outside_bytes, what = max(peaks)
+        chains[0] = replace(chains[0], outside_bytes=outside_bytes, outside_of=what)
+        return _around(chains, pass_s)
+
+    def _chain(self, span: range, ran: Sequence[int], held: int, following: int | None) -> Chain:
+        """``held``: by chains before it; ``following``: the first call of the one behind it."""
+        values, gradients = _Values.of(self.whole, list(ran)), _own_gradients(self.order, ran)
+        stages, beside = dict[int, Stage](), dict[int, Surroundings]()
+        before, later = held, sum(gradients.values())
+        for number, k in enumerate(ran):
+            at = self.calls[k].at
+            before, later = before + values.inputs[number], later - gradients[k]
+            between = at["run"].high_bytes - before - beside[ran[number - 1]].forward_bytes if number else 0
+            back_bytes = at["back"].live_bytes - before - later - values.inputs[number + 1]
+            beside[k] = Surroundings(at["run"].live_bytes - before, back_bytes, between)
+            stages[k] = self._stage(k, number, values, gradients[k])
+        like = [_twin(self.order, k, ran) for k in span]
+        ended = self.calls[ran[-1] if following is None else following]
+        turn = "back" if following is None else "run"
+        return Chain(
+            tuple(stages[k] for k in like),
+            values.inputs[0],
+            forward_bytes=max(each.forward_bytes for each in beside.values()),
+            backward_bytes=max(each.backward_bytes for each in beside.values()),
+            turn_s=ended.since[turn] / self.flops_per_s,
+            turn_peak_bytes=ended.at[turn].high_bytes - self.calls[ran[-1]].at["run"].live_bytes,
+            beside=tuple(beside[k] for k in like),
+            turn_of=f"between the last block and its backward pass{ended.at[turn].maker}",
+        )
+
+    def _stage(self, k: int, number: int, values: _Values, gradient_bytes: int) -> Stage:
+        one, block = self.calls[k], self.order[k]
         begun, ended, back = one.at["run"], one.at["runed"], one.at["back"]
         again, agained = one.at.get("again", back), one.at.get("agained", back)
         graph_bytes = max(0, agained.live_bytes - again.live_bytes)
-        saved_bytes, holds_input, holds_output = values.graph(number, graph_bytes)
-        before, later = before + values.inputs[number], later - gradients[k]
-        output_bytes = values.inputs[number + 1]
-        between = begun.high_bytes - before - beside[ran[number - 1]].forward_bytes if number else 0
-        backward_bytes = back.live_bytes - before - later - output_bytes
-        beside[k] = Surroundings(begun.live_bytes - before, backward_bytes, between)
+        graph = values.graph(number, graph_bytes)
         run_peak, behind = ended.high_bytes - begun.live_bytes, one.back_high_bytes - back.live_bytes - graph_bytes
-        quick = hurried[k].at
-        stages[k] = Stage(
-            run_s=one.since["runed"] / flops_per_s,
-            save_s=one.since["runed"] / flops_per_s,
-            back_s=one.back_flops / flops_per_s,
-            output_bytes=output_bytes,
-            saved_bytes=(saved_bytes,),
+        stage = Stage(
+            run_s=one.since["runed"] / self.flops_per_s,
+            save_s=one.since["runed"] / self.flops_per_s,
+            back_s=one.back_flops / self.flops_per_s,
+            output_bytes=values.inputs[number + 1],
+            saved_bytes=graph.saved_bytes,
             run_peak_bytes=run_peak,
             save_peak_bytes=max(agained.high_bytes - back.live_bytes, run_peak),
-            back_peak_bytes=max(0, behind) + _vector_bytes(order[k]),
-            holds_input=holds_input,
-            holds_output=holds_output,
-            gradient_bytes=gradients[k],
-            weight_bytes=unique_bytes(order[k].parameters()),
-            again_s=hurried[k].since.get("agained", 0) / flops_per_s,
-            again_peak_bytes=quick["agained"].high_bytes - quick["back"].live_bytes if "agained" in quick else 0,
-            state_bytes=whole.states.get(k, 0),
-            cached_bytes=sum(whole.caches.get(k, {}).values()),
+            back_peak_bytes=max(0, behind),
+            holds_input=graph.holds_input,
+            holds_output=graph.holds_output,
+            stays=graph.stays,
+            gradient_bytes=gradient_bytes,
+            weight_bytes=unique_bytes(block.parameters()),
         )
-    like = [_twin(order, k, ran) for k in range(len(order))]
-    first, last, turn = (calls[k].at[name] for k, name in ((ran[0], "run"), (ran[-1], "run"), (ran[-1], "back")))
-    pass_s = (whole.events[-1][1].flops - sum(one.since.get("agained", 0) for one in calls)) / flops_per_s
-    turn_s = calls[ran[-1]].since["back"] / flops_per_s
-    return Chain(
-        tuple(stages[k] for k in like),
-        values.inputs[0],
-        forward_bytes=max(each.forward_bytes for each in beside.values()),
-        backward_bytes=max(each.backward_bytes for each in beside.values()),
-        turn_s=turn_s,
-        turn_peak_bytes=turn.high_bytes - last.live_bytes,
-        outside_bytes=first.high_bytes,
-        outside_s=pass_s - turn_s - sum(stage.save_s + stage.back_s for stage in stages.values()),
-        pass_s=pass_s,
-        beside=tuple(beside[k] for k in like),
-        turn_of=f"between the last block and its backward pass{turn.maker}",
-        outside_of=f"before the first block{first.maker}",
-    )
+        if self.hurried is None:
+            return stage
+        quick = self.hurried[k]
+        return replace(
+            stage,
+            again_s=quick.since.get("agained", 0) / self.flops_per_s,
+            again_peak_bytes=quick.at["agained"].high_bytes - quick.at["back"].live_bytes
+            if "agained" in quick.at
+            else 0,
+            state_bytes=self.whole.states.get(k, 0),
+            cached_bytes=sum(self.whole.caches.get(k, {}).values()),
+        )
 
 
 def _twin(order: Sequence[nn.Module], k: int, ran: Sequence[int]) -> int:
     """The call itself or, of one that did not run, the nearest of its class that did."""
     return min(ran, key=lambda other: (other != k, type(order[other]) is not type(order[k]), abs(other - k)))
+
+
+class _Graph(NamedTuple):
+    """Fields of :class:`suite.chain.chain.Stage`; the storages in the order of saving."""
+
+    saved_bytes: tuple[int, ...]
+    holds_input: bool
+    holds_output: bool
+    stays: bool
 
 
 @dataclass(frozen=True)
@@ -268,20 +339,21 @@ class _Values:
         inputs = [sum(sizes[key] for key in keys) for sizes, keys in zip(got, own, strict=True)]
         return cls(log, ran, [*inputs, inputs[-1]], [*own, set()])
 
-    def graph(self, number: int, nbytes: int) -> tuple[int, bool, bool]:
-        """A call's graph of so many new bytes: its own, and whether it holds the call's input and its output."""
+    def graph(self, number: int, nbytes: int) -> _Graph:
+        """A call's graph, of so many new bytes."""
         k = self.ran[number]
-        saved = self.log.graphs.get(k, {})
+        saved, made = self.log.graphs.get(k, {}), self.log.made.get(k, set())
         later = {key for other in self.ran[number + 1 :] for key in self.log.inputs[other]}
-        holds_output = False
+        holds_output, outputs = False, set[int]()
         for first, again in zip(self.log.outputs[k], self.log.remade.get(k, []), strict=False):
-            held = sum(saved[key] for key in again & saved.keys())
-            if held and first & self.own[number + 1]:
-                holds_output = True
-                nbytes -= held
-            elif held and first & later:  # beside the chain in any case
-                nbytes -= held
-        return max(0, nbytes), bool(saved.keys() & self.log.inputs[k].keys()), holds_output
+            held = again & made
+            if held and first & (self.own[number + 1] | later):  # later: beside the chain in any case
+                holds_output |= bool(first & self.own[number + 1])
+                outputs |= held
+        sizes = [size for key, size in saved.items() if key in made - outputs]
+        unseen = nbytes - sum(sizes) - sum(saved[key] for key in outputs)
+        sizes += [unseen] if unseen > 0 else []
+        return _Graph(tuple(sizes), bool(saved.keys() & self.log.inputs[k].keys()), holds_output, unseen > 0)
 
 
 def _by_call(log: Log, depth: int) -> list[_Call]:
@@ -293,17 +365,14 @@ def _by_call(log: Log, depth: int) -> list[_Call]:
         if index >= 0:
             calls[index].at[name] = reading
             calls[index].since[name] = spent
-        if name in ("back", "again", "end") and due < depth:  # what came before it belongs to the call that was due
+        if (
+            name in ("back", "again", "left", "end") and due < depth
+        ):  # what came before it belongs to the call that was due
             calls[due].back_flops += spent
             calls[due].back_high_bytes = max(calls[due].back_high_bytes, reading.high_bytes)
-        if name == "back":
-            due = index
+        if name in ("back", "left"):
+            due = index if name == "back" else depth
     return calls
-
-
-def _vector_bytes(block: nn.Module) -> int:
-    """The largest bias's, whose gradient autograd sums before it lets go of what the product saved."""
-    return max((unique_bytes([each]) for each in block.parameters() if each.ndim == 1), default=0)
 
 
 def _own_gradients(order: Sequence[nn.Module], ran: Sequence[int]) -> dict[int, int]:
@@ -324,11 +393,36 @@ def clocked(
 
     What a call costs that runs again is the difference of a pass in which each does, hooks and all, and a plain one.
     """
+    at = _seconds(order, loss_of, passes, early=True, model=model)
+    turn_s = at.get(("turn", -1), 0.0)
+    stages = tuple(_timed(stage, at, k) for k, stage in enumerate(chain.stages))
+    return _around([replace(chain, stages=stages, turn_s=turn_s)], at["pass", -1])[0]
+
+
+def clocked_stacks(
+    chains: Sequence[Chain], stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, passes: int = PASSES
+) -> tuple[Chain, ...]:
+    """The stacks' chains with the clock's seconds, as :func:`clocked`; their reruns go to their ends."""
+    order = [block for blocks in stacks for block in blocks]
+    at = _seconds(order, loss_of, passes, early=False)
+    starts = [0, *accumulate(map(len, stacks))]
+    timed = []
+    for chain, (start, end) in zip(chains, pairwise(starts), strict=True):
+        stages = tuple(_timed(stage, at, start + k) for k, stage in enumerate(chain.stages))
+        turn = ("turn", -1) if end == len(order) else ("before", end)
+        timed.append(replace(chain, stages=stages, turn_s=at.get(turn, 0.0)))
+    return _around(timed, at["pass", -1])
+
+
+def _seconds(
+    order: Sequence[nn.Module], loss_of: Loss, passes: int, early: bool, model: nn.Module | None = None
+) -> dict[Event, float]:
+    """Medians of what calls take in passes in which each runs again, and in plain ones."""
     clock = Clock(next(order[0].parameters()).device)
     samples: dict[Event, list[float]] = {}
     for repetition in range(passes + 1):
         for items in ([], each_again(len(order))):
-            log = Log(clock.now_s)
+            log = Log(clock.now_s, early)
             began_s = clock.now_s()
             with Reruns(order, items, log, model).installed():
                 loss_of().backward()
@@ -336,22 +430,25 @@ def clocked(
             for event, seconds in _durations(log, began_s, bool(items)).items():
                 if repetition:
                     samples.setdefault(event, []).append(seconds)
-    at = {event: statistics.median(each) for event, each in samples.items()}
-    stages = tuple(
-        replace(
-            stage,
-            run_s=at.get(("run", k), stage.run_s),
-            save_s=at.get(("save", k), stage.save_s),
-            back_s=at.get(("plain back", k), 0.0),
-            again_s=at.get(("again", k), 0.0) + max(0.0, at.get(("back", k), 0.0) - at.get(("plain back", k), 0.0)),
-        )
-        for k, stage in enumerate(chain.stages)
-    )
-    inside = sum(stage.save_s + stage.back_s for stage in stages)
-    turn_s = at.get(("turn", -1), 0.0)
+    return {event: statistics.median(each) for event, each in samples.items()}
+
+
+def _timed(stage: Stage, at: Mapping[Event, float], k: int) -> Stage:
+    """A call's stage with seconds; where a last rerun costs what another does, it is one run of the block."""
+    again_s = at.get(("again", k), 0.0) + max(0.0, at.get(("back", k), 0.0) - at.get(("plain back", k), 0.0))
     return replace(
-        chain, stages=stages, turn_s=turn_s, pass_s=at["pass", -1], outside_s=at["pass", -1] - inside - turn_s
+        stage,
+        run_s=at.get(("run", k), stage.run_s),
+        save_s=at.get(("save", k), stage.save_s),
+        back_s=at.get(("plain back", k), 0.0),
+        again_s=again_s if stage.again_s is not None else None,
     )
+
+
+def _around(chains: Sequence[Chain], pass_s: float) -> tuple[Chain, ...]:
+    """The chains of a pass of so many seconds, whose first has what is outside of all."""
+    outside_s = pass_s - sum(chain.plain_s for chain in chains)
+    return replace(chains[0], pass_s=pass_s, outside_s=outside_s), *chains[1:]
 
 
 def _durations(log: Log, began_s: float, again: bool) -> dict[Event, float]:
@@ -361,17 +458,19 @@ def _durations(log: Log, began_s: float, again: bool) -> dict[Event, float]:
     for (name, index), now_s in log.events:
         spent = now_s - before_s
         before_s = now_s
-        if name in ("runed", "saveed"):
+        if name in ("run", "save"):
+            found["before", index] += spent
+        elif name in ("runed", "saveed"):
             found[name.removesuffix("ed"), index] += spent
         elif name == "agained":
             found["again", index] += spent
-        elif name in ("back", "again", "end"):
+        elif name in ("back", "again", "left", "end"):
             if due >= 0:
                 found["back" if again else "plain back", due] += spent
             elif name == "back":
                 found["turn", -1] += spent if not again else 0.0
-        if name == "back":
-            due = index
+        if name in ("back", "left"):
+            due = index if name == "back" else -1
     if not again:
         found["pass", -1] = log.events[-1][1] - began_s
     return dict(found)

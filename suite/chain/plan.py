@@ -7,13 +7,12 @@ that it could do. All of them answer to one simulation, so that they can be comp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from suite.chain.chain import Chain, Link
-from suite.chain.profile import step_peak_bytes
 from suite.chain.schedule import TURN, Op, Schedule, plain, tidied
 from suite.chain.simulate import Prediction, predicted
 
@@ -51,6 +50,15 @@ def _megabytes(nbytes: float) -> str:
     return f"{nbytes / 1e6:.6g} MB"
 
 
+def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
+    """Most bytes alive in a pass of several chains, each under its own schedule, weights and batch left out."""
+    held, most = 0, 0
+    for prediction in predictions:
+        most = max(most, held + prediction.peak_bytes)
+        held += prediction.turn_bytes
+    return most
+
+
 @runtime_checkable
 class Solver(Protocol):
     """What plans schedules: a technique with this method."""
@@ -86,7 +94,9 @@ def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link |
     predictions: list[Prediction] = []
     gone = 0
     for schedule, chain in reversed(list(zip(schedules, chains, strict=True))):
-        predictions.insert(0, predicted(schedule, replace(chain, backward_bytes=chain.backward_bytes - gone), link))
+        beside = tuple(replace(each, backward_bytes=each.backward_bytes - gone) for each in chain.beside)
+        without = replace(chain, backward_bytes=chain.backward_bytes - gone, beside=beside)
+        predictions.insert(0, predicted(schedule, without, link))
         gone += sum(chain.stages[block].gradient_bytes for block in schedule.freed)
     return Plan(tuple(schedules), tuple(predictions))
 
@@ -111,7 +121,7 @@ def least(chains: Sequence[Chain]) -> Plan:
 
 def outside(chains: Sequence[Chain]) -> tuple[int, str]:
     """Most bytes alive outside of the blocks, in their turns or beyond them, whatever their schedules; and of what."""
-    turns = [(chain.forward_bytes + chain.turn_peak_bytes, chain.turn_of) for chain in chains]
+    turns = [(chain.turn_beside_bytes + chain.turn_peak_bytes, chain.turn_of) for chain in chains]
     return max((chains[0].outside_bytes, chains[0].outside_of), *turns, key=lambda peak: peak[0])
 
 
@@ -142,9 +152,8 @@ def budget_between(chains: Sequence[Chain], share: float) -> int:
     return low + int(share * (high - low))
 
 
-def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int]) -> list[Plan]:
-    """The solver's plans in these budgets, the plain one and the least, from the fastest on, each with a lower peak
-    than those before it.
+def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int], link: Link | None = None) -> list[Plan]:
+    """The solver's plans in these budgets, the plain one and the least: their :func:`frontier`.
 
     The fastest of them within a budget has never a higher peak where the budget is smaller; of a solver's own answers
     nobody promises that.
@@ -152,9 +161,19 @@ def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int]) -> 
     plans = [unplanned(chains), least(chains)]
     for budget in sorted(set(budgets)):
         with suppress(Infeasible):
-            plans.append(plan_of(_solved(solver, chains, budget, None), chains))
+            plans.append(plan_of(_solved(solver, chains, budget, link), chains, link))
+    return frontier(plans)
+
+
+def frontier(plans: Iterable[Plan]) -> list[Plan]:
+    """The plans worth having, from the fastest on, each with a lower peak than those before it; of equally fast ones
+    first what moves least."""
+
+    def rank(plan: Plan) -> tuple[float, int, int]:
+        return plan.time_s, sum(prediction.out_bytes for prediction in plan.predictions), plan.peak_bytes
+
     front: list[Plan] = []
-    for plan in sorted(plans, key=lambda candidate: (candidate.time_s, candidate.peak_bytes)):
+    for plan in sorted(plans, key=rank):
         if not front or plan.peak_bytes < front[-1].peak_bytes:
             front.append(plan)
     return front
@@ -197,7 +216,7 @@ def _solved(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Li
         inner: Plan | None = None
         try:
             inner = plan_of(_solved(solver, rest, min(budget_between(rest, share), budget_bytes), link), rest, link)
-            turn = max(first.turn_peak_bytes, inner.peak_bytes - first.forward_bytes)
+            turn = max(first.turn_peak_bytes, inner.peak_bytes - first.turn_beside_bytes)
             outer = solver.solve(replace(first, turn_peak_bytes=turn), budget_bytes, link)
         except Infeasible as error:
             failures.append((inner is None, error.least_bytes))  # the whole model's least, where the later ones fit

@@ -35,9 +35,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from suite.chain.moving import Moving, MovingPass
+from suite.chain.slots import Keep
 from suite.chain.tree import Item, Span, again, starting
 from suite.device.random_state import RandomState, unchanged_randomness
 from suite.model.attributes import Attributes, refill
+from suite.model.calls import lacks_values
 from suite.model.segments import Replays
 
 Kind = Literal["run", "save"]
@@ -99,20 +102,6 @@ class Made(NamedTuple):
 # values ---------------------------------------------------------------------------------------------------------------
 
 
-class Keep(torch.autograd.Function):
-    """Saves a tensor as any node does, so that hooks around the model (a user's, a meter's) see it, and a write in
-    place is noticed."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
-        ctx.save_for_backward(tensor)
-        return anchor.view_as(anchor)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> None:  # nothing flows here
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
 class _Kept:
     """A tensor that is not made again: ``get`` gives its value, of which no gradient flows on."""
@@ -164,17 +153,24 @@ class _Frame:
     ``one``: how a rerun of it begins."""
 
     def __init__(self, one: _Pass, span: Span, around: _Frame | _Refill | None) -> None:
-        self.one, self.span, self.around = _Pass(one.reruns, span.items, None, one.records, one.uses), span, around
+        records = {} if around is None else around.records  # the outermost's own: what they keep ends with it
+        self.one = _Pass(one.reruns, span.items, None, records, one.uses, one.moved)
+        self.span, self.around = span, around
         self.reruns = one.reruns
         self.inputs: dict[Made, _Kept] = {}
         self.holders: list[weakref.ref[_Holder]] = []
+
+    @property
+    def records(self) -> dict[int, _Record]:
+        return self.one.records
 
     def keep(self, made: Made, tensor: Tensor) -> None:
         """A value that a call before the run made, and one of the run reads: kept, or a value of the run around."""
         if made in self.inputs:
             return
         if (around := self.around) is None:
-            self.inputs[made] = _kept(tensor)
+            first = made.call + 1 == self.span.start
+            self.inputs[made] = self.one.kept(self.span.start, tensor) if first else _kept(tensor)
         else:
             packed = around.pack(tensor.detach())
             self.inputs[made] = _Kept(lambda: around.unpack(packed), tensor.requires_grad)
@@ -191,7 +187,9 @@ class _Frame:
             return packed
         if packed.value is None:
             _Refill(self).go()
-        value, packed.value = packed.value, None  # for a second backward pass the calls run again
+        value = packed.value
+        if torch._C._autograd._get_current_graph_task_keep_graph():  # for another backward pass the calls run again
+            packed.value = None
         if value is None:
             raise RerunError(f"{self.reruns.names(self.span)} saved fewer tensors when it ran again{SAME}")
         if value._version != packed.version:
@@ -212,6 +210,10 @@ class _Refill:
     def __init__(self, frame: _Frame) -> None:
         self.frame, self.next = frame, 0
         self.last = max(n for n, ref in enumerate(frame.holders) if (h := ref()) is not None and h.value is None)
+
+    @property
+    def records(self) -> dict[int, _Record]:
+        return self.frame.records
 
     def pack(self, tensor: Tensor) -> Any:
         if _stays(tensor):
@@ -236,7 +238,9 @@ class _Refill:
     def go(self) -> None:
         """Runs the frame's calls again, as far as the last value."""
         frame = self.frame
-        records = frame.one.records
+        if frame.one.moved is not None:
+            frame.one.moved.come_back(frame.span.end - 1)
+        records = frame.records
         indices = [index for index in records if frame.span.start <= index < frame.span.end]
         one = replace(frame.one, base=self, open=[], values={}, last=-1)
         device = records[indices[0]].device
@@ -252,6 +256,22 @@ class _Refill:
 # calls ----------------------------------------------------------------------------------------------------------------
 
 
+Modes = list[tuple[str, torch.dtype, bool]]
+"""Autocast by kind of device: its type, and whether it is on."""
+
+
+def _modes(given: Sequence[Tensor]) -> Modes:
+    kinds = {"cpu", *(each.device.type for each in given[:1])}
+    return [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in sorted(kinds)]
+
+
+def _cast_anew(stack: ExitStack, modes: Modes) -> None:
+    """Autocast in these modes, in which each call casts for itself."""
+    for kind, dtype, enabled in modes:
+        if enabled or torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
+
+
 @dataclass
 class _Record:
     """A call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as _Kept), the
@@ -261,15 +281,9 @@ class _Record:
     form: Any
     device: torch.device
     random: RandomState
-    autocast: list[tuple[str, torch.dtype, bool]]
+    autocast: Modes
     statistics: Replays
     attributes: Attributes | None = None  # that the call changed, as they were before
-
-    def cast(self, stack: ExitStack) -> None:
-        """Autocast as at the first time, each cast anew."""
-        for kind, dtype, enabled in self.autocast:
-            if enabled or torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
 
     @contextmanager
     def restored(self, block: nn.Module) -> Iterator[None]:
@@ -277,7 +291,7 @@ class _Record:
         self.random.restore()
         now = Attributes.of(block)
         with ExitStack() as stack:
-            self.cast(stack)
+            _cast_anew(stack, self.autocast)
             if self.attributes is not None:
                 self.attributes.put(whole=False)
             stack.callback(now.put, whole=True)
@@ -293,6 +307,7 @@ class _Pass:
     base: _Refill | None = None
     records: dict[int, _Record] = field(default_factory=dict)
     uses: dict[Made, int] = field(default_factory=dict)  # the last call that reads it
+    moved: MovingPass | None = None
     open: list[_Frame] = field(default_factory=list)
     made: dict[Any, tuple[weakref.ref[Tensor], Made, int]] = field(default_factory=dict)  # by place, with its version
     given: dict[int, tuple[weakref.ref[Tensor], _Kept]] = field(default_factory=dict)
@@ -311,28 +326,45 @@ class _Pass:
     def call(self, index: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call's first time."""
         around, inside = self.frames(index)
+        leaves, form = tree_flatten((args, kwargs))
+        given = [each for each in leaves if isinstance(each, Tensor)]
+        block, slots = self.reruns.order[index], None
         with ExitStack() as stack:
             stack.enter_context(self.reruns.watch.around("run" if inside else "save", index, False))
-            if around is not None:
-                leaves, form = tree_flatten((args, kwargs))
-                self.records[index] = self._record(index, leaves, form)
-                self.reruns.watch.began(index, self.records[index].random)
+            if (inside or self.reruns.alike) and id(block) not in self.reruns.shared:
+                _cast_anew(stack, _modes(given))  # a cached cast of a weight would outlive the call
+            if inside:
+                assert around is not None
+                record = self.open[0].records[index] = self._record(index, leaves, form)
+                self.reruns.watch.began(index, record.random)
                 stack.enter_context(_caches_kept(leaves))
-                if id(self.reruns.order[index]) not in self.reruns.shared:  # a cached cast of a weight would outlive it
-                    self.records[index].cast(stack)
-                stack.enter_context(self.records[index].statistics.run())
+                stack.enter_context(record.statistics.run())
                 stack.enter_context(saved_tensors_hooks(around.pack, around.unpack))
-                attributes = Attributes.of(self.reruns.order[index])
+                attributes = Attributes.of(block)
+            elif self.moved is not None and index in self.moved.moving.watched:
+                own = given[:1] if index == 0 else [each for each in given if self._of_call_before(index, each)]
+                slots = self.moved.call(index, given, own, [*block.parameters(), *block.buffers()])
+                stack.enter_context(saved_tensors_hooks(slots.pack, slots.unpack))
             output = function(*args, **kwargs)
-        if around is not None:
-            self.records[index].attributes = attributes.changed()
+        if inside:
+            record.attributes = attributes.changed()
         tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
         for leaf, each in tensors:
             self.made[_place(each)] = weakref.ref(each), Made(index, leaf), each._version
         self.last = index
-        given = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+        if self.moved is not None:
+            self.moved.ended(index, [each for _, each in tensors], slots)
         self.reruns.watch.called(index, given, [each for _, each in tensors], False)
         return output
+
+    def kept(self, index: int, tensor: Tensor) -> _Kept:
+        """The input with which a run begins: on the device or, where it moves, where it is."""
+        slot = self.moved.kept(index, tensor) if self.moved is not None else None
+        return _kept(tensor) if slot is None else _Kept(slot.get, tensor.requires_grad)
+
+    def _of_call_before(self, index: int, tensor: Tensor) -> bool:
+        _, made, _ = self.made.get(_place(tensor), (None, None, 0))
+        return made is not None and made.call == index - 1
 
     def call_again(self, index: int) -> None:
         """A call in a rerun: from values that the rerun made, or that are kept."""
@@ -382,12 +414,15 @@ class _Pass:
                 frame.keep(made, tensor)
 
     def _record(self, index: int, leaves: Sequence[Any], form: Any) -> _Record:
-        device = next((each.device for each in leaves if isinstance(each, Tensor)), torch.device("cpu"))
-        kinds = {"cpu", device.type}
-        modes = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in sorted(kinds)]
+        given = [each for each in leaves if isinstance(each, Tensor)]
+        device = given[0].device if given else torch.device("cpu")
         statistics = Replays(list(self.reruns.order[index].modules()))
-        traced = [self._traced(index, leaf) if isinstance(leaf, Tensor) else self._own(leaf) for leaf in leaves]
-        return _Record(traced, form, device, self.reruns.random_now(device), modes, statistics)
+        traced = [
+            self._traced(index, leaf, leaf is given[0]) if isinstance(leaf, Tensor) else self._own(leaf)
+            for leaf in leaves
+        ]
+        random = self.reruns.random_now(device, not any(map(lacks_values, given)))
+        return _Record(traced, form, device, random, _modes(given), statistics)
 
     def _own(self, value: Any) -> Any:
         """A cache of this pass's reruns alone: the model's may hold what blocks that keep their graph put into it."""
@@ -400,8 +435,8 @@ class _Pass:
             self.caches[id(value)] = copy.deepcopy(value, shared)
         return self.caches[id(value)]
 
-    def _traced(self, index: int, tensor: Tensor) -> Any:
-        """What a rerun takes for a tensor among a call's arguments."""
+    def _traced(self, index: int, tensor: Tensor, first: bool) -> Any:
+        """What a rerun takes for a tensor among a call's arguments; the ``first`` call's first one begins the chain."""
         if _stays(tensor):
             return tensor
         reference, made, version = self.made.get(_place(tensor), (lambda: None, None, 0))
@@ -412,7 +447,8 @@ class _Pass:
             return made
         known = self.given.get(id(tensor))
         if known is None or known[0]() is not tensor:
-            known = self.given[id(tensor)] = weakref.ref(tensor), _kept(tensor)
+            value = self.kept(0, tensor) if index == 0 and first else _kept(tensor)
+            known = self.given[id(tensor)] = weakref.ref(tensor), value
         return known[1]
 
 
@@ -540,6 +576,9 @@ class Reruns:
         items: the tree.
         watch: sees every call.
         model: which the blocks are of, where FSDP2 shards modules around them.
+        moving: what leaves for a second tier and comes back.
+        alike: whether calls that keep their graph cast weights as those that run again do, each for itself; else as
+            the model's pass does.
     """
 
     def __init__(
@@ -548,7 +587,10 @@ class Reruns:
         items: Sequence[Item],
         watch: CallWatch | None = None,
         model: nn.Module | None = None,
+        moving: Moving | None = None,
+        alike: bool = False,
     ) -> None:
+        self.moving, self.alike = moving, alike
         self.order, self.items, self.watch = list(order), tuple(items), watch or Unwatched()
         self.places: dict[int, list[int]] = {}
         for index, block in enumerate(self.order):
@@ -556,7 +598,7 @@ class Reruns:
         weights = Counter(id(weight) for block in self.order for weight in block.parameters())
         self.owners = {block: owner for block, owner in _owners(model or nn.ModuleList(order)) if block in self.places}
         self.shared = {id(block) for block in self.order if any(weights[id(w)] > 1 for w in block.parameters())}
-        self.needed = bool(again(items)) or watch is not None
+        self.needed = bool(again(items)) or watch is not None or moving is not None or alike
         self.dispatchers: dict[int, _Dispatcher] = {}
         self.functions: dict[int, Callable[..., Any]] = {}  # of each block, without this
         self.current: _Pass | None = None
@@ -596,7 +638,8 @@ class Reruns:
     ) -> Any:
         index = self._due(block)
         if self.current is None:
-            self.current = _Pass(self, self.items)
+            moved = MovingPass(self.moving) if self.moving is not None else None
+            self.current = _Pass(self, self.items, moved=moved)
         try:
             output = self.current.call(index, function, args, kwargs)
         except BaseException:
@@ -616,13 +659,12 @@ class Reruns:
             due = places[0]
         return due
 
-    def random_now(self, device: torch.device) -> RandomState:
-        """The state of random numbers, the last one where nothing was drawn since."""
-        now = RandomState.now(device)
-        last = self.random
-        if last is None or last.device != device or not torch.equal(last.cpu, now.cpu):
+    def random_now(self, device: torch.device, compare: bool) -> RandomState:
+        """The state of random numbers, the last one where nothing was drawn since; without values nothing is drawn."""
+        now, last = RandomState.now(device), self.random
+        if last is None or last.device != device or (compare and not torch.equal(last.cpu, now.cpu)):
             last = self.random = now
-        if now.cuda is None or (last.cuda is not None and torch.equal(last.cuda, now.cuda)):
+        if not compare or now.cuda is None or (last.cuda is not None and torch.equal(last.cuda, now.cuda)):
             return last
         self.random = now
         return now

@@ -15,10 +15,13 @@ weights are loaded BERT's peak was seen 1.6 % above the prediction: its first bl
 from __future__ import annotations
 
 import math
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Op, Schedule, ScheduleError, Value
+from suite.chain.tree import NotNested, Span, nested
 
 KEPT = -1  # holds what no graph does
 
@@ -95,8 +98,14 @@ class _Simulation:
         self.gone_back: set[int] = set()
         self.moments: list[Instant] = []
         self.turn_bytes = 0
+        self.run_of: dict[int, int] = {}  # the first block of the run that a block is of, where these are known
+        self.states: Counter[int] = Counter()  # bytes of random states by that block, whose way back ends them
 
     def of(self, schedule: Schedule) -> Prediction:
+        if any(stage.state_bytes for stage in self.chain.stages):
+            with suppress(NotNested):
+                spans = [item for item in nested(schedule) if isinstance(item, Span)]
+                self.run_of = {block: span.start for span in spans for block in range(span.start, span.end)}
         computing = [op for op in schedule.ops if op.computes]
         next_computing = iter([*computing[1:], None])
         for op in schedule.ops:
@@ -153,7 +162,7 @@ class _Simulation:
             self._compute(seconds)
             self._hold(Value(block + 1), stage.output_bytes, KEPT)
             if op.kind == "run":
-                self.resident += 0 if self.turned else stage.state_bytes
+                self._hold_state(block)
                 return stage.run_peak_bytes
             self.cached += 0 if self.turned else stage.cached_bytes
             self.graphs[block] = []
@@ -172,6 +181,7 @@ class _Simulation:
             self.gone_back.add(block)
             self.gradients += stage.gradient_bytes + chain.activation_bytes[block] - stage.output_bytes
             self._beside_back(block - 1)
+            self.resident -= self.states.pop(block, 0)
             return stage.back_peak_bytes
         if op.kind == "turn":
             self.turn_bytes = self.live() - self.beside
@@ -198,6 +208,13 @@ class _Simulation:
             elif held.leaves_s < math.inf:
                 self._wait_until(held.leaves_s)
         return 0
+
+    def _hold_state(self, block: int) -> None:
+        """The random state of a block's first run, from which it runs again."""
+        if not self.turned:
+            nbytes = self.chain.stages[block].state_bytes
+            self.resident += nbytes
+            self.states[self.run_of.get(block, KEPT)] += nbytes
 
     def _beside_back(self, block: int) -> None:
         """Takes what lives beside the chain as the block's backward pass begins."""

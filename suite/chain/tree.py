@@ -32,9 +32,9 @@ class NotNested(ScheduleError):
 
 
 def nested(schedule: Schedule) -> tuple[Item, ...]:
-    """The tree of a schedule that moves nothing. Raises NotNested."""
-    if schedule.moves or schedule.loaded:
-        raise NotNested("a schedule that moves values or weights is no tree of runs")
+    """The tree of a schedule that loads no weights, and moves values on the way there alone. Raises NotNested."""
+    if schedule.loaded or any(op.kind == "offload" for op in schedule.backward):
+        raise NotNested("a schedule that moves weights, or what runs again, is no tree of runs")
     rest = [op for op in reversed(schedule.ops) if op.computes]
 
     def take(kinds: tuple[Kind, ...], block: int) -> Op:

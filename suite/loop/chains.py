@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from suite.chain.chain import Chain
-from suite.chain.profile import clocked, profiled
+from suite.chain.observe import clocked_stacks, observed_stacks
 from suite.loop.data import mixed_seed
 from suite.loop.run import Run
 from suite.model.calls import undisturbed
@@ -21,7 +21,7 @@ def blocks_of(run: Run) -> list[list[nn.Module]]:
 def chains_of(run: Run, on_the_clock: bool = False, flops_per_s: float = FLOPS_PER_S) -> list[Chain]:
     """What the blocks of each stack cost. Leaves the run as it was.
 
-    Seconds are FLOPs over ``flops_per_s``, or the clock's. Raises SegmentError where a stack's blocks are no chain.
+    Seconds are FLOPs over ``flops_per_s``, or the clock's. Raises ValueError where no gradient reaches a stack.
     """
     batch, _ = run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)
     batch = {name: tensor.to(run.device) for name, tensor in batch.items()}
@@ -37,8 +37,8 @@ def chains_of(run: Run, on_the_clock: bool = False, flops_per_s: float = FLOPS_P
     try:
         with undisturbed(run.model):
             run.model.train()
-            chains = profiled(stacks, loss, flops_per_s)
-            return clocked(chains, stacks, loss) if on_the_clock else chains
+            chains = observed_stacks(stacks, loss, flops_per_s)
+            return list(clocked_stacks(chains, stacks, loss) if on_the_clock else chains)
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient

