@@ -35,11 +35,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from suite.chain.caches import caches_kept, containers, is_cache, is_whole, items_of
+from suite.chain.gathering import Gathering, owners_of
 from suite.chain.moving import Moving, MovingPass
 from suite.chain.slots import Keep
 from suite.chain.tree import Item, Span, again, starting
 from suite.device.random_state import RandomState, unchanged_randomness
-from suite.model.attributes import Attributes, refill
+from suite.model.attributes import Attributes
 from suite.model.calls import lacks_values
 from suite.model.segments import Replays
 
@@ -244,7 +246,12 @@ class _Refill:
         indices = [index for index in records if frame.span.start <= index < frame.span.end]
         one = replace(frame.one, base=self, open=[], values={}, last=-1)
         device = records[indices[0]].device
-        with _Gathering(frame.reruns) as gather, torch.enable_grad(), unchanged_randomness(device), suppress(_Stop):
+        with (
+            Gathering(frame.reruns.owners) as gather,
+            torch.enable_grad(),
+            unchanged_randomness(device),
+            suppress(_Stop),
+        ):
             for index in indices:
                 gather.weights_of(frame.reruns.order[index])
                 one.call_again(index)
@@ -337,7 +344,7 @@ class _Pass:
                 assert around is not None
                 record = self.open[0].records[index] = self._record(index, leaves, form)
                 self.reruns.watch.began(index, record.random)
-                stack.enter_context(_caches_kept(leaves))
+                stack.enter_context(caches_kept(leaves))
                 stack.enter_context(record.statistics.run())
                 stack.enter_context(saved_tensors_hooks(around.pack, around.unpack))
                 attributes = Attributes.of(block)
@@ -381,13 +388,13 @@ class _Pass:
             args, kwargs = tree_unflatten(leaves, record.form)
             del leaves
             with (
-                _caches_kept(record.leaves) as caches,
+                caches_kept(record.leaves) as caches,
                 record.restored(self.reruns.order[index]),
                 record.statistics.run(),
                 saved_tensors_hooks(around.pack, around.unpack),
             ):
                 output = function(*args, **kwargs)
-                self.reruns.watch.cached(index, [each for one, _ in caches for each in _items(one)])
+                self.reruns.watch.cached(index, [each for one, _ in caches for each in items_of(one)])
         tensors = [(leaf, each) for leaf, each in enumerate(tree_flatten(output)[0]) if isinstance(each, Tensor)]
         self.reruns.watch.called(index, [], [each for _, each in tensors], True)
         del args, kwargs, output
@@ -426,11 +433,11 @@ class _Pass:
 
     def _own(self, value: Any) -> Any:
         """A cache of this pass's reruns alone: the model's may hold what blocks that keep their graph put into it."""
-        if not _is_cache(value):
+        if not is_cache(value):
             return value
         if id(value) not in self.caches:
             shared = {
-                id(each): each for container, _ in _containers(value) for each in _items(container) if _whole(each)
+                id(each): each for container, _ in containers(value) for each in items_of(container) if is_whole(each)
             }
             self.caches[id(value)] = copy.deepcopy(value, shared)
         return self.caches[id(value)]
@@ -450,82 +457,6 @@ class _Pass:
             value = self.kept(0, tensor) if index == 0 and first else _kept(tensor)
             known = self.given[id(tensor)] = weakref.ref(tensor), value
         return known[1]
-
-
-def _is_cache(value: Any) -> bool:
-    return hasattr(value, "get_seq_length") and hasattr(value, "update")
-
-
-@contextmanager
-def _caches_kept(leaves: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:
-    """Caches among a call's arguments hold afterwards what they held before: their containers, each with a copy."""
-    before: list[tuple[Any, Any]] = []
-    for leaf in leaves:
-        if _is_cache(leaf):
-            before += _containers(leaf)
-    try:
-        yield before
-    finally:
-        for container, content in before:
-            refill(container, content)
-
-
-def _containers(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The containers in an object, with copies: its attributes, lists, dictionaries, and those of what they hold."""
-    seen, rest = set[int](), [value]
-    while rest:
-        one = rest.pop()
-        container = one if isinstance(one, list | dict | set) else getattr(one, "__dict__", None)
-        if container is not None and not _whole(one) and id(one) not in seen:
-            seen.add(id(one))
-            yield container, container.copy()
-            rest += _items(container)
-
-
-def _items(container: Any) -> list[Any]:
-    return list(container.values() if isinstance(container, dict) else container)
-
-
-def _whole(value: Any) -> bool:
-    """Whether it is nobody's container: a tensor, a module, a class, a configuration."""
-    known = isinstance(value, Tensor | nn.Module | type) or callable(value)
-    return known or "Config" in type(value).__name__
-
-
-class _Gathering:
-    """Weights that FSDP2 has sharded are whole while a block runs again, and sharded afterwards where they were: one
-    block's at a time, as in a pass forward."""
-
-    def __init__(self, reruns: Reruns) -> None:
-        self.reruns = reruns
-        self.owner: Any = None
-        self.gathered = False
-
-    def __enter__(self) -> _Gathering:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.gathered:
-            self.owner.reshard()
-        self.owner, self.gathered = None, False
-
-    def weights_of(self, block: nn.Module) -> None:
-        if (owner := self.reruns.owners.get(id(block))) is self.owner:
-            return
-        self.__exit__()
-        self.owner = owner
-        if owner is not None:
-            before = list(owner.parameters())
-            owner.unshard()
-            self.gathered = any(now is not then for now, then in zip(owner.parameters(), before, strict=True))
-
-
-def _owners(model: nn.Module, around: Any = None) -> Iterator[tuple[int, Any]]:
-    """The FSDP2 module whose call gathers a module's weights, by module: itself, or one around it."""
-    around = model if hasattr(model, "unshard") and hasattr(model, "reshard") else around
-    yield id(model), around
-    for child in model.children():
-        yield from _owners(child, around)
 
 
 # installing -----------------------------------------------------------------------------------------------------------
@@ -596,7 +527,9 @@ class Reruns:
         for index, block in enumerate(self.order):
             self.places.setdefault(id(block), []).append(index)
         weights = Counter(id(weight) for block in self.order for weight in block.parameters())
-        self.owners = {block: owner for block, owner in _owners(model or nn.ModuleList(order)) if block in self.places}
+        self.owners = {
+            block: owner for block, owner in owners_of(model or nn.ModuleList(order)) if block in self.places
+        }
         self.shared = {id(block) for block in self.order if any(weights[id(w)] > 1 for w in block.parameters())}
         self.needed = bool(again(items)) or watch is not None or moving is not None or alike
         self.dispatchers: dict[int, _Dispatcher] = {}
