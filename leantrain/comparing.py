@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from suite.entries.setting import chosen, setting_of
 from suite.judge.rows import Row
 from suite.measure.campaign import Effort, measure
-from suite.measure.contenders.contender import Limits, check_buildable, check_model_apart
+from suite.measure.contenders.contender import Limits, check_buildable, check_model_apart, check_ranks
 from suite.measure.contenders.result import result_of
 from suite.measure.evidence import Progress, silent
 from suite.measure.plan import Wanted, pair_of
@@ -131,6 +131,7 @@ def compare(
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
     check_buildable(*pair.sides)
     check_model_apart(pair.setting)
+    check_ranks(pair.jobs)
     folder = Path(results)
     wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(

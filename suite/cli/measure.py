@@ -151,7 +151,13 @@ def run(
         from suite.entries.packages import how_to_install
         from suite.entries.setting import check_size, chosen
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart, distributing
+        from suite.measure.contenders.contender import (
+            check_batches,
+            check_buildable,
+            check_model_apart,
+            check_ranks,
+            distributing,
+        )
         from suite.measure.contenders.result import results_of
         from suite.measure.controls import control_pairs
         from suite.measure.peers import peer_pairs, with_updates
@@ -203,6 +209,10 @@ def run(
         for pair_setting in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
             with blamed(context, "model"):
                 check_model_apart(pair_setting)
+        if techniques:
+            check_ranks(dict.fromkeys(job for pair in pairs for job in pair.jobs))
+        elif ranks:  # of all techniques, one that cannot have so many is a row
+            check_batches({pair.setting for pair in pairs}, ranks)
         effort = evidence.effort(learning)
         if peers:
             against_peers, absent = peer_pairs(pairs)
@@ -329,7 +339,7 @@ def compare(
     with understandable(as_json):
         from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart
+        from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of
         from suite.measure.plan import pair_of
         from suite.record import gpu_times
@@ -345,6 +355,7 @@ def compare(
         pair = pair_of(setting, stack, against, task_of(training))
         check_buildable(*pair.sides)
         check_model_apart(pair.setting)
+        check_ranks(pair.jobs)
         modelled = gpu_times.read(learning.results)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
@@ -387,7 +398,7 @@ def stack(
     with understandable(as_json):
         from suite.judge import interaction, rows
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart
+        from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of_stack
         from suite.measure.plan import pairs_of_stack
         from suite.record.store import Store
@@ -397,6 +408,7 @@ def stack(
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
         check_buildable(techniques, pairs[0].reference)
         check_model_apart(pairs[0].setting)
+        check_ranks(dict.fromkeys(job for pair in pairs for job in pair.jobs))
         with bar(quiet=as_json) as progress:
             measured = measure(
                 pairs, learning.results, evidence.effort(learning), together=True, progress=progress, warn=warn

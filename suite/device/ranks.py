@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 LOOPBACK = Path("/sys/class/net/lo")
 SET_UP_S = 300.0  # ranks that build a model do not begin together
-STEP_S = 20.0  # ranks that train do, so one that has not come by then never will
+STEP_S = 20.0  # ranks that train do, so one that has not come by then never will, unless steps take as long
+PATIENCE = 3.0  # times as long as what they did took
 
 
 def device_of(rank: int, device: str) -> str:
@@ -44,3 +45,9 @@ def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMe
 def wait_at_most(mesh: DeviceMesh, seconds: float) -> None:
     """Sets a limit: from now on a rank that waits longer for another in a collective raises RuntimeError."""
     mesh.get_group().set_timeout(timedelta(seconds=seconds))
+
+
+def wait_a_few_times(mesh: DeviceMesh, longest_s: float) -> None:
+    """Sets the limit of ranks whose work takes ``longest_s``: a few times that, and STEP_S at least. They do not wait
+    for a hung one for ever, and take no slow one for hung."""
+    wait_at_most(mesh, max(STEP_S, PATIENCE * longest_s))

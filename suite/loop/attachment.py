@@ -61,6 +61,11 @@ class Attachment:
             name: parameter for name, parameter in self._own.items() if id(parameter) in left
         }  # others may be freed
 
+    def added(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of ``model`` that techniques have added to the plain one, by name."""
+        own = {id(parameter) for parameter in self._own.values()}
+        return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in own}
+
     @contextmanager
     def proving(self, run: Run, batch: Batch) -> Iterator[None]:
         """Around the first step. Raises NotAttached at its end."""
@@ -81,7 +86,7 @@ class Attachment:
         unused = self._excused(run, batch, silent)
         excused = {id(parameter) for parameter in unused.values()}
         proven = gradients | excused | self._ran
-        self._demand(lambda site: site.count > 0 if isinstance(site, Act) else id(site) in proven, "step")
+        self._demand(run, lambda site: site.count > 0 if isinstance(site, Act) else id(site) in proven, "step")
         cut_off = [name for name, parameter in self._own.items() if id(parameter) in silent - excused]
         if cut_off:
             stack = "+".join(dict.fromkeys(path.partition(".")[0] for path in self.sites))
@@ -107,9 +112,9 @@ class Attachment:
         for buffer, copied in zip(buffers, copies, strict=True):
             buffer.copy_(copied)
 
-    def end(self) -> None:
+    def end(self, run: Run) -> None:
         """Ends the proof with the run. Raises NotAttached where an act was never called."""
-        self._demand(lambda site: not isinstance(site, Act) or site.count > 0, "run")
+        self._demand(run, lambda site: not isinstance(site, Act) or site.count > 0, "run")
 
     # a resumed run has proven itself --------------------------------------------------------------------------------
 
@@ -151,14 +156,15 @@ class Attachment:
             }
         return own
 
-    def _demand(self, did: Callable[[Site], bool], due: Due) -> None:
+    def _demand(self, run: Run, did: Callable[[Site], bool], due: Due) -> None:
         by_technique: dict[str, dict[str, Site]] = {}
         for path, site in self.sites.items():
             name, _, rest = path.partition(".")
             if due == "run" or not isinstance(site, Act) or site.due == due:
                 by_technique.setdefault(name, {})[rest] = site
+        done = _done_by_any(run, {path for path, site in self.sites.items() if did(site)})
         for technique, sites in by_technique.items():
-            idle = [f"{name} {idleness(site)}" for name, site in sites.items() if not did(site)]
+            idle = [f"{name} {idleness(site)}" for name, site in sites.items() if f"{technique}.{name}" not in done]
             if idle:
                 when, what_to_do = {
                     "step": ("in the first step", WHAT_TO_DO),
@@ -168,6 +174,15 @@ class Attachment:
                     f"{technique} did nothing at {len(idle)} of its {len(sites)} sites {when}: {listed(idle)}. "
                     f"{what_to_do}"
                 )
+
+
+def _done_by_any(run: Run, done: set[str]) -> set[str]:
+    """The sites at which this rank did something; of a model that ranks hold in parts, at which any did."""
+    if run.mesh is None or not run.anatomy.is_part:
+        return done
+    everyones: list[set[str]] = [set()] * run.world_size
+    torch.distributed.all_gather_object(everyones, done, group=run.group)
+    return set().union(*everyones)
 
 
 def listed(names: Collection[str]) -> str:

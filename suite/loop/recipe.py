@@ -47,8 +47,8 @@ class Recipe:
                 raise ValueError(f"recipe: {name} must lie in [0, 1), not {getattr(self, name)}")
         if self.batch_size % self.world_size:
             raise ValueError(
-                f"recipe: a global batch of {self.batch_size} does not divide among {self.world_size} ranks; "
-                f"choose a batch size that is a multiple of {self.world_size}"
+                f"a batch of {self.batch_size} does not divide among {self.world_size} ranks: take "
+                f"{_divisors(self.batch_size)} of them"
             )
 
     def learning_rate_at(self, step: int) -> float:
@@ -65,3 +65,9 @@ class Recipe:
 
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def _divisors(batch: int) -> str:
+    """The numbers of ranks that a batch divides among, for a sentence."""
+    *most, last = (str(ranks) for ranks in range(1, batch + 1) if batch % ranks == 0)
+    return f"{', '.join(most)} or {last}" if most else last

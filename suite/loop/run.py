@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from suite.device.pinned import copied
@@ -29,9 +30,9 @@ from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
-from suite.model.anatomy import Anatomy, anatomy
+from suite.model.anatomy import Anatomy, PartOfModel, anatomy
 from suite.record.files import replacing
-from suite.record.job import Job, Split
+from suite.record.job import Job, Split, StackError
 from suite.record.schema import Counters
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 
 SAMPLES = 6  # test examples that a person is shown
+OWN_STAGES = (
+    "a rank of a pipeline has the blocks of its own stages alone: leave one of the two out, or take ranks that divide "
+    "the batch and not the blocks"
+)
 
 
 class Diverged(ArithmeticError):
@@ -94,9 +99,10 @@ class Run:
         built = self.technique.model(built, self).to(self.device)
         if self.mesh is not None:
             built = self.technique.parallelize(built, self.mesh)
-        self.adopt(built)
-        torch.manual_seed(mixed_seed(self.seed, 1, self.rank))  # dropout does not depend on how a model was initialised
-        self.attachment.begin(self)
+        with self._named():
+            self.adopt(built)
+            torch.manual_seed(mixed_seed(self.seed, 1, self.rank))  # dropout is not initialisation's
+            self.attachment.begin(self)
 
     def plain_model(self) -> nn.Module:
         """A freshly initialised model, or one with the checkpoint's weights, as techniques get it."""
@@ -125,6 +131,27 @@ class Run:
         if self.mesh is None:
             raise RuntimeError("a run in a single process has no process group")
         return self.mesh.get_group()
+
+    def demand_whole(self, why: str) -> None:
+        """Raises StackError where ranks hold the model in parts; ``why`` says what of a technique needs all of it."""
+        if self.mesh is not None and self.anatomy.is_part:
+            raise StackError(f"{self.job.stack} cannot be stacked: {why}, and {OWN_STAGES}")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Names the stack, by a StackError, where ranks hold a model in parts and a technique asks for the whole: for
+        all of its blocks, or for tensors that are no shards."""
+        try:
+            yield
+        except PartOfModel as error:
+            raise StackError(f"{self.job.stack} cannot be stacked: {error}, and {OWN_STAGES}") from None
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            if self.mesh is None or "DTensor" not in str(error):
+                raise
+            raise StackError(
+                f"{self.job.stack} cannot be stacked: a technique computes with whole parameters, and ranks hold them "
+                "in shards; take ranks that have a model each"
+            ) from error
 
     @property
     def progress(self) -> float:
@@ -163,6 +190,13 @@ class Run:
         batch, _ = self.data.batch(mixed_seed(self.seed, 2), 0, 2)
         with self.autocast():
             return self.baseline.forward(model, self._to_device(batch))
+
+    @contextmanager
+    def unreduced(self) -> Iterator[None]:
+        """Around backward passes whose gradients stay this rank's own: nothing that ranks exchange meanwhile. Raises
+        StackError where a rank has no gradients of its own."""
+        with getattr(self.model, "no_sync", nullcontext)(), self.technique.unreduced(self):
+            yield
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss`` are added to those of the parameters."""
@@ -233,7 +267,10 @@ class Run:
 
         The first raises NotAttached where a technique did nothing at one of its sites.
         """
-        with nullcontext() if self.attachment.proven else self.attachment.proving(self, batch):
+        if self.attachment.proven:
+            self._train_step(batch, indices)
+            return
+        with self._named(), self.attachment.proving(self, batch):
             self._train_step(batch, indices)
 
     def _train_step(self, batch: Batch, indices: Tensor) -> None:
@@ -286,7 +323,7 @@ class Run:
 
         Raises NotAttached where a technique has not done what it was to do by then.
         """
-        self.attachment.end()
+        self.attachment.end(self)
         return dict(self.technique.probes(self))
 
     def samples(self) -> list[Sample]:
@@ -301,7 +338,8 @@ class Run:
     def predicting(self) -> Iterator[Predictor]:
         """The evaluated model's outputs for a batch, without gradients. Leaves the training state as it was."""
         with unchanged_randomness(self.device), torch.no_grad():
-            model = self.technique.evaluated(self.model, self)
+            replica = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+            model = self.technique.evaluated(replica, self)  # names are those of one process's model
             model.eval()
 
             def predict(batch: Batch) -> Any:

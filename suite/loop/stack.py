@@ -70,16 +70,19 @@ class Stack(Technique):
         return optimizer
 
     def around_step(self, run: Run) -> AbstractContextManager[Any]:
-        active = [technique for technique in self.techniques.values() if overrides(technique, "around_step")]
+        return self._nested("around_step", run)
 
-        @contextmanager
-        def nested() -> Iterator[None]:
-            with ExitStack() as stack:
-                for technique in active:
-                    stack.enter_context(technique.around_step(run))
-                yield
+    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
+        return self._nested("unreduced", run)
 
-        return nested()
+    @contextmanager
+    def _nested(self, method: str, run: Run) -> Iterator[None]:
+        """All contexts that techniques give by ``method``, in their order."""
+        active = [technique for technique in self.techniques.values() if overrides(technique, method)]
+        with ExitStack() as stack:
+            for technique in active:
+                stack.enter_context(getattr(technique, method)(run))
+            yield
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
         for technique in self.techniques.values():

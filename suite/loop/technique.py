@@ -92,6 +92,11 @@ class Technique:
         """Active during every update: saved-tensor hooks, attention swap, recomputation."""
         return nullcontext()
 
+    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
+        """Active around backward passes whose gradients stay this rank's own, as SAM's first: what ranks exchange
+        while a pass goes on, they leave out."""
+        return nullcontext()
+
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
         """Added terms or example weights; ``loss`` is the mean over the batch so far."""
         return loss
@@ -157,7 +162,7 @@ class Technique:
 
 
 CHAINED = (
-    "recipe", "data", "model", "parameters", "wrap_optimizer", "around_step", "loss",
+    "recipe", "data", "model", "parameters", "wrap_optimizer", "around_step", "unreduced", "loss",
     "after_backward", "after_step", "evaluated", "probes",
 )  # fmt: skip
 SLOTS = ("optimizer", "update", "parallelize")

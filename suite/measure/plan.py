@@ -57,6 +57,12 @@ class Pair:
         """The reference's stack and the contender's."""
         return self.reference, self.stack
 
+    @property
+    def jobs(self) -> tuple[Job, Job]:
+        """What trains on each side, of the first seed."""
+        reference, stack = (Job(setting=self.setting, stack=side) for side in self.sides)
+        return reference, stack
+
 
 def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> Pair:
     """The stack against ``against``, in ``task``; what its cards ask for where these are None. Where no data is named,

@@ -18,13 +18,15 @@ import time
 from collections.abc import Sequence
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
-from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
+from suite.device.ranks import device_of, joined, wait_a_few_times
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import lookup
 from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
+from suite.measure.contenders.contender import world_size
 from suite.measure.contenders.world import with_ranks
 from suite.record.job import RECIPES, SIZES, Job, Setting
 
@@ -32,12 +34,16 @@ PARTS = 20
 """Of a run, after each of which rank 0 says how far it is."""
 
 
-def trained(run: Run, quiet: bool) -> list[float]:
-    """The losses of all steps; says now and then, on standard error, how far it is."""
+def trained(run: Run, mesh: DeviceMesh, quiet: bool) -> list[float]:
+    """The losses of all steps; says now and then, on standard error, how far it is. Ranks wait for each other in the
+    first step as in the set-up, since nobody knows how long one takes, and then by the longest so far."""
+    steps, began_s, longest_s = run.recipe.steps, time.monotonic(), 0.0
     losses: list[float] = []
-    steps, began_s = run.recipe.steps, time.monotonic()
     while run.step < steps:
-        losses += run.train(min(math.ceil(steps / PARTS), steps - run.step))
+        part_s, before = time.monotonic(), run.step
+        losses += run.train(min(math.ceil(steps / PARTS) if before else 1, steps - before))
+        longest_s = max(longest_s, (time.monotonic() - part_s) / (run.step - before))
+        wait_a_few_times(mesh, longest_s)
         if not quiet:
             step_s = (time.monotonic() - began_s) / run.step
             print(f"{run.step} of {steps} steps, {step_s:.3g} s each", file=sys.stderr, flush=True)
@@ -61,17 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         lookup("baseline", asked.baseline, baselines())
         stack = with_ranks(asked.technique, ranks)
+        setting = Setting(
+            baseline=asked.baseline, size=asked.size, recipe=asked.recipe, steps=asked.steps,
+            device=device_of(int(os.environ.get("LOCAL_RANK", rank)), asked.device),
+        )  # fmt: skip
+        world_size(Job(setting=setting, stack=stack))
     except (LookupError, ValueError) as error:
         parser.error(str(error))
-    setting = Setting(
-        baseline=asked.baseline, size=asked.size, recipe=asked.recipe, steps=asked.steps,
-        device=device_of(int(os.environ.get("LOCAL_RANK", rank)), asked.device),
-    )  # fmt: skip
     mesh = joined(asked.device, rank, ranks, "env://")
     try:
         run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
-        wait_at_most(mesh, STEP_S)
-        losses = trained(run, quiet=rank > 0)
+        losses = trained(run, mesh, quiet=rank > 0)
         scores = run.evaluate()
         if rank == 0:
             print(json.dumps({"stack": stack, "ranks": ranks, "losses": losses, "validation": scores}), flush=True)

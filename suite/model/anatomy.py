@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from suite.model.attention import AttentionFunction, AttentionSites
 from suite.model.depth import check_alike, pin, pinned, set_blocks
+from suite.model.held import is_elsewhere, stage_of
 from suite.model.segments import Wrapper, segmented
 
 Projection = Literal["query", "key", "value", "qkv"]
@@ -36,6 +38,10 @@ PROJECTION_NAMES: dict[Projection, set[str]] = {
 
 class NoBlocks(ValueError):
     """The model has no Transformer blocks."""
+
+
+class PartOfModel(ValueError):
+    """What was asked is of the whole model, of which this process holds a part."""
 
 
 class Part(NamedTuple):
@@ -164,9 +170,10 @@ class BlockStack:
 class Anatomy:
     """The parts of one model, as it is now: :meth:`replace` and :meth:`set_blocks` refresh it.
 
-    ``stacks`` are in the model's order; ``main`` is the one that had most parameters when they were first seen, and
-    ``blocks``, ``depth``, ``width`` and ``heads`` are the main stack's. Use ``every_block`` or ``linears`` for what
-    concerns the whole model.
+    Of a model that a process holds in part (:mod:`suite.model.held`) it has the blocks that are there, a stack for each
+    stage, and no ``main`` one. ``stacks`` are in the model's order; ``main`` is the one that had most parameters when
+    they were first seen, and ``blocks``, ``depth``, ``width`` and ``heads`` are the main stack's. Use ``every_block``
+    or ``linears`` for what concerns the whole model.
     """
 
     model: nn.Module
@@ -176,7 +183,7 @@ class Anatomy:
     @cached_property
     def stacks(self) -> tuple[BlockStack, ...]:
         """All stacks, in the model's order; raises NoBlocks."""
-        stacks = tuple(_stack(path, container) for path, container in _containers(self.model))
+        stacks = tuple(stack for path, container in _containers(self.model) for stack in _stacks(path, container))
         if not stacks:
             raise NoBlocks(
                 f"no Transformer blocks in {type(self.model).__name__}: looked for a ModuleList or Sequential of "
@@ -185,9 +192,17 @@ class Anatomy:
             )
         return stacks
 
+    @property
+    def is_part(self) -> bool:
+        """Whether other processes hold the rest of the model."""
+        return stage_of(self.stacks[0].blocks[0].module) is not None
+
     @cached_property
     def main(self) -> BlockStack:
-        """The stack with the most parameters (of a masked auto-encoder, the encoder); it stays so as it shrinks."""
+        """The stack with the most parameters (of a masked auto-encoder, the encoder); it stays so as it shrinks. Raises
+        PartOfModel."""
+        if self.is_part:
+            raise PartOfModel("a technique acts on all blocks of the model together")
         pin(self)
         return next(stack for stack in self.stacks if (seen := pinned(stack)) and seen.main)
 
@@ -325,8 +340,8 @@ def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequenti
     containers: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
-            children = list(module)
-            if len({type(child) for child in children}) == 1 and all(map(_looks_like_block, children)):
+            held = [child for child in module if not is_elsewhere(child)]
+            if held and len({type(child) for child in module}) == 1 and all(map(_looks_like_block, held)):
                 containers = [
                     (outer, container) for outer, container in containers if outer and not path.startswith(f"{outer}.")
                 ]
@@ -341,11 +356,14 @@ def _looks_like_block(module: nn.Module) -> bool:
     return linear_inside and any(in_attention) and not all(in_attention)
 
 
-def _stack(path: str, container: nn.ModuleList | nn.Sequential) -> BlockStack:
-    children = list(container)
-    width = _width(children[0])
-    blocks = tuple(_block(f"{path}.{i}" if path else str(i), child, i, width) for i, child in enumerate(children))
-    return BlockStack(path, container, blocks, width, _heads(blocks[0].attention.module))
+def _stacks(path: str, container: nn.ModuleList | nn.Sequential) -> Iterator[BlockStack]:
+    """All blocks of a container; where the process holds a part alone, those of each of its stages."""
+    held = [(i, child) for i, child in enumerate(container) if not is_elsewhere(child)]
+    for _, numbered in groupby(held, key=lambda entry: stage_of(entry[1])):
+        children = list(numbered)
+        width = _width(children[0][1])
+        blocks = tuple(_block(f"{path}.{i}" if path else str(i), child, i, width) for i, child in children)
+        yield BlockStack(path, container, blocks, width, _heads(blocks[0].attention.module))
 
 
 def _width(block: nn.Module) -> int:

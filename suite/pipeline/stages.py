@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from suite.model.anatomy import Anatomy, Block, anatomy
 from suite.model.calls import undisturbed
+from suite.model.held import hold
 from suite.model.segments import split_hidden
 from suite.pipeline.mail import Shape
 
@@ -71,7 +72,8 @@ def balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
 @dataclass
 class Stages:
     """The stages of a model. ``ranges``: of each, its blocks [start, end); ``used``: the names of the parameters that
-    it uses; ``handed``: of each but the last, the shape of what it hands on for one example."""
+    it uses; ``handed``: of each but the last, the shape of what it hands on for one example; ``unseen``: the names of
+    the parameters on which nothing that the model gives depends."""
 
     blocks: Sequence[nn.Module]
     ranges: Sequence[tuple[int, int]]
@@ -80,6 +82,7 @@ class Stages:
     extras: Sequence[tuple[Any, ...] | None]
     skeleton: nn.Module
     buffers: Mapping[str, int] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()
 
     @property
     def last(self) -> int:
@@ -95,7 +98,10 @@ class Stages:
         return [stage for stage, names in enumerate(self.used) if name in names]
 
     def keep(self, model: nn.Module, stages: Sequence[int]) -> None:
-        """Leaves in the model the parameters of these stages alone."""
+        """Leaves in the model the parameters and the blocks of these stages alone."""
+        for stage, (start, end) in enumerate(self.ranges):
+            for block in self.blocks[start:end]:
+                hold(block, stage if stage in stages else None)
         names = frozenset[str]().union(*(self.used[stage] for stage in stages))
         wanted = {id(weight) for name, weight in model.named_parameters() if name in names}
         for module in model.modules():
@@ -109,7 +115,6 @@ class Stages:
         """While active, the model's forward is that of a stage, which ends in :class:`HandedOn` unless it is the last.
         ``hidden``: what the stage before handed on."""
         start, end = self.ranges[stage]
-        own = {id(block): block.forward for block in self.blocks}
 
         def passes(at: int) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
@@ -119,19 +124,14 @@ class Stages:
 
             return forward
 
-        def ends(block: nn.Module) -> Callable[..., Any]:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                output = own[id(block)](*args, **kwargs)
-                raise HandedOn(output[0] if isinstance(output, tuple) else output)
+        def ends(block: nn.Module, args: Any, output: Any) -> None:
+            raise HandedOn(output[0] if isinstance(output, tuple) else output)
 
-            return forward
-
-        replaced = {at: passes(at) for at in range(start)}
-        if stage < self.last:
-            replaced[end - 1] = ends(self.blocks[end - 1])
         with ExitStack() as stack:
-            for at, forward in replaced.items():
-                stack.enter_context(_forward_of(self.blocks[at], forward))
+            for at in range(start):
+                stack.enter_context(_forward_of(self.blocks[at], passes(at)))
+            if stage < self.last:  # a hook, after all others of the block
+                stack.callback(self.blocks[end - 1].register_forward_hook(ends).remove)
             yield
 
     def whole(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -187,10 +187,12 @@ def cut(model: nn.Module, stages: int, forward: Forward, examples: int) -> Stage
         seen.roots.append(forward())
     seen.check(examples)
     used = _used(model, seen.roots)
+    unseen = frozenset(dict(model.named_parameters())) - frozenset[str]().union(*used)
+    used = _with_unseen(model, blocks, ranges, used)
     handed = [Shape(tuple(root.shape[1:]), root.dtype) for root in seen.roots[:-1]]
     return Stages(
         [block.module for block in blocks], ranges, used, handed, seen.extras, without_values(model),
-        _owners_of_buffers(model, blocks, ranges, used),
+        _owners_of_buffers(model, blocks, ranges, used), unseen,
     )  # fmt: skip
 
 
@@ -211,8 +213,9 @@ class _Trial:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(undisturbed(self.model))
             for frozen in (parameter for parameter in self.model.parameters() if not parameter.requires_grad):
-                frozen.requires_grad_()
-                stack.callback(frozen.requires_grad_, False)
+                if frozen.is_floating_point() or frozen.is_complex():
+                    frozen.requires_grad_()
+                    stack.callback(frozen.requires_grad_, False)
             for at, block in enumerate(self.blocks):
                 hook = block.module.register_forward_hook(self._note(at, block), with_kwargs=True)
                 stack.callback(hook.remove)
@@ -252,7 +255,7 @@ class _Trial:
 
 
 def _used(model: nn.Module, roots: Sequence[Tensor]) -> list[frozenset[str]]:
-    """The names of the parameters in each stage's graph; those in none are the first's."""
+    """The names of the parameters in each stage's graph."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     used: list[set[str]] = []
     inside: set[Any] = set()
@@ -265,8 +268,30 @@ def _used(model: nn.Module, roots: Sequence[Tensor]) -> list[frozenset[str]]:
             )
         inside |= nodes
         used.append({names[id(leaf)] for leaf in leaves if id(leaf) in names})
-    used[0] |= set(names.values()) - set().union(*used)
     return [frozenset(names_of_stage) for names_of_stage in used]
+
+
+def _with_unseen(
+    model: nn.Module, blocks: Sequence[Block], ranges: Sequence[tuple[int, int]], seen: Sequence[frozenset[str]]
+) -> list[frozenset[str]]:
+    """Adds the parameters in no graph to the stage whose block has them; others to the first, or, where they are whole
+    numbers, which no graph shows, to all."""
+    used = [set(names) for names in seen]
+    for name, parameter in model.named_parameters():
+        if any(name in names for names in seen):
+            continue
+        if (stage := _stage_of(name, blocks, ranges)) is not None:
+            used[stage].add(name)
+        else:
+            for names in used[:1] if parameter.is_floating_point() else used:
+                names.add(name)
+    return [frozenset(names) for names in used]
+
+
+def _stage_of(name: str, blocks: Sequence[Block], ranges: Sequence[tuple[int, int]]) -> int | None:
+    """The stage of the block that a parameter or buffer lies in; None outside of all."""
+    stage_of = {at: stage for stage, (start, end) in enumerate(ranges) for at in range(start, end)}
+    return next((stage_of[at] for at, block in enumerate(blocks) if name.startswith(f"{block.path}.")), None)
 
 
 def _graph(root: Tensor) -> tuple[set[Any], list[Tensor]]:
@@ -291,15 +316,14 @@ def _owners_of_buffers(
     model: nn.Module, blocks: Sequence[Block], ranges: Sequence[tuple[int, int]], used: Sequence[frozenset[str]]
 ) -> dict[str, int]:
     """The stage whose module a buffer belongs to: that of its block, or of its module's parameters; else the first."""
-    stage_of = {at: stage for stage, (start, end) in enumerate(ranges) for at in range(start, end)}
     owners = {}
     for name, _ in model.named_buffers():
         module = name.rpartition(".")[0]
-        inside = [stage_of[at] for at, block in enumerate(blocks) if name.startswith(f"{block.path}.")]
+        inside = _stage_of(name, blocks, ranges)
         beside = [
             stage
             for stage, names in enumerate(used)
             if any(used_name.rpartition(".")[0] == module for used_name in names)
         ]
-        owners[name] = (inside or beside or [0])[0]
+        owners[name] = inside if inside is not None else (beside or [0])[0]
     return owners

@@ -145,7 +145,7 @@ def check(name: str, place: Place, folder: Path, mesh: DeviceMesh | None = None)
     changed = own != plain or evaluation != reference_evaluation(reference, place, their_mesh)
     changed = changed or counts(run) != plain_counts
     try:
-        run.attachment.end()
+        run.attachment.end(run)
     except NotAttached:
         return False
     return changed

@@ -28,17 +28,21 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
 from suite.entries.setting import check_model
 from suite.entries.together import built
 from suite.loop.data import HeldOut
+from suite.loop.run import Run
+from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.child import (
     BrokenEntry,
@@ -178,6 +182,32 @@ def check_model_apart(setting: Setting, limit_s: float = MODEL_S) -> None:
     """
     if setting.model:
         in_child(_checked_model, setting, limit_s=limit_s, mendable=(ValueError, LookupError, OSError))
+
+
+def check_ranks(jobs: Iterable[Job], limit_s: float = MODEL_S) -> None:
+    """Sets up the jobs of several ranks, each in a process of its own that stands for the first rank.
+
+    Raises what the set-up does as a ValueError: a batch, blocks or heads that do not divide among so many ranks,
+    techniques that do not go together. What fails otherwise is a row, as ever.
+    """
+    for job in jobs:
+        if is_distributed(job.stack):
+            with suppress(ContenderFailed):
+                in_child(_sets_up, job, limit_s=limit_s, mendable=(UnknownId, StackError, ValueError))
+
+
+def check_batches(settings: Iterable[Setting], ranks: int) -> None:
+    """Raises ValueError where a baseline's batch does not divide among so many ranks."""
+    for setting in settings:
+        replace(baseline_of(setting).recipe_of(setting), world_size=ranks)
+
+
+def _sets_up(job: Job) -> None:
+    job = job.model_copy(update={"setting": job.setting.but(device="cpu")})
+    ranks = _ranks(job)
+    with fake_ranks(ranks) as mesh:
+        if mesh is not None:
+            Run(job, built(job.stack), baseline_for(job.setting), mesh=mesh)
 
 
 def _checked_model(setting: Setting) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.device.ranks import STEP_S, device_of, joined, wait_at_most
+from suite.device.ranks import device_of, joined, wait_a_few_times
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baseline_of, baselines
@@ -36,7 +36,6 @@ from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory
 
 MOST_PROBES = 1000
-PATIENCE = 3.0
 LARGE_BYTES = 1 << 20  # of which a link's latency is a small part
 
 baselines()  # their libraries are what takes seconds to import
@@ -110,9 +109,8 @@ class Session:
         }
 
     def _expect(self, longest_s: float) -> None:
-        """Ranks wait for each other a few times as long as what they do took, and not for a hung one for ever."""
         if self.mesh is not None:
-            wait_at_most(self.mesh, max(STEP_S, PATIENCE * longest_s))
+            wait_a_few_times(self.mesh, longest_s)
 
     def block(self, steps: int) -> dict[str, Any]:
         cpu_s = process_time()

@@ -127,7 +127,7 @@ class GACT(Technique):
     def measure(self, run: Run, batch: Batch) -> dict[str, float]:
         """C_l of every tensor of this step, by three passes for each."""
         self.measuring = True
-        with as_it_was(run) as again:
+        with run.unreduced(), as_it_was(run) as again:
 
             def gradients(number: int, key: str, bits: int, draw: int) -> list[Tensor]:
                 again()

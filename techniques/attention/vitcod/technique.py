@@ -159,6 +159,8 @@ class Vitcod(ByBlocks, KeptPairs):
     def sites(self, run: Run) -> Mapping[str, Site]:
         if self.is_reference:
             return {}
+        if self.autoencoder:
+            run.demand_whole("vitcod adds up what the autoencoders of all blocks lose")
         mask_sites = {"makes masks": self.masked} if self.information < 1 else {}
         coders = {
             f"{path}.{name}": run.model.get_submodule(path).get_submodule(name)

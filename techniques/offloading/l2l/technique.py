@@ -28,6 +28,7 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups, Technique, Unavailable
+from suite.record.job import StackError
 from techniques.offloading.l2l.layerwise import Cut, MicroBatch, micro_batches
 from techniques.offloading.shared.away import Unit, in_their_places, sent_away
 from techniques.offloading.shared.host_adam import HostAdamW, halved
@@ -80,6 +81,11 @@ class L2L(Technique):
         return replace(recipe, precision="bf16") if self.half else recipe
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if run.mesh is not None:
+            raise StackError(
+                f"{run.job.stack} cannot be stacked: l2l updates the layers of one process, and ranks would exchange "
+                "their gradients first; leave out what makes several ranks"
+            )
         half = run.recipe.precision == "bf16" if self.half is None else self.half
         return halved(model) if half else model
 

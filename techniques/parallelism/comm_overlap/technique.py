@@ -12,7 +12,9 @@ reduce the same buckets, so their gradients are equal to the bit, and so is thei
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -113,6 +115,9 @@ class CommunicationOverlap(Technique):
             self.order.append("end")
 
         return end
+
+    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
+        return nullcontext() if self.reduction is None else self.reduction.paused()
 
     def after_backward(self, run: Run) -> None:
         self.order.append("backward")

@@ -47,7 +47,8 @@ def reached(loss: Tensor) -> set[Tensor]:
 
 
 def uses_all_parameters(model: nn.Module, run: Run) -> bool:
-    """Whether a forward pass of a rank's first examples uses all trainable parameters. It leaves no trace."""
+    """Whether a forward pass of a rank's first examples uses all of the model's own trainable parameters. Those that
+    techniques have added may be used by a loss that they add. It leaves no trace."""
     count = run.recipe.batch_size // run.world_size
     examples, _ = run.data.batch(mixed_seed(run.seed, 2), 0, count)
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
@@ -58,7 +59,9 @@ def uses_all_parameters(model: nn.Module, run: Run) -> bool:
     used = reached(run.baseline.losses(outputs, batch).mean())
     for buffer, copied in zip(buffers, copies, strict=True):
         buffer.copy_(copied)
-    return all(parameter in used for parameter in model.parameters() if parameter.requires_grad)
+    added = run.attachment.added(model)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return all(parameter in used or name in added for name, parameter in trained.items())
 
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as long as a float

@@ -12,7 +12,8 @@ What the pass gives no gradient holds its bucket up until the pass ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from torch import nn
@@ -48,6 +49,16 @@ class InBackward(Generic[B]):
         ]
         self._flying: deque[End] = deque()
         self._passing = False
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While active, passes leave their gradients where they are."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def remove(self) -> None:
         """Leaves the parameters alone from now on."""
@@ -55,6 +66,8 @@ class InBackward(Generic[B]):
             handle.remove()
 
     def _arrived(self, parameter: nn.Parameter) -> None:
+        if self._paused:
+            return
         if not self._passing:
             self._passing, self._next = True, 0
             self._missing = [len(need) for need in self._needs]

@@ -32,7 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.device.random_state import RandomState, replayed, unchanged_randomness
 from suite.loop.data import Batch, mixed_seed
 from suite.loop.recipe import Recipe
-from suite.loop.run import Run
+from suite.loop.run import OWN_STAGES, Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.pipeline.mail import Letter, Mail, Shape
@@ -153,6 +153,7 @@ class Pipelined(Technique):
         self._check_precision(run)
         begin_alike(model, mesh.get_group())
         self.stages = cut(model, self.plan.stages, lambda: run.trial(model).logits, TRIED)
+        self._check_trained(run, model)
         self.stages.keep(model, self.plan.stages_of(mesh.get_local_rank()))
         self.weights = WeightVersions(list(model.parameters()))
         self.mail = Mail(mesh.get_group(), run.device)
@@ -168,6 +169,22 @@ class Pipelined(Technique):
                 f"{run.job.stack} cannot be stacked: a rank of a pipeline has the layers of its own stages alone, and "
                 f"what makes them {own} acts on those of all; take a recipe that trains in {own} itself"
             )
+
+    def _check_trained(self, run: Run, model: nn.Module) -> None:
+        """Raises StackError where another technique has added parameters that no output depends on: their loss, of
+        blocks of all stages, would have to come to the last one. And where it leaves a rank nothing to train."""
+        added = run.attachment.added(model)
+        if lost := [name for name in added if name in self.stages.unseen and added[name].requires_grad]:
+            raise StackError(
+                f"{run.job.stack} cannot be stacked: {lost[0]} learns from a loss of its own block, and {OWN_STAGES}"
+            )
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        for rank in range(self.plan.ranks):
+            if not any(trained & self.stages.used[stage] for stage in self.plan.stages_of(rank)):
+                raise StackError(
+                    f"{run.job.stack} cannot be stacked: all that trains is in other stages than those of rank {rank}, "
+                    f"and {OWN_STAGES}"
+                )
 
     def _group(self, ranks: tuple[int, ...], mesh: DeviceMesh) -> ProcessGroup | None:
         if len(ranks) < 2:
@@ -236,6 +253,7 @@ class Pipelined(Technique):
         if op.stage == self.stages.last:
             flight.loss = output.detach()
         else:
+            self._check_shape(run, op, output)
             self.mail.send(Letter("forward", op.stage, op.micro), self.plan.place(op.stage + 1, op.micro), output)
             self.passed()
 
@@ -321,6 +339,15 @@ class Pipelined(Technique):
             shape = self.stages.shape(boundary, run.recipe.batch_size // self.plan.micro_batches)
             self.mail.expect(letter, self.plan.place(letter.stage, letter.micro), shape)
 
+    def _check_shape(self, run: Run, op: PipelineOp, output: Tensor) -> None:
+        """Raises StackError where the next stage expects another message: examples have changed since the set-up."""
+        expected = self.stages.shape(op.stage, run.recipe.batch_size // self.plan.micro_batches)
+        if (tuple(output.shape), output.dtype) != expected:
+            raise StackError(
+                f"{run.job.stack} cannot be stacked: its examples change in size or type while it trains, and what a "
+                f"stage hands on does not: {list(expected.size)} at first, {list(output.shape)} in step {run.step + 1}"
+            )
+
     def _expect_what_is_sent(self, run: Run, program: Program) -> None:
         """What others have sent in this step, for operations of a later one."""
         taken = {self._needed(op) for op in program[run.rank]}
@@ -342,14 +369,17 @@ class Pipelined(Technique):
     # what several ranks hold ------------------------------------------------------------------------------------------
 
     def _add_up(self, run: Run) -> None:
-        """Gradients of parameters that several ranks hold: on each, their sum."""
+        """Gradients of trained parameters that several ranks hold: on each, their sum."""
         own = dict(run.model.named_parameters())
         for ranks, group in self.groups.items():
             if group is None or run.rank not in ranks:
                 continue
             shared = [own[name] for name, holders in self._holders.items() if holders == ranks and name in own]
-            shared = [tensor for tensor in shared if tensor.grad is not None]
-            flat = torch.cat([tensor.grad.flatten() for tensor in shared if tensor.grad is not None])
+            shared = [tensor for tensor in shared if tensor.requires_grad]
+            if not shared:  # a tied table that is frozen
+                continue
+            gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in shared]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
             dist.all_reduce(flat, group=group)
             for tensor, gradient in zip(shared, flat.split([tensor.numel() for tensor in shared]), strict=True):
                 tensor.grad = gradient.view_as(tensor).clone()

@@ -10,7 +10,9 @@ the model per rank (section 7.2.1).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -49,6 +51,9 @@ class Zero2(FlatShards):
         ordered = sorted(self.buckets, key=first, reverse=True)  # stable: of one table the last bucket stays first
         self.reduction = InBackward(ordered, _parameters_of, begin)
         return shards
+
+    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
+        return nullcontext() if self.reduction is None else self.reduction.paused()
 
     def after_backward(self, run: Run) -> None:
         self.to_masters()

@@ -6,14 +6,16 @@
     backward    of each unit: all-gather again, compute, free; reduce-scatter its gradients
     then        update the own shards
 
-A unit is a block; the rest of the model is one more. Model, gradients and Adam's state take 16 / N bytes per parameter,
-in fp32 and in mixed precision; the volume is 3 (N - 1) / N of the model per rank, half as much again as data
-parallelism's (section 7.2.2). FSDP2's own reduce-scatter would send more on gloo (:mod:`..shared.collectives`).
+A unit is a block, or several that share parameters; the rest of the model is one more. Model, gradients and Adam's
+state take 16 / N bytes per parameter, in fp32 and in mixed precision; the volume is 3 (N - 1) / N of the model per
+rank, half as much again as data parallelism's (section 7.2.2). FSDP2's own reduce-scatter would send more on gloo
+(:mod:`..shared.collectives`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +43,17 @@ HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled lo
 def even_placement(parameter: nn.Parameter, ranks: int) -> Shard:
     """The first dimension that divides among the ranks; of none, dimension 0, padded."""
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
+
+
+def units_of(blocks: Sequence[nn.Module]) -> list[list[nn.Module]]:
+    """The blocks one by one, but those that share parameters together: a parameter has one unit."""
+    units: list[list[nn.Module]] = []
+    for block in blocks:
+        own = set(block.parameters())
+        joined = [unit for unit in units if any(own & set(other.parameters()) for other in unit)]
+        units = [unit for unit in units if unit not in joined]
+        units.append([*(other for unit in joined for other in unit), block])
+    return units
 
 
 class Scatter(DefaultReduceScatter):
@@ -94,19 +107,29 @@ class Zero3(Technique):
 
     def parallelize(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         begin_alike(model, mesh.get_group())
+        for parameter in model.parameters():
+            parameter.data = parameter.data.contiguous()  # as FSDP2 demands
         half = MixedPrecisionPolicy(HALF, HALF)
         blocks = [block.module for stack in anatomy(model).stacks for block in stack.blocks]
-        for unit in (*blocks, model):
-            sharded: FSDPModule = fully_shard(
+        for unit in (*units_of(blocks), [model]):
+            fully_shard(
                 unit,
                 mesh=mesh,
                 reshard_after_forward=self.reshard_after_forward,
                 shard_placement_fn=lambda parameter: even_placement(parameter, mesh.size()),
                 mp_policy=half if self.mixed_precision else MixedPrecisionPolicy(),
             )
+            sharded: Any = unit[0]
             sharded.set_custom_reduce_scatter(Scatter(self.reduced))
             sharded.set_custom_all_gather(Gather(self.gathered))
         return model
+
+    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
+        """Raises StackError: a rank that moved the weights by its own gradient could not gather them from all."""
+        raise StackError(
+            f"{run.job.stack} cannot be stacked: a technique acts on the gradients of each rank's own examples, and a "
+            "rank of zero3_fsdp has shards of all ranks' alone; take zero2, whose ranks have a model each"
+        )
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """Raises StackError where another technique evaluates a copy of the model."""

@@ -11,7 +11,6 @@ Du, Yan, Feng, Zhou, Zhen, Goh & Tan, "Efficient Sharpness-aware Minimization fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -85,7 +84,7 @@ class Esam(Technique):
         chosen = drawn(trained, self.beta, run.generator)
         run.optimizer.zero_grad(set_to_none=True)
         noise = Noise(run)
-        with getattr(run.model, "no_sync", nullcontext)():  # each rank its own perturbation: nothing to reduce
+        with run.unreduced():  # each rank its own perturbation: nothing to reduce
             loss = run.forward(batch)
             run.loss = loss.detach()
             if self.norm == "all":

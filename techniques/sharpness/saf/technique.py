@@ -108,6 +108,7 @@ class Saf(Technique):
         self.seen = None
 
     def sites(self, run: Run) -> Mapping[str, Site]:
+        run.demand_whole("saf remembers the outputs of whole batches")
         return {"stores outputs": self.stored, "adds the trajectory loss": self.added}
 
     def probes(self, run: Run) -> Mapping[str, float]:

@@ -95,6 +95,7 @@ class SafMesa(Technique):
             self.averaged()
 
     def sites(self, run: Run) -> Mapping[str, Site]:
+        run.demand_whole("saf_mesa learns from a copy of the whole model")
         return {"averages the weights": self.averaged, "adds the trajectory loss": self.added}
 
     def probes(self, run: Run) -> Mapping[str, float]:

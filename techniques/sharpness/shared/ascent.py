@@ -7,7 +7,7 @@ rises on the way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,7 +160,7 @@ def sharpness_aware_update(
     """One step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
     run.optimizer.zero_grad(set_to_none=True)
     noise = Noise(run)
-    with getattr(run.model, "no_sync", nullcontext)():  # of several ranks, each ascends on its own examples
+    with run.unreduced():  # of several ranks, each ascends on its own examples
         loss = run.forward(batch)
         run.backward(loss)
     run.loss = loss.detach()

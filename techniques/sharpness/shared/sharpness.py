@@ -9,7 +9,6 @@ For the probes of ``vit_sam``, ``esam``, ``saf`` and ``saf_mesa``, which are to 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -67,9 +66,8 @@ def sharpness(run: Run) -> dict[str, float]:
     examples, _ = run.data.batch(0, 0, run.recipe.batch_size)
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
     parameters = [p for p in run.model.parameters() if p.requires_grad]
-    unreduced = getattr(run.model, "no_sync", nullcontext)  # a data-parallel model would wait for its all-reduce
     run.model.eval()
-    with unreduced(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+    with run.unreduced(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
         loss = run.baseline.losses(run.baseline.forward(run.model, batch), batch).mean()
         gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
         length = sum(p.numel() for p in parameters)

@@ -166,7 +166,7 @@ def test_draws_once_every_example_has_come_back(baseline: str) -> None:
     assert rais_of(run).draws.count == 0
     assert run.train(7) != plain.train(7)
     assert rais_of(run).draws.count == 7
-    run.attachment.end()
+    run.attachment.end(run)
 
 
 def test_a_batch_may_be_prepared_one_step_ahead() -> None:

@@ -115,7 +115,7 @@ def test_one_dimension_alone(settings: dict[str, int]):
     run = running(CompoundGrow(**settings))
     losses = run.train(8)
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
-    run.attachment.end()
+    run.attachment.end(run)
 
 
 def test_a_step_can_be_counted_without_values():

@@ -107,7 +107,7 @@ def test_it_follows_a_model_that_another_technique_makes_deeper():
     run = new_run("gpt", "progressive_stacking+pld", size="nano", recipe="classic", steps=12)
     run.train(12)
     assert len(run.technique.techniques["pld"].blocks) == 4
-    run.attachment.end()
+    run.attachment.end(run)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("t5", "cannot be left out"), ("albert", "not once"), ("deit3", "scale")])
