@@ -47,8 +47,7 @@ def reached(loss: Tensor) -> set[Tensor]:
 
 
 def uses_all_parameters(model: nn.Module, run: Run) -> bool:
-    """Whether a forward pass of a rank's first examples uses all of the model's own trainable parameters. Those that
-    techniques have added may be used by a loss that they add. It leaves no trace."""
+    """Whether a forward pass of a rank's first examples uses all trainable parameters. It leaves no trace."""
     count = run.recipe.batch_size // run.world_size
     examples, _ = run.data.batch(mixed_seed(run.seed, 2), 0, count)
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
@@ -56,12 +55,16 @@ def uses_all_parameters(model: nn.Module, run: Run) -> bool:
     copies = [buffer.clone() for buffer in buffers]
     with unchanged_randomness(run.device), run.autocast():
         outputs = run.baseline.forward(model.train(), batch)
-    used = reached(run.baseline.losses(outputs, batch).mean())
+    loss = run.baseline.losses(outputs, batch).mean()
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    used = reached(loss)
+    left = {name: parameter for name, parameter in trained.items() if parameter not in used}
+    if left.keys() & run.attachment.added(model).keys():  # perhaps a loss that its technique adds uses it
+        used = reached(run.technique.loss(loss, outputs, batch, run))
+        left = {name: parameter for name, parameter in left.items() if parameter not in used}
     for buffer, copied in zip(buffers, copies, strict=True):
         buffer.copy_(copied)
-    added = run.attachment.added(model)
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return all(parameter in used or name in added for name, parameter in trained.items())
+    return not left
 
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as long as a float

@@ -29,7 +29,6 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups
 from suite.pipeline.schedule import Kind, PipelineOp, PipelineSchedule, steady
-from suite.record.job import StackError
 from techniques.parallelism.shared.pipelined import Pipelined
 
 
@@ -89,9 +88,9 @@ class PipeMare(Pipelined):
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if run.recipe.precision != "fp32":
-            raise StackError(
-                f"{run.job.stack} cannot train in {run.recipe.precision}: autocast keeps a forward pass's weights for "
-                "its backward pass; take the recipe classic, and no technique that makes it another"
+            raise ValueError(
+                f"pipemare trains in fp32, not in {run.recipe.precision}: autocast keeps a forward pass's weights for "
+                "its backward pass; take the recipe classic, and no technique of mixed precision"
             )
         return super().model(model, run)
 
