@@ -1,0 +1,111 @@
+"""Ranks beside techniques that look at the model: they train as in one process, or a sentence names the conflict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import SGD, Optimizer
+
+from suite.device.ranks import wait_at_most
+from suite.entries.spelling import build
+from suite.loop.recipe import Recipe
+from suite.loop.run import Run
+from suite.loop.stack import Stack
+from suite.loop.technique import ParameterGroups
+from suite.record.job import StackError
+from tests.runs import Planted, new_run
+from tests.techniques.parallelism.pipelines import on_ranks
+
+STEPS = 3
+TRAINS = (
+    ("gpipe", "lora"), ("pipedream_flush", "bitfit"), ("gpipe", "adapter_houlsby"), ("gpipe", "adam4bit_rank1"),
+    ("gpipe", "albert_sharing"), ("gpipe", "rezero"), ("pipedream_flush", "ckpt_chen_sqrt"),
+    ("chimera", "ckpt_chen_sqrt"), ("gpipe", "int8_mixed"), ("zero3_fsdp", "albert_sharing"), ("dp_ddp", "elsa"),
+)  # fmt: skip
+REFUSED = {
+    "gpipe+dota": "attn.dota_query learns from a loss of its own block",
+    "gpipe+saf_mesa": "learns from a copy of the whole model",
+    "gpipe+vitcod": "adds up what the autoencoders of all blocks lose",
+    "gpipe+prompt_tuning": "all that trains is in other stages than those of rank 1",
+    "zero3_fsdp+sam": "acts on the gradients of each rank's own examples",
+    "zero3_fsdp+grasp": "computes with whole parameters",
+    "gpipe+l2l": "each replaces",
+    "zero2+l2l": "l2l updates the layers of one process",
+}
+ASCENDING = ("dp_ddp", "zero1", "zero2", "comm_overlap", "comm_overlap:overlapped=false")
+
+
+@dataclass
+class Descent(Planted):
+    """SGD in place of Adam, which would hide how large a gradient is."""
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, gradient_clip=0.0, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
+
+    def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
+        return SGD([{**group, "weight_decay": 0.0} for group in parameters], lr=recipe.learning_rate)
+
+
+def run_on(stack: str, mesh: DeviceMesh | None, *others: Planted) -> Run:
+    stacked = Stack({**build(stack).techniques, **{str(number): each for number, each in enumerate(others)}})
+    return new_run("gpt", stacked, size="pico", recipe="classic", steps=6, mesh=mesh)
+
+
+def losses(run: Run) -> list[float]:
+    """Of the steps, and, at the end, of the evaluated model."""
+    return [*run.train(STEPS), run.evaluate()["loss"]]
+
+
+def refusal(stack: str, mesh: DeviceMesh) -> str:
+    try:
+        run_on(stack, mesh).train(1)
+    except StackError as error:
+        return str(error)
+    return ""
+
+
+def ascended(stack: str, mesh: DeviceMesh) -> Tensor:
+    run = run_on(stack, mesh, Descent())
+    run.train(STEPS)
+    return torch.cat([each.detach().flatten() for each in run.model.parameters()])
+
+
+def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
+    wait_at_most(mesh, 30)
+    return {
+        "together": {f"{ranks}+{other}": losses(run_on(f"{ranks}+{other}", mesh)) for ranks, other in TRAINS},
+        "refused": {stack: refusal(stack, mesh) for stack in REFUSED},
+        "ascended": {ranks: ascended(f"{ranks}+sam:rho=0.5", mesh) for ranks in ASCENDING},
+        "descended": ascended("dp_ddp", mesh),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return on_ranks(body, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize(("distributes", "other"), TRAINS)
+def test_a_stack_trains_as_its_other_part_does_alone(ranks, distributes, other):
+    found = torch.tensor([rank["together"][f"{distributes}+{other}"] for rank in ranks]).mean(0)
+    assert found.tolist() == pytest.approx(losses(run_on(other, None)), rel=1e-4)
+
+
+@pytest.mark.parametrize("stack", REFUSED)
+def test_what_cannot_be_is_refused_with_the_conflict_and_not_the_model(ranks, stack):
+    for rank in ranks:
+        assert REFUSED[stack] in rank["refused"][stack] and "cannot be stacked" in rank["refused"][stack]
+        assert "another model" not in rank["refused"][stack]
+
+
+def test_sam_ascends_by_each_ranks_own_examples_whoever_reduces(ranks):
+    first, *others = (ranks[0]["ascended"][each] for each in ASCENDING)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-6)
+    assert (first - ranks[0]["descended"]).abs().max() > 1e-3
