@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import torch.distributed as dist
 from typer.testing import CliRunner
 
 from suite.cli import app
+from suite.device.ranks import STEP_S, wait_a_few_times
 from suite.measure import exact, torchrun
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
+from suite.measure.contenders.contender import check_batches
 from suite.measure.contenders.world import is_distributed, with_ranks
 from suite.measure.plan import pairs_of
 from suite.record.job import Setting
@@ -139,3 +143,48 @@ def test_a_pipeline_s_first_rank_sends_what_it_hands_on_once_however_many_ranks_
     reduced = 2 * (ranks - 1) / ranks * count.collective_bytes["all_reduce"]
     assert count.counters.communication_bytes == pytest.approx(hidden + reduced, abs=1)
     assert count.state_bytes_per_parameter == 16  # of the parameters that it holds
+
+
+@pytest.mark.parametrize(
+    ("stack", "ranks", "words"),
+    [
+        ("dp_ddp", 3, "a batch of 4 does not divide among 3 ranks: take 1, 2 or 4 of them"),
+        ("gpipe", 4, "2 blocks do not make 4 stages"),
+    ],
+)
+def test_ranks_that_do_not_divide_are_refused_before_anything_is_written(
+    tmp_path: Path, stack: str, ranks: int, words: str
+) -> None:
+    folder = tmp_path / "results"
+    command = ["run", "-t", stack, "-b", "gpt", "--size", "pico", "--ranks", str(ranks), "--results", str(folder)]
+    refused = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
+    assert refused.exit_code == 2 and words in refused.output, refused.output
+    assert not folder.exists()
+
+
+def test_of_all_techniques_a_batch_that_does_not_divide_is_refused() -> None:
+    check_batches([Setting(baseline="gpt", size="pico")], 2)
+    with pytest.raises(ValueError, match="a batch of 4 does not divide among 8 ranks"):
+        check_batches([Setting(baseline="gpt", size="pico")], 8)
+
+
+class Clocked:
+    """A run of 40 steps, each of which takes as many seconds as its number in a clock that others read."""
+
+    def __init__(self) -> None:
+        self.step, self.now_s, self.recipe = 0, 0.0, SimpleNamespace(steps=40)
+
+    def train(self, steps: int) -> list[float]:
+        self.step += steps
+        self.now_s += 10.0 * steps
+        return [0.0] * steps
+
+
+def test_ranks_of_torchrun_wait_a_few_times_as_long_as_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, limits = Clocked(), []
+    mesh = SimpleNamespace(get_group=lambda: SimpleNamespace(set_timeout=lambda limit: limits.append(limit)))
+    monkeypatch.setattr(torchrun.time, "monotonic", lambda: run.now_s)
+    assert len(torchrun.trained(run, mesh, quiet=True)) == run.step == 40  # type: ignore[arg-type]
+    assert {limit.total_seconds() for limit in limits} == {30.0}, "three times the 10 seconds of a step"
+    wait_a_few_times(mesh, 0.1)  # type: ignore[arg-type]
+    assert limits[-1].total_seconds() == STEP_S

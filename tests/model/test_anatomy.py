@@ -14,6 +14,7 @@ from torch import nn
 from suite.model.anatomy import (
     AroundLinear,
     NoBlocks,
+    PartOfModel,
     anatomy,
     in_features,
     is_linear,
@@ -21,6 +22,7 @@ from suite.model.anatomy import (
     out_features,
     weight_matrix,
 )
+from suite.model.held import hold
 from tests.model.transformer_models import BUILDERS, SIZES, build, gradients, loss
 
 # family: stack, attention output, MLP output (of the first block), head
@@ -209,3 +211,18 @@ def test_mixed_layers_keep_their_depth() -> None:
 def test_no_blocks_to_set_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one block"):
         anatomy(build("vit")).set_blocks([])
+
+
+def test_of_a_model_in_parts_the_blocks_that_are_there_are_found_stage_by_stage() -> None:
+    model = build("gpt2")
+    whole = [block.path for block in anatomy(model).blocks]
+    for block, stage in zip(anatomy(model).blocks, (0, None, 2, 2), strict=True):
+        hold(block.module, stage)
+    for parameters in [module._parameters for module in anatomy(model).stacks[0].container[1].modules()]:
+        parameters.clear()
+    parts = anatomy(model)
+    assert parts.is_part and not anatomy(build("gpt2")).is_part
+    assert [[block.path for block in stack.blocks] for stack in parts.stacks] == [[whole[0]], whole[2:]]
+    assert [block.index for block in parts.every_block] == [0, 2, 3]
+    with pytest.raises(PartOfModel, match="all blocks of the model together"):
+        _ = parts.blocks
