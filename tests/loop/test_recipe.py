@@ -68,7 +68,7 @@ def test_the_decay_has_its_formula(steps: int, floor: float) -> None:
         ({"learning_rate": math.nan}, "learning_rate must be positive"),
         ({"weight_decay": -1e-3}, "weight_decay must be 0 or more"),
         ({"beta2": 1.0}, r"beta2 must lie in \[0, 1\)"),
-        ({"world_size": 3}, "multiple of 3"),
+        ({"world_size": 3}, "take 1, 2, 4 or 8 of them"),
     ],
 )
 def test_an_impossible_recipe_is_refused(change: dict[str, float], message: str) -> None:
