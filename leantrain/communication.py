@@ -4,7 +4,7 @@
 top_k, scattered       the largest entries as values and indices (Stich et al. 2018, arXiv 1809.07599)
 corrected              the same of summed velocities, with momentum masking (Lin et al. 2018, arXiv 1712.01887)
 one_bit, two_valued    a bit an entry, two values a column (Seide et al., Interspeech 2014)
-quantized,             random levels of a bucket's norm, without bias (Alistarh et al. 2017, arXiv 1610.02132)
+quantized,             random levels of a bucket's scale, without bias (Alistarh et al. 2017, arXiv 1610.02132)
 dequantized
 projected,             a step of power iteration (Vogels et al. 2019, arXiv 1905.13727)
 orthogonalised

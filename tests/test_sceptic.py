@@ -88,7 +88,7 @@ def near(claim: dict[str, Any], baseline: str, size: str, parameters: float | No
 
 
 def said(claim: dict[str, Any], outcome: str, is_near: bool, size: str) -> str:
-    if not claim.get("verified"):
+    if not claim.get("read"):
         return "statement not read"
     words = {
         "holds": "reproduced" if is_near else f"holds at {size}",
@@ -205,8 +205,8 @@ def test_far_words_name_the_size_and_near_ones_are_few() -> None:
     """What no reader of a paper may be told: that it is contradicted by something that it does not speak of."""
     judged = of_claims()
     contradicted = [each for each in judged if each.word == "contradicted"]
-    assert len(contradicted) < 10 and all(each.near and each.claim.verified for each in contradicted)
-    unread = [each for each in judged if not each.claim.verified]
+    assert len(contradicted) < 10 and all(each.near and each.claim.read for each in contradicted)
+    unread = [each for each in judged if not each.claim.read]
     assert {each.word for each in unread} <= {"statement not read", *UNJUDGED}
     far = [each for each in judged if re.match("holds at|not seen at", each.word)]
     assert far and all(each.place.differs and each.word.endswith(each.place.size) for each in far)

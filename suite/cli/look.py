@@ -150,7 +150,7 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
             out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
     for claim in card.claim:
         expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
-        out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.place)}){expected}")
+        out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.source)}){expected}")
         out.print(f"  {escape(claim.statement)}")
         if claim.setting:
             out.print(f"  there: {escape(claim.setting.sentence)}")

@@ -279,9 +279,7 @@ def claims(
     else:
         by_worth = showing.sort(judgements)
         for title, part in by_worth.parts:
-            lines = [(line.verdict, line.name, *line.cells[3:]) for line in part]
-            heads = ("verdict", "claim", "claimed", "seen", "distance", "why")
-            show_table(heads, lines, title=title, whole=(0, 1))
+            show_table(showing.COLUMNS, [line.cells for line in part], title=title, whole=(0, 1))
         out.print(by_worth.sentence)
         if "." in name:
             for judgement in judgements:

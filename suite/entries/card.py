@@ -1,7 +1,8 @@
 """The card of a technique: what it is, where it comes from, where it applies, and what its paper claims.
 
 A card is a TOML file beside the technique. Claims are data: a statement, where the paper makes it, and a predicate that
-records can be judged by. The shared study that a technique takes part in is data, too: its stacks and ranges.
+records can be judged by. How well a statement is known is data as well: ``read`` is where somebody read it. The shared
+study that a technique takes part in is data, too: its stacks and ranges.
 
 What an implementation must satisfy (identities, counts of this entry's own choice) is no promise of the paper. Such
 properties stand in ``properties.toml`` beside the probes that show them, and are judged as claims are.
@@ -121,6 +122,11 @@ STUDY = "study."
 class Claim(Strict):
     """One statement of the paper.
 
+    ``read`` says where somebody read it: ``Section 4.2; table 1``, ``Abstract`` where no more could be had, ``Abstract,
+    implied`` of what is not said in so many words, ``Authors' code: svd.py``, ``Section 3, as two accounts quote it``.
+    ``unread`` stands in its place of a statement that nobody has read where it should be, and says what was tried and
+    who quotes it: that is shown, and not judged.
+
     ``metric`` names a measured quantity (a counter, a probe, ``step_time``, ``loss``, ``time_to_quality``, ...);
     ``expected`` is its value: a cost ratio to the reference (a speedup's inverse) unless ``absolute``, as a probe's
     always is. ``tolerance`` is relative. ``baselines``, ``recipes``, ``sizes`` and ``devices`` are where the
@@ -135,7 +141,8 @@ class Claim(Strict):
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
     statement: str
-    place: str  # section, table, figure or page
+    read: str = ""
+    unread: str = ""
     metric: str
     scope: Scope
     kind: Kind
@@ -155,7 +162,11 @@ class Claim(Strict):
     cell: Mapping[str, int | float | str] = {}
     note: str = ""  # one line: what the number is of, or what differs here, where the setting does not say it
     setting: PaperSetting | None = None
-    verified: bool = False  # read in the paper or its code, not from memory
+
+    @property
+    def source(self) -> str:
+        """Where it stands, and whether somebody has read it there."""
+        return self.read or f"not read: {self.unread}"
 
     @property
     def conditions(self) -> str:
@@ -175,6 +186,10 @@ class Claim(Strict):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Claim:
+        if not isinstance(self, Property) and bool(self.read) == bool(self.unread):
+            raise ValueError(
+                f"the claim {self.id} needs one of read and unread: where you read it, or why nobody could"
+            )
         if self.expected is None and self.kind != "literature":
             raise ValueError(f"the claim {self.id} needs a number in expected; only literature is quoted without one")
         if self.expected is not None and not self.absolute and self.expected <= 0 and self.kind != "literature":
@@ -190,7 +205,7 @@ def of_study(claim: Claim) -> bool:
 
 
 class Property(Claim):
-    """What an implementation must satisfy: no promise of the paper, whose place may say where the rule stands.
+    """What an implementation must satisfy: no promise of the paper. ``place`` may say where its rule stands.
 
     In the file ``probe`` names a probe of the technique's own, in place of ``metric``.
     """
@@ -198,7 +213,10 @@ class Property(Claim):
     place: str = ""
     kind: Literal["identity", "counted"] = "identity"
     expected: float = Field(default=0.0, allow_inf_nan=False)
-    verified: bool = True
+
+    @property
+    def source(self) -> str:
+        return self.place
 
     @model_validator(mode="before")
     @classmethod

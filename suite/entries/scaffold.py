@@ -30,7 +30,7 @@ arxiv = "0000.00000"
 [[claim]]
 id = "same_state"
 statement = "The optimizer keeps no more state than the reference's."
-place = "section 3"
+unread = "section 3"  # once you have read it there: read = "Section 3"
 metric = "optimizer_state_bytes"
 kind = "counted"
 expected = 1.0

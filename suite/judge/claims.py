@@ -139,7 +139,7 @@ class Judgement:
         """What is said: ``reproduced``, ``holds at nano``; of a property its outcome."""
         if isinstance(self.claim, Property):
             return self.outcome
-        return word(self.outcome, self.near, self.claim.verified, self.place.size)
+        return word(self.outcome, self.near, bool(self.claim.read), self.place.size)
 
     @property
     def contradicted(self) -> bool:
@@ -165,7 +165,8 @@ class Judgement:
             "technique": self.technique,
             "claim": self.claim.id,
             "statement": self.claim.statement,
-            "source": self.claim.place,
+            "source": self.claim.source,
+            "read": self.claim.read,
             "kind": self.claim.kind,
             "property": isinstance(self.claim, Property),
             "scope": self.claim.scope,
@@ -173,7 +174,6 @@ class Judgement:
             "expected": expectation(self.claim),
             "note": self.claim.note,
             "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
-            "verified": self.claim.verified,
             "outcome": self.outcome,
             "near": self.near,
             "differs": list(self.place.differs),
@@ -210,7 +210,7 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
 def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
     """Decide the outcome and its reason by the rules at the head of this module."""
     if claim.kind == "literature":
-        return "quoted", ": ".join(filter(None, (claim.place, claim.conditions)))
+        return "quoted", ": ".join(filter(None, (claim.source, claim.conditions)))
     interval = seen.interval
     if interval is None and not seen.missed and not seen.inactive:
         return "not measured", seen.reason

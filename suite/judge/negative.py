@@ -36,7 +36,7 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
     results = []
     for card in cards:
         for claim in card.claim:
-            if is_exact(claim) or of_study(claim) or claim.kind in ("literature", "modelled") or not claim.verified:
+            if is_exact(claim) or of_study(claim) or claim.kind in ("literature", "modelled") or not claim.read:
                 continue
             histories: dict[tuple[str, str, str], list[Judgement]] = {}
             for row in rows_about(card, claim, known):

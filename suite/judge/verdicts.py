@@ -7,7 +7,8 @@ A verdict on a claim has two fields. The *outcome* says what the evidence shows 
     holds           reproduced     holds at nano
     does not hold   contradicted   not seen at nano
 
-A statement that nobody has read in the paper gets neither: its outcome is shown, and not judged.
+A statement that nobody has read in the paper gets neither: its outcome is shown, and not judged. So a claim is *read*
+first, then *judged*, where evidence stands against its predicate, and then *decided*, where that holds or does not.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from suite.entries.card import Property
 from suite.judge.claims import Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.negative import NegativeResult
-from suite.judge.verdicts import HOLDS, UNREAD, Unjudged, rank
+from suite.judge.verdicts import FAILS, HOLDS, UNREAD, Unjudged, rank
 from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
@@ -62,8 +62,9 @@ class Sorted:
 
     @property
     def sentence(self) -> str:
-        """``Measured: 3 holds at nano, 12 tuning open. Exact: 229 reproduced, 2 not seen at nano. 31 quoted. …``"""
-        parts = []
+        """``Of 300 claims 280 are read, 240 judged, 231 decided. Measured: 3 holds at nano, 12 tuning open. Exact: 229
+        reproduced, 2 not seen at nano. 31 quoted. …``"""
+        parts = [self._known] if _names(self._claims) else []
         if self.measured:
             parts.append(f"Measured: {tally(self.measured)}.")
         if self.exact:
@@ -80,6 +81,19 @@ class Sorted:
             ):
                 parts[-1] = f"{len(names - failing - unseen)} of {len(names)} properties hold, {len(unseen)} not seen."
         return " ".join(parts)
+
+    @property
+    def _claims(self) -> list[Judgement]:
+        return [*self.measured, *self.exact, *self.unread, *self.others]
+
+    @property
+    def _known(self) -> str:
+        """How many claims somebody has read, how many of these stand against evidence, and of how many that tells."""
+        judged = [*self.measured, *self.exact]
+        read = _names(judgement for judgement in self._claims if judgement.claim.read)
+        decided = _names(judgement for judgement in judged if judgement.outcome in (HOLDS, FAILS))
+        every = len(_names(self._claims))
+        return f"Of {every} claims {len(read)} are read, {len(_names(judged))} judged, {len(decided)} decided."
 
     @property
     def _broken(self) -> list[Judgement]:
@@ -158,7 +172,7 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
     return ClaimLine(
         _verdict(first),
         f"{first.technique}.{first.claim.id}",
-        f"{first.claim.statement}{f' ({first.claim.place})' if first.claim.place else ''}",
+        f"{first.claim.statement}{f' ({first.claim.source})' if first.claim.source else ''}",
         expectation(first.claim),
         seen,
         summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.place.differs)))

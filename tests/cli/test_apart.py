@@ -127,7 +127,7 @@ CLAIM = """
 [[claim]]
 id = "state"
 statement = "None."
-place = "Section 1"
+read = "Section 1"
 metric = "optimizer_state_bytes"
 kind = "counted"
 relation = "<="

@@ -29,7 +29,7 @@ def test_the_scaffolds_card_is_a_card(tmp_path: Path) -> None:
     card = read_card(at(tmp_path, GOOD))
     assert (card.id, card.category, card.reference, card.task) == ("idea", "ideas", "baseline", "pretrain")
     assert card.claim[0].expected == 1.0
-    assert not card.claim[0].verified
+    assert not card.claim[0].read and card.claim[0].source == "not read: section 3"
 
 
 def test_properties_stand_beside_the_card_and_name_its_own_probes(tmp_path: Path) -> None:

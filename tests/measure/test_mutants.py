@@ -33,26 +33,24 @@ CLAIM = """
 [[claim]]
 id = "rate"
 statement = "Twice the rate."
-place = "here"
+read = "here"
 metric = "probe.twice.rate"
 scope = "step"
 kind = "identity"
 expected = 2.0
 absolute = true
 tolerance = 0.0
-verified = true
 
 [[claim]]
 id = "decay"
 statement = "A decay."
-place = "here"
+read = "here"
 metric = "probe.twice.decay"
 scope = "step"
 kind = "identity"
 expected = 0.0
 relation = ">"
 absolute = true
-verified = true
 """
 EDITS = """
 [[mutant]]

@@ -95,7 +95,7 @@ def evil_packed_page():
         *lean("slow", 2**20, pace_s=0.04, probes={EVIL: 1.0}),
     ]
     rows = shown([each.model_copy(update={"machine": machine}) for each in lines], changed=["slow", EVIL])
-    wicked = claim(statement=EVIL, place=EVIL, metric=EVIL, note=EVIL, setting={"architecture": EVIL}, verified=True)
+    wicked = claim(statement=EVIL, metric=EVIL, note=EVIL, setting={"architecture": EVIL}, read=EVIL)
     judged = [
         judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
         judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),
@@ -213,8 +213,8 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
 def test_claims_are_a_table_with_a_link_to_it():
     page = Page(evil_page())
     assert {"href": "#claims"} in page.having("a")
-    sentence = "Measured: 1 reproduced. 1 not measured, 1 quoted."
-    assert any(words.startswith(sentence) and words.endswith("below 1 is better.") for words in page.words)
+    sentence = "1 judged, 1 decided. Measured: 1 reproduced. 1 not measured, 1 quoted."
+    assert any(sentence in words and words.endswith("below 1 is better.") for words in page.words)
     assert "Claims of the papers" not in render(Report())
 
 
@@ -255,7 +255,7 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
     fields = {"variant": "the authors' form", "limitations": "slow on a CPU", "counter_evidence": "others saw none"}
     cards = {"lossy": card("lossy", words="a paper").model_copy(update=fields)}
     lines = evidence("lossy", final=2.9)
-    half = claim(statement="half the time", verified=True)
+    half = claim(statement="half the time", read="Table 1")
     report = Report(
         shown(lines, changed=["lossy"]), cards=cards, qualities={"gpt": "next-token cross-entropy (nats)"},
         verdicts=[judge(half, "lossy", between(0.4, 0.6), ClaimPlace("gpt"))],

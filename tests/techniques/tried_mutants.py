@@ -39,7 +39,7 @@ KEPT = Path(__file__).with_suffix(".json")
 IN_EVERY_RUN = frozenset(
     {"albert_sharing", "bitfit", "ckpt_chen_sqrt", "esam", "lawa", "lion", "mass", "zero1"}
 )  # of those that go every way, some that take little time
-WORDS = {"statement", "place", "note", "setting"}
+WORDS = {"statement", "place", "read", "unread", "note", "setting"}
 """What a claim says for its reader, and no try depends on."""
 WHERE = ("settings", "against", "within", "baselines", "recipes", "sizes", "devices")
 """What a claim says of where it can be judged."""

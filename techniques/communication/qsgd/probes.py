@@ -29,7 +29,7 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
     highest = 2 ** (own.bits - 1) - 1
     off, distances, variances, bounds = [], [], [], []
     for name, mean in step.mean(step.gradients).items():
-        distance, variance, bound = _rounding(step.gradients[name].double().flatten(), own.bucket, highest)
+        distance, variance, bound = _rounding(step.gradients[name].double().flatten(), own, highest)
         distances.append(summed(recording, distance) / run.world_size)
         variances.append(summed(recording, variance) / run.world_size**2)
         bounds.append(summed(recording, bound) / run.world_size**2)
@@ -53,16 +53,17 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
     }
 
 
-def _rounding(v: Tensor, bucket: int, highest: int) -> tuple[Tensor, Tensor, Tensor]:
+def _rounding(v: Tensor, own: QSGD, highest: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of every entry the distance of two levels and the variance of unbiased rounding to its neighbours, p (1 - p)
     times its square; and the paper's bound of the whole tensor's (lemma 3.1)."""
     distance, variance, bound = torch.zeros_like(v), torch.zeros_like(v), v.new_zeros(())
-    for start in range(0, len(v), bucket):
-        part = v[start : start + bucket]
+    for start in range(0, len(v), own.bucket):
+        part = v[start : start + own.bucket]
         norm, d = part.norm(), len(part)
-        level = part.abs() / norm * highest if norm > 0 else torch.zeros_like(part)
+        scale = part.abs().max() if own.scale == "max" else norm
+        level = part.abs() / scale * highest if scale > 0 else torch.zeros_like(part)
         above = level - level.floor()
-        distance[start : start + bucket] = norm / highest
-        variance[start : start + bucket] = above * (1 - above) * (norm / highest).square()
+        distance[start : start + own.bucket] = scale / highest
+        variance[start : start + own.bucket] = above * (1 - above) * (scale / highest).square()
         bound += min(d / highest**2, math.sqrt(d) / highest) * norm.square()
     return distance, variance, bound

@@ -8,13 +8,14 @@ Alistarh, Grubic, Li, Tomioka & Vojnovic, "QSGD: Communication-Efficient SGD via
     E Q(v) = v        E ||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2
 
 Unbiased, so that nothing need be remembered. Sign and level take ``bits`` bits together: s = 2^(bits - 1) - 1. The
-norm takes 4 bytes a bucket. Elias codes, which the paper puts around the levels, are left out.
+norm takes 4 bytes a bucket. Elias codes, which the paper puts around the levels, are left out. The paper's experiments
+put a bucket's largest magnitude in the place of its norm (section 4), ``scale=max``: less noise, as many bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from techniques.communication.shared.ranks import CompressedRanks
 from techniques.shared.packed import from_bytes, in_bytes, on_device
 
 WIDTHS = (2, 4, 8)
+Scale = Literal["norm", "max"]
+"""Of a bucket: its L2 norm, or its largest magnitude."""
+ORDERS: dict[Scale, float] = {"norm": 2.0, "max": torch.inf}
 
 
 def levels_of(bits: int) -> int:
@@ -34,39 +38,42 @@ def levels_of(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
 
-def quantized(x: Tensor, bits: int, bucket: int, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms of the buckets of flat ``x`` [n], float32 [ceil(n / bucket)], and codes of sign and level, ``bits`` each:
+def quantized(x: Tensor, bits: int, bucket: int, noise: Tensor, scale: Scale = "norm") -> tuple[Tensor, Tensor]:
+    """Scales of the buckets of flat ``x`` [n], float32 [ceil(n / bucket)], and codes of sign and level, ``bits`` each:
     uint8 [ceil(n bits / 8)]. ``noise`` [n] is uniform in [0, 1)."""
     highest = levels_of(bits)
     buckets, us = (pad(tensor, (0, -len(x) % bucket)).view(-1, bucket) for tensor in (x, noise))
-    norms = torch.linalg.vector_norm(buckets, dim=1)
-    scaled = buckets.abs() * torch.where(norms > 0, highest / norms, 0.0)[:, None]
+    scales = torch.linalg.vector_norm(buckets, ord=ORDERS[scale], dim=1)
+    scaled = buckets.abs() * torch.where(scales > 0, highest / scales, 0.0)[:, None]
     levels = (scaled + us).floor_().nan_to_num_(0.0).clamp_(max=highest).to(torch.uint8)
     codes = levels | ((buckets < 0).to(torch.uint8) << (bits - 1))
-    return norms, in_bytes(codes.view(1, -1)[:, : len(x)], bits)[0]
+    return scales, in_bytes(codes.view(1, -1)[:, : len(x)], bits)[0]
 
 
-def dequantized(norms: Tensor, codes: Tensor, bits: int, bucket: int, length: int) -> Tensor:
+def dequantized(scales: Tensor, codes: Tensor, bits: int, bucket: int, length: int) -> Tensor:
     """Q(v), float32 [length], from what :func:`quantized` gives."""
     codes = from_bytes(codes.view(1, -1), bits, length)[0]
     levels = (codes & levels_of(bits)).float()
     signed = torch.where(codes > levels_of(bits), -levels, levels)
-    buckets = pad(signed, (0, -length % bucket)).view(-1, bucket) * (norms / levels_of(bits))[:, None]
+    buckets = pad(signed, (0, -length % bucket)).view(-1, bucket) * (scales / levels_of(bits))[:, None]
     return buckets.view(-1)[:length]
 
 
 @dataclass
 class QSGD(CompressedRanks):
-    """``bits`` for the sign and the level of an entry (2, 4, 8); ``bucket`` entries share a norm."""
+    """``bits`` for the sign and the level of an entry (2, 4, 8); ``bucket`` entries share a ``scale``."""
 
     bits: int = 4
     bucket: int = 512
+    scale: Scale = "norm"
     noise: torch.Generator = field(init=False, repr=False, default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bits not in WIDTHS:
             raise ValueError(f"sign and level are packed in {', '.join(map(str, WIDTHS))} bits, not in {self.bits}")
+        if self.scale not in ORDERS:
+            raise ValueError(f"a bucket's scale is one of {', '.join(ORDERS)}, not {self.scale}")
         if self.bucket < 1:
             raise ValueError(f"a bucket has 1 entry or more, not {self.bucket}")
 
@@ -76,13 +83,13 @@ class QSGD(CompressedRanks):
 
     def compress(self, x: Tensor) -> Message:
         noise = torch.rand(x.numel(), generator=on_device(self.noise, x.device), device=x.device)
-        return quantized(x.reshape(-1), self.bits, self.bucket, noise)
+        return quantized(x.reshape(-1), self.bits, self.bucket, noise, self.scale)
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         totals = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
         for theirs in gathered([self.compress(gradient) for gradient in gradients.values()], run.group):
-            for total, (norms, codes) in zip(totals.values(), theirs, strict=True):
-                total += dequantized(norms, codes, self.bits, self.bucket, total.numel()).view_as(total)
+            for total, (scales, codes) in zip(totals.values(), theirs, strict=True):
+                total += dequantized(scales, codes, self.bits, self.bucket, total.numel()).view_as(total)
         return {name: total.div_(self.ranks) for name, total in totals.items()}
 
     def state(self) -> dict[str, Any]:

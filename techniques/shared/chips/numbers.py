@@ -41,7 +41,7 @@ def numbers(rows: Iterable[Number]) -> StudyTable:
 def quoted(folder: Path) -> list[Number]:
     """What the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
     return [
-        Number("literature", f"{claim.statement} ({claim.place})", "as it says",
+        Number("literature", f"{claim.statement} ({claim.source})", "as it says",
                claim.expected if claim.metric == HEADLINE else 1 / claim.expected, "", claim.conditions)
         for claim in read_card(folder / "card.toml").claim
         if claim.expected and (claim.kind == "literature" or claim.metric == HEADLINE)

@@ -19,7 +19,7 @@ AT = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
 
 def claim(relation: str, expected: float, **more: object) -> Claim:
     return Claim(
-        id="faster", statement="It is faster", place="1", metric="step_time", scope="step", kind="measured",
+        id="faster", statement="It is faster", read="Table 1", metric="step_time", scope="step", kind="measured",
         expected=expected, relation=relation, **more,
     )  # type: ignore[arg-type]  # fmt: skip
 

@@ -49,6 +49,23 @@ def test_every_entry_is_one_of_its_two_levels(bits):
         torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
 
 
+def test_by_the_largest_magnitude_levels_lie_closer_and_the_mean_stays_right():
+    """As the paper's experiments scale a bucket: its largest entry is the highest level, exactly."""
+    x = torch.randn(200, generator=torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(6)
+    noises = torch.rand(3000, 200, generator=generator)
+    draws = torch.stack([dequantized(*quantized(x, 4, 100, noise, "max"), 4, 100, 200) for noise in noises]).double()
+    for start in (0, 100):
+        part = x[start : start + 100].double()
+        level = part.abs().max() / levels_of(4)
+        share = part.abs() / level % 1
+        expected = (share * (1 - share)).sum() * level**2
+        off = draws[:, start : start + 100] - part
+        assert off.square().sum(1).mean().item() == pytest.approx(expected.item(), rel=0.05)
+        assert off.mean(0).abs().max() < 5 * level / 2 / math.sqrt(3000)
+        assert off[:, part.abs().argmax()].abs().max() < 1e-6 < level < part.norm() / levels_of(4)
+
+
 def test_zeros_stay_zeros_one_entry_alone_is_exact_and_no_number_is_hidden():
     generator = torch.Generator().manual_seed(0)
     assert not once(torch.zeros(10), 4, 4, generator).any()
@@ -85,5 +102,7 @@ def test_a_rank_sends_its_bits_and_a_norm_a_bucket(two_ranks):
 def test_bad_settings_say_what_to_do():
     with pytest.raises(ValueError, match="packed in 2, 4, 8 bits, not in 3"):
         QSGD(bits=3)
+    with pytest.raises(ValueError, match="scale is one of norm, max, not mean"):
+        QSGD(scale="mean")
     with pytest.raises(ValueError, match="1 entry or more"):
         QSGD(bucket=0)
