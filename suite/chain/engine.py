@@ -35,14 +35,21 @@ def scheduled(
     """
     if schedule.depth != len(blocks):
         raise ValueError(f"a schedule of {schedule.depth} blocks does not fit {name} of {len(blocks)}")
-    try:
-        tree = nested(schedule)
-    except NotNested:
+    if not is_tree(schedule):
         return executed(blocks, schedule, tier, _around(acted), name)
     if schedule.moves and tier is None:
         raise ValueError("this schedule moves values to a second tier: pass one")
     moving = Moving(schedule, tier, acted) if tier is not None and schedule.moves else None
-    return Reruns(blocks, tree, _Watch(acted), moving=moving, alike=True).installed()
+    return Reruns(blocks, nested(schedule), _Watch(acted), moving=moving, alike=True).installed()
+
+
+def is_tree(schedule: Schedule) -> bool:
+    """Whether autograd's own graph follows it."""
+    try:
+        nested(schedule)
+    except NotNested:
+        return False
+    return True
 
 
 class _Watch(Unwatched):

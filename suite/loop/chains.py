@@ -35,7 +35,7 @@ def chains_of(run: Run, on_the_clock: bool = False, flops_per_s: float = FLOPS_P
     stacks = blocks_of(run)
     gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
     try:
-        with undisturbed(run.model):
+        with undisturbed(run.model), run.unreduced():
             run.model.train()
             chains = observed_stacks(stacks, loss, flops_per_s)
             return list(clocked_stacks(chains, stacks, loss) if on_the_clock else chains)

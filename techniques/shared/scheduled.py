@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from suite.chain.chain import Chain, Link
-from suite.chain.engine import scheduled
+from suite.chain.engine import is_tree, scheduled
 from suite.chain.plan import Plan, budget_between, planned, why_no_schedule
 from suite.chain.schedule import Schedule
 from suite.chain.tiers import HostTier, Tier
@@ -98,9 +98,12 @@ class Scheduled(Technique):
             return {}
         if run.recipe.compile:
             raise Unavailable("a schedule runs the blocks one by one; under torch.compile take ckpt_chen_sqrt")
-        if run.mesh is not None:
-            raise Unavailable("a schedule is of one process: its blocks' backward passes bypass the reduction's hooks")
+        run.demand_whole("a schedule is of all blocks")
         schedules = self.plan(run).schedules
+        if run.mesh is not None and not all(map(is_tree, schedules)):
+            raise Unavailable(
+                "this schedule runs blocks in graphs of their own, which the reduction's hooks do not see"
+            )
         for stack, schedule in zip(run.anatomy.stacks, schedules, strict=True):
             if schedule.extra_forwards or schedule.moves:
                 self.acts[stack.path] = Act()
