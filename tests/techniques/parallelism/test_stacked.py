@@ -27,6 +27,7 @@ TRAINS = (
     ("gpipe", "lora"), ("pipedream_flush", "bitfit"), ("gpipe", "adapter_houlsby"), ("gpipe", "adam4bit_rank1"),
     ("gpipe", "albert_sharing"), ("gpipe", "rezero"), ("pipedream_flush", "ckpt_chen_sqrt"),
     ("chimera", "ckpt_chen_sqrt"), ("gpipe", "int8_mixed"), ("zero3_fsdp", "albert_sharing"), ("dp_ddp", "elsa"),
+    ("dp_ddp", "rotor"), ("zero2", "vdnn"),
 )  # fmt: skip
 REFUSED = {
     "gpipe+dota": "attn.dota_query learns from a loss of its own block",
@@ -35,6 +36,7 @@ REFUSED = {
     "gpipe+prompt_tuning": "all that trains is in other stages than those of rank 1",
     "zero3_fsdp+sam": "acts on the gradients of each rank's own examples",
     "zero3_fsdp+grasp": "computes with whole parameters",
+    "gpipe+rotor": "a schedule is of all blocks",
     "gpipe+l2l": "each replaces",
     "zero2+l2l": "l2l updates the layers of one process",
 }
