@@ -501,3 +501,23 @@ def test_what_a_model_sets_up_at_its_first_call_is_set_up_once() -> None:
     assert len(fitted(**batch, output_attentions=True).attentions) == len(
         fresh(**batch, output_attentions=True).attentions
     )
+
+
+def test_where_a_plain_pass_does_not_fit_torch_s_checkpoint_is_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = build("llama"), batch_of("llama")
+    attributes = [dict(vars(each)) for each in model.modules()]
+    checkpointed: list[bool] = []
+
+    def no_room(model: nn.Module, forward: Any, *running: Any) -> Any:
+        if not running and not checkpointed:
+            checkpointed.append(False)
+            raise torch.OutOfMemoryError("no room")
+        if not running:
+            checkpointed.append(all("forward" in vars(each) for each in model.model.layers))
+        return tried(model, forward, *running)
+
+    tried = fitting.tried
+    monkeypatch.setattr(fitting, "tried", no_room)
+    low, high = ends("llama", False)
+    assert fit(model, batch, loss_of, f"{(low + high) // 2}B").plan.recomputed and checkpointed == [False, True]
+    assert [dict(vars(each)) for each in model.modules()] == attributes
