@@ -81,7 +81,8 @@ def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
     for name, manifest in manifests.items():
         examination, code = examined.get(name.partition(":")[0]), codes.get(name)
         if examination:
-            violations = [examination.trouble]
+            unseen = "" if name in examination.launched else f"its bench launches no kernel of this form: {UNSEEN}"
+            violations = [examination.trouble or unseen]
         else:
             violations = [unexamined or f"{peer} has no bench for {name!r}: nothing checks it"]
         violations += gates.check(code, manifest.budget) if code else [uncompiled]
@@ -103,6 +104,7 @@ def _examined(entry: Entry, peer: str, device: str, timed: bool) -> tuple[Mappin
         return {}, str(error)
 
 
+UNSEEN = "nothing checks it"
 CHECK_COLUMNS = (
     "kernel", "correct (rounding units)", "registers", "spills", "16-byte loads, stores", "instructions an element",
     "bytes an element",
@@ -113,7 +115,8 @@ TIME_COLUMNS = ("time", "of floor", "launch (host)", "peers' times")
 def line(row: KernelRow, timed: bool) -> list[str]:
     """The row's cells under ``CHECK_COLUMNS``, and ``TIME_COLUMNS`` if ``timed``."""
     examination, code = row.examined, row.code
-    error = None if examination is None else examination.error_units
+    ran = examination is not None and row.kernel in examination.launched
+    error = examination.error_units if examination is not None and ran else None
     limit = "" if row.limit_per_element is None else f" of {row.limit_per_element:.0f}"
     cells = [
         f"{row.technique}/{row.kernel}",

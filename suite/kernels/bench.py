@@ -2,8 +2,9 @@
 
 A technique with a ``kernel.py`` declares in a ``peer.py`` beside it how each entry of its ``MANIFESTS`` is checked and
 timed: ``BENCHES``, name -> `Bench`. Of a step of several kernels, each has a manifest, and one bench serves them: the
-manifests ``ascend`` and ``ascend:norm`` both belong to the bench ``ascend``. (``peer.py`` is not part of a technique's
-hash: no record becomes stale by it.)
+manifests ``ascend`` and ``ascend:norm`` both belong to the bench ``ascend``. A manifest is one form of a kernel, by its
+constants and the types of its pointers, and what a bench shows holds for the forms that it has launched: which these
+are is watched. (``peer.py`` is not part of a technique's hash: no record becomes stale by it.)
 
 Interpreting is decided before a kernel is imported, so `examinations` runs `examine` in a process of its own
 (``python -m suite.kernels.bench PEER_MODULE DEVICE MODE``).
@@ -17,13 +18,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from suite.kernels.manifest import Manifest
 
 Inputs = dict[str, list[Tensor]]
 Prepare = Callable[[Inputs], Callable[[], object]]
@@ -92,13 +96,15 @@ class BenchTiming:
 
 @dataclass(frozen=True)
 class Examination:
-    """What running a bench showed: the error in rounding units against its tolerance, or what went wrong instead."""
+    """What running a bench showed: the error in rounding units against its tolerance, or what went wrong instead.
+    ``launched`` are the names of the manifests whose form has run."""
 
     tolerance: float
     bytes_per_element: float
     error_units: float | None = None
     trouble: str = ""
     timing: BenchTiming | None = None
+    launched: tuple[str, ...] = ()
 
 
 def random_lists(
@@ -149,8 +155,65 @@ def misaligned(inputs: Inputs) -> Inputs:
     }
 
 
-def examine(bench: Bench, device: torch.device, timed: bool) -> Examination:
-    """Check ``bench`` on ``device``, and time it if ``timed`` (on a GPU only)."""
+POINTEES = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.bool: "i1",
+    torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
+}  # fmt: skip
+
+
+def has_form(arguments: Mapping[str, Any], manifest: Manifest) -> bool:
+    """Whether a launch with these arguments is of the manifest's form: by its constants, and the types of pointers."""
+    for name, value in manifest.constants.items():
+        given = arguments.get(name, value)
+        if (given is None) != (value is None) or (value is not None and given != value):
+            return False
+    pointed = {name: given for name, given in arguments.items() if isinstance(given, Tensor)}
+    return all(
+        manifest.signature.get(name, "")[1:] == POINTEES.get(tensor.dtype, "")
+        for name, tensor in pointed.items()
+        if manifest.signature.get(name, "").startswith("*")
+    )
+
+
+@contextmanager
+def watched(manifests: Mapping[str, Manifest]) -> Iterator[list[str]]:
+    """The names of the manifests whose form is launched inside."""
+    launched: list[str] = []
+    own: dict[int, dict[str, Manifest]] = {}
+    for name, manifest in manifests.items():
+        own.setdefault(id(manifest.kernel), {})[name] = manifest
+    kernels = {id(manifest.kernel): manifest.kernel for manifest in manifests.values()}
+
+    def noting(key: int) -> Callable[..., None]:
+        def note(*args: Any, **kwargs: Any) -> None:
+            arguments = dict(zip(kernels[key].arg_names, args, strict=False)) | kwargs
+            left = {name: manifest for name, manifest in own[key].items() if name not in launched}
+            launched.extend(name for name, manifest in left.items() if has_form(arguments, manifest))
+
+        return note
+
+    hooks = {key: noting(key) for key in kernels}
+    for key, kernel in kernels.items():
+        kernel.pre_run_hooks.append(hooks[key])
+    try:
+        yield launched
+    finally:
+        for key, kernel in kernels.items():
+            kernel.pre_run_hooks.remove(hooks[key])
+
+
+def examine(
+    bench: Bench, device: torch.device, timed: bool, manifests: Mapping[str, Manifest] | None = None
+) -> Examination:
+    """Check ``bench`` on ``device``, and time it if ``timed`` (on a GPU only); ``manifests`` are those that it may
+    launch."""
+    with watched(manifests or {}) as launched:
+        examination = _examined(bench, device, timed)
+    return replace(examination, launched=tuple(launched))
+
+
+def _examined(bench: Bench, device: torch.device, timed: bool) -> Examination:
     known: dict[str, Any] = {"tolerance": bench.tolerance, "bytes_per_element": bench.bytes_per_element}
     worst = 0.0
     try:
@@ -258,13 +321,17 @@ def examinations(module: str, device: str, timed: bool) -> dict[str, Examination
 
 
 def _parsed(values: dict[str, Any]) -> Examination:
-    timing = values.pop("timing")
-    return Examination(**values, timing=BenchTiming(**timing) if timing else None)
+    timing, launched = values.pop("timing"), tuple(values.pop("launched"))
+    return Examination(**values, launched=launched, timing=BenchTiming(**timing) if timing else None)
 
 
 def _main(module: str, device: str, mode: str) -> None:
     benches: Mapping[str, Bench] = import_module(module).BENCHES
-    examined = {name: asdict(examine(bench, torch.device(device), mode == "timed")) for name, bench in benches.items()}
+    manifests = import_module(module.removesuffix("peer") + "kernel").MANIFESTS
+    examined = {}
+    for name, bench in benches.items():
+        own = {key: manifest for key, manifest in manifests.items() if key.partition(":")[0] == name}
+        examined[name] = asdict(examine(bench, torch.device(device), mode == "timed", own))
     print(json.dumps(examined))
 
 

@@ -19,18 +19,26 @@ CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0, False)
 KERNEL = """
 from types import SimpleNamespace
 from suite.kernels.manifest import Budget, Manifest
-_one = Manifest(None, {}, {}, 1, budget=Budget(registers=REGISTERS, instructions_per_element=10.0))
-MANIFESTS = {"right": _one, "right:part": _one, "wrong": _one, "forgotten": _one}
+kernel = SimpleNamespace(arg_names=["x", "DROPPED"], pre_run_hooks=[])
+def launch(x, dropped):
+    for hook in kernel.pre_run_hooks:
+        hook(x, DROPPED=dropped)
+def _one(dropped):
+    budget = Budget(registers=REGISTERS, instructions_per_element=10.0)
+    return Manifest(kernel, {"x": "*fp32"}, {"DROPPED": dropped}, 1, budget=budget)
+MANIFESTS = {"right": _one(False), "right:part": _one(False), "right:dropped": _one(True), "wrong": _one(False),
+             "forgotten": _one(False)}
 """
 PEER = """
 import torch
 from suite.kernels.bench import Bench
+from FOLDER import kernel
 def make(sizes, device, generator):
     return {"x": [torch.randn(size, generator=generator) for size in sizes]}
 def reference(inputs):
     return {"x": [2 * x.double() for x in inputs["x"]]}
 def double(inputs):
-    return lambda: [x.mul_(2) for x in inputs["x"]]
+    return lambda: [kernel.launch(x.mul_(2), False) for x in inputs["x"]]
 def nothing(inputs):
     return lambda: None
 BENCHES = {"right": Bench(make, double, reference, 0, 8), "wrong": Bench(make, nothing, reference, 0, 8),
@@ -46,10 +54,10 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "kernel.py").write_text(KERNEL.replace("REGISTERS", "255"))
-    (folder / "peer.py").write_text(PEER)
+    (folder / "peer.py").write_text(PEER.replace("FOLDER", name))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    names = ("right", "right:part", "wrong", "forgotten")
+    names = ("right", "right:part", "right:dropped", "wrong", "forgotten")
     monkeypatch.setattr(kernel_report.gates, "machine_code", lambda module: dict.fromkeys(names, CODE))
     return Entry(name, folder, f"{name}.technique")
 
@@ -62,7 +70,10 @@ def test_each_fault_of_a_declaration_is_a_violation(entry: Entry) -> None:
     violations = _violations(entry)
     assert violations.pop("right") == violations.pop("right:part") == ()
     assert {name: len(each) for name, each in violations.items()} == dict.fromkeys(violations, 1)
-    for name, words in (("wrong", "rounding units"), ("forgotten", "no bench"), ("ungated", "no manifest")):
+    for name, words in (
+        ("wrong", "rounding units"), ("forgotten", "no bench"), ("ungated", "no manifest"),
+        ("right:dropped", "launches no kernel of this form"),
+    ):  # fmt: skip
         assert words in violations.pop(name)[0]
     assert not violations
 
@@ -99,6 +110,7 @@ def test_command_exits_by_the_violations_and_prints_json(entry: Entry, monkeypat
     assert result.exit_code == Exit.REGRESSED
     rows = {row["kernel"]: row for row in json.loads(result.stdout)}
     assert rows["right"]["code"]["registers"] == 32 and rows["right"]["examined"]["error_units"] == 0
+    assert kernel_report.line(kernel_report.rows_of(entry, "cpu", timed=False)[2], timed=False)[1] == "?"
     assert rows["ungated"]["code"] is None and rows["forgotten"]["examined"] is None
     (entry.folder / "peer.py").unlink()
     text = CliRunner().invoke(app, ["kernels"])

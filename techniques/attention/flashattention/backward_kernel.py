@@ -1,6 +1,6 @@
 """FlashAttention's backward pass as Triton kernels: first dQ, by tiles of queries, then dK and dV, by tiles of keys.
 
-    P  = exp(S - L)                 recomputed from the logarithm L that the forward pass kept of each row
+    P  = 2^(S - L)                  recomputed from the logarithm L, to base 2, that the forward pass kept of each row
     D  = rowsum(dO o O)             by the first kernel, for both
     dV = (Z o P)^T dO               Z: what dropout kept, over its probability
     dS = P o (Z o dO V^T - D)
@@ -20,8 +20,10 @@ import triton.language as tl
 
 from suite.kernels.portable import dot, narrow
 from techniques.attention.flashattention.forward_kernel import (
+    FLOOR,
     HIDDEN,
     LOG2E,
+    OF_FLOOR,
     ends_of,
     extent_of,
     kept_weights,
@@ -32,15 +34,29 @@ from techniques.attention.flashattention.forward_kernel import (
 
 
 @triton.jit
-def _of_rows(pointer, row, length, other):
-    """Numbers of rows, in powers of two, by which nothing is left of a row that is not there, or sees no key."""
-    value = tl.load(pointer + row, mask=row < length, other=other)
-    return tl.where(value == HIDDEN, -HIDDEN, value * LOG2E)
+def _of_rows(pointer, row, length, ADDED: tl.constexpr):
+    """Logarithms of rows, by which nothing is left of a row that is not there, or sees no key; and what is taken from
+    the products of a row before."""
+    value = tl.load(pointer + row, mask=row < length, other=HIDDEN)
+    base = row * 0.0
+    if ADDED:
+        low = (value <= -OF_FLOOR) & (value > HIDDEN)
+        base = tl.where(low, FLOOR, 0.0)
+        value = tl.where(low, tl.log2(tl.where(low, value / -OF_FLOOR, 1.0)), value)
+    return tl.where(value == HIDDEN, -HIDDEN, value), base
+
+
+@triton.jit
+def _weights(products, base, logarithm, in_two, ADDED: tl.constexpr):
+    """P of a tile; of each row ``base`` and ``logarithm``, which broadcast to the products."""
+    if ADDED:
+        products -= base
+    return tl.exp2(products * in_two - logarithm)
 
 
 @triton.jit
 def _queries_gradient(
-    sums, query, d_out, logarithm, delta, k, v, begin, end, row, queries, keys, k_row, v_row,
+    sums, query, d_out, logarithm, base, delta, k, v, begin, end, row, queries, keys, k_row, v_row,
     mask, mask_row, mask_column, in_two, unscale, keep_p, seed, plane, threshold,
     CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
     COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -54,7 +70,7 @@ def _queries_gradient(
         products = dot(query, tl.trans(key), nothing, PRECISION)
         products = seen_products(products, row[:, None], column, queries, keys, mask, mask_row, mask_column, unscale,
                                  CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
-        p = tl.exp2(products * in_two - logarithm[:, None])
+        p = _weights(products, base[:, None], logarithm[:, None], in_two, ADDED)
         dp = dot(d_out, tl.trans(value), nothing, PRECISION)
         if DROPPED:
             dp = tl.where(kept_weights(seed, plane, row[:, None], column, threshold), dp * (1.0 / keep_p), 0.0)
@@ -96,7 +112,7 @@ def queries_kernel(
     delta = tl.sum(output.to(tl.float32) * d_output.to(tl.float32), 1)
     of_plane = batch * l_batch + head * l_head + q_first
     tl.store(deltas + of_plane + row, delta, mask=row < queries)
-    logarithm = _of_rows(logarithms + of_plane, row, queries, HIDDEN)
+    logarithm, base = _of_rows(logarithms + of_plane, row, queries, ADDED)
     sums = tl.zeros((ROWS, DIM), tl.float32)
     whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
     for part in tl.static_range(2):
@@ -105,7 +121,7 @@ def queries_kernel(
         else:
             begin, stop = whole, end
         sums = _queries_gradient(
-            sums, query, d_output, logarithm, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
+            sums, query, d_output, logarithm, base, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
             mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, keep_p, seed, plane.to(tl.int64), threshold,
             CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS, D, DIM, TMA, PRECISION,
         )  # fmt: skip
@@ -128,13 +144,13 @@ def _keys_gradient(
         query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
         d_output = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
         row = first + tl.arange(0, ROWS)
-        logarithm = _of_rows(logarithms, row, queries, HIDDEN)
+        logarithm, base = _of_rows(logarithms, row, queries, ADDED)
         delta = tl.load(deltas + row, mask=row < queries, other=0.0)
         nothing = tl.zeros((key.shape[0], ROWS), tl.float32)
         products = dot(key, tl.trans(query), nothing, PRECISION)
         products = seen_products(products, row[None, :], column[:, None], queries, keys, mask, mask_row, mask_column,
                                  unscale, CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
-        p = tl.exp2(products * in_two - logarithm[None, :])
+        p = _weights(products, base[None, :], logarithm[None, :], in_two, ADDED)
         dp = dot(value, tl.trans(d_output), nothing, PRECISION)
         dropped = p
         if DROPPED:

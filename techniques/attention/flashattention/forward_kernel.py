@@ -2,7 +2,8 @@
 
 A program has a tile of queries, and goes through the tiles of keys that these see. Dao, FlashAttention-2 (2023, arXiv
 2307.08691), section 3: the accumulator is divided once, at the end; of the softmax only the logarithm L of each row's
-sum is kept; a causal program ends at the diagonal, and only the tiles on it are masked.
+sum is kept, to base 2, in which it is made: another unit would cost digits where scores are large; a causal program
+ends at the diagonal, and only the tiles on it are masked.
 
 Two paths, one arithmetic. The plain one reads by pointers, at any address. The Hopper one (``TMA``) reads tiles of keys
 and values through tensor descriptors, which the copy engine serves. Programs are many and short-lived: where two are on
@@ -23,10 +24,12 @@ import triton
 import triton.language as tl
 
 from suite.kernels.portable import dot, narrow
+from techniques.attention.flashattention import tiled
 
 ROUNDS = tl.constexpr(7)  # of Philox, enough to pass every test of randomness (Salmon et al., 2011, table 2)
 LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
+FLOOR = tl.constexpr(tiled.FLOOR)
+OF_FLOOR = tl.constexpr(tiled.OF_FLOOR)
 HIDDEN = tl.constexpr(float("-inf"))
 
 
@@ -74,7 +77,8 @@ def seen_products(products, row, column, queries, keys, mask, mask_row, mask_col
           KEYS: tl.constexpr, ADDED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """``products``, -inf where a query does not see a key. ``row`` and ``column`` broadcast against them, whichever
     way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS`` each row is
-    the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale."""
+    the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale, down to
+    FLOOR: what a type's lowest number makes of them is finite, as in ``tiled.py``."""
     if not WHOLE:
         if CAUSAL:
             visible = column <= tl.minimum(row, keys - 1)
@@ -85,10 +89,13 @@ def seen_products(products, row, column, queries, keys, mask, mask_row, mask_col
         place, inside = mask + column.to(tl.int64) * mask_column, column < keys
         if not KEYS:
             place, inside = place + row.to(tl.int64) * mask_row, inside & (row < queries)
-        entries = tl.load(place, mask=inside, other=0)
         if ADDED:
-            products += entries.to(tl.float32) * unscale
+            entries = tl.load(place, mask=inside, other=float("-inf"))
+            wide = entries.to(tl.float32)
+            products += tl.where((wide > HIDDEN) & (wide * unscale < FLOOR), FLOOR, wide * unscale)
+            products = tl.where((products > HIDDEN) & (products < FLOOR), FLOOR, products)
         else:
+            entries = tl.load(place, mask=inside, other=0)
             products = tl.where(entries != 0, products, HIDDEN)
     return products
 
@@ -194,6 +201,8 @@ def forward_kernel(
     there = o + batch * o_batch + head * o_head + (q_first + row[:, None]) * o_row + component[None, :]
     tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty),
              mask=inside[:, None] & (component < D)[None, :])  # fmt: skip
-    logarithm = tl.where(total == 0.0, HIDDEN, (peak + tl.log2(tl.where(seen, total, 1.0))) * LN2)
+    logarithm = tl.where(total == 0.0, HIDDEN, peak + tl.log2(tl.where(seen, total, 1.0)))
+    if ADDED:
+        logarithm = tl.where(peak == FLOOR * in_two, -OF_FLOOR * total, logarithm)
     logarithm = tl.where(total == total, logarithm, total)  # not a number stays
     tl.store(logarithms + batch * l_batch + head * l_head + q_first + row, logarithm, mask=inside)

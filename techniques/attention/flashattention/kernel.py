@@ -3,6 +3,7 @@
 Operands are [batch, heads, length, width], by any strides whose last is 1 (others are copied), or packed sequences of
 uneven lengths, [1, heads, all rows, width], with :class:`Packed`. The Hopper path needs a GPU of capability 9.0 or
 more, 16 bits a number, and addresses and strides that are multiples of 16 bytes; all else takes the plain path.
+Triton's interpreter has both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from techniques.attention.flashattention.backward_kernel import keys_kernel, que
 from techniques.attention.flashattention.forward_kernel import forward_kernel
 from techniques.attention.flashattention.tiled import Attention, by_tokens, threshold
 
+INTERPRETED = bool(INTERPRET.value)
 WIDEST = 256  # head
 NARROWEST = 16  # of a tensor core's operand; narrower heads are filled up
 ALIGNED_BYTES = 16
+F32 = torch.float32
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
@@ -111,7 +114,7 @@ def hopper(*tensors: Tensor) -> bool:
 
 
 def _has_copy_engine(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return INTERPRETED or (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def plan_of(*tensors: Tensor) -> Plan:
@@ -253,19 +256,19 @@ def _options(tiles: Tiles, device: torch.device) -> dict[str, Any]:
 
 def _manifest(
     kernel: Any, tiles: Tiles, width: int, instructions_per_element: float, *, dtype: torch.dtype = torch.bfloat16,
-    causal: bool = False, dropped: bool = False, spills: int = 0,
+    causal: bool = False, dropped: bool = False, masked: bool = False, spills: int = 0,
 ) -> Manifest:  # fmt: skip
-    """Of attention without a mask, by heads that each have their own keys, which Triton compiles in."""
+    """Of heads that each have their own keys, which Triton compiles in; ``masked``: by a mask that is added."""
     constants: dict[str, Any] = {
-        "mask": None, "q_starts": None, "q_lengths": None, "k_starts": None, "k_lengths": None, "groups": 1,
-        "CAUSAL": causal, "KEYS": False, "ADDED": False, "DROPPED": dropped, "D": width, "DIM": filled(width),
+        "q_starts": None, "q_lengths": None, "k_starts": None, "k_lengths": None, "groups": 1,
+        "CAUSAL": causal, "KEYS": False, "ADDED": masked, "DROPPED": dropped, "D": width, "DIM": filled(width),
         "ROWS": tiles.rows, "COLUMNS": tiles.columns, "TMA": tiles.tma, "PRECISION": "tf32x3",
-        **({} if dropped else {"seed": None}),
+        **({} if dropped else {"seed": None}), **({} if masked else {"mask": None}),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     streams = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
     floats = dict.fromkeys(("scale", "keep_p"), "fp32")
-    types = {**streams, **floats, "logarithms": "*fp32", "deltas": "*fp32", "seed": "*i64"}
+    types = {**streams, **floats, "logarithms": "*fp32", "deltas": "*fp32", "seed": "*i64", "mask": "*fp32"}
     signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in constants}
     strides = ("_batch", "_head", "_row")
     return Manifest(
@@ -280,17 +283,20 @@ def _manifest(
     )
 
 
-INTERPRETED = bool(INTERPRET.value)
 # Instructions are of all paths through the code, over one tile's scores: what is unrolled, or done twice, shows. Some
-# spill, and were faster on an H200 all the same than what does not: two of their programs share a multiprocessor.
+# spill, and were faster on an H200 all the same than what does not: two of their programs share a multiprocessor. Those
+# with a mask, and dropout, spill as they are: nobody has timed them.
 MANIFESTS = {
     "forward": _manifest(forward_kernel, PLAIN[128].forward, 128, 72),
-    "forward:dropout": _manifest(forward_kernel, PLAIN[128].forward, 128, 136, dropped=True),
+    "dropout": _manifest(forward_kernel, PLAIN[64].forward, 64, 112, dropped=True, spills=10),
     "forward:hopper": _manifest(forward_kernel, HOPPER[128].forward, 128, 48),
     "causal": _manifest(forward_kernel, HOPPER[128].causal or HOPPER[128].forward, 128, 54, causal=True, spills=60),
     "vit": _manifest(forward_kernel, HOPPER[64].forward, 64, 42),
-    "float32": _manifest(forward_kernel, SINGLE[64].forward, 64, 190, dtype=torch.float32),
-    "float32:keys": _manifest(keys_kernel, SINGLE[64].keys, 64, 290, dtype=torch.float32),
+    "float32": _manifest(forward_kernel, SINGLE[64].forward, 64, 190, dtype=F32),
+    "masked": _manifest(forward_kernel, SINGLE[64].forward, 64, 335, dtype=F32, masked=True),
+    "masked:queries": _manifest(queries_kernel, SINGLE[64].queries, 64, 370, dtype=F32, masked=True, spills=140),
+    "masked:keys": _manifest(keys_kernel, SINGLE[64].keys, 64, 395, dtype=F32, masked=True, spills=30),
+    "float32_backward:keys": _manifest(keys_kernel, SINGLE[64].keys, 64, 290, dtype=F32),
     "backward": _manifest(queries_kernel, HOPPER[128].queries, 128, 72),
     "backward:keys": _manifest(keys_kernel, HOPPER[128].keys, 128, 72, spills=40),
     "backward_causal:keys": _manifest(keys_kernel, HOPPER[128].keys, 128, 108, causal=True, spills=60),

@@ -24,13 +24,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.kernels.bench import Bench, Inputs, Prepare, random_lists
 from techniques.attention.flashattention import kernel
-from techniques.attention.flashattention.tiled import Attention
+from techniques.attention.flashattention.tiled import Attention, dropout_mask
 
 WIDTHS = (64, 47, 24, 7, 3, 1)  # of a head, the first that a size allows
-LONG, VIT, SINGLE = (2, 16, 8192, 128), (256, 12, 197, 64), (2, 16, 4096, 64)  # batch, heads, tokens, width
+LONG, LONG_64, SINGLE = (2, 16, 8192, 128), (2, 16, 8192, 64), (2, 16, 4096, 64)  # batch, heads, tokens, width
+VIT = (256, 12, 197, 64)
 WHOLE = (1, 2, 384, 128)  # tiles of every kernel
-SHAPES = {math.prod(shape): shape for shape in (LONG, VIT, SINGLE, WHOLE)}
+SHAPES = {math.prod(shape): shape for shape in (LONG, LONG_64, VIT, SINGLE, WHOLE)}
 CHECKED = (0, 47 * 11, 64 * 150, math.prod(WHOLE))
+DROPPED = 0.1
 OPERANDS = ("query", "key", "value")
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 BF16, F32 = torch.bfloat16, torch.float32
@@ -54,33 +56,51 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2).reshape(-1)
 
 
-def probabilities(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """softmax(Q K^T / sqrt(d)), causal if asked for."""
+def added(tokens: int, like: Tensor) -> Tensor:
+    """A mask [1, 1, tokens, tokens] that is added to scores: no row is another's, and rows lie otherwise than columns
+    do, so that an address by the wrong one's stride shows."""
+    random = torch.Generator(like.device).manual_seed(tokens)
+    columns = torch.randn(tokens, tokens + 3, generator=random, device=like.device)
+    return columns[:, :tokens].T[None, None]
+
+
+def probabilities(query: Tensor, key: Tensor, causal: bool, mask: Tensor | None = None) -> Tensor:
+    """softmax(Q K^T / sqrt(d) + mask), causal if asked for."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores + mask
     if causal:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~visible, -math.inf)
     return scores.softmax(-1)
 
 
-def settings(query: Tensor, causal: bool) -> Attention:
-    return Attention(None, causal, 1 / math.sqrt(query.shape[-1]), 0.0, None)
+def settings(query: Tensor, causal: bool, masked: bool = False, dropped: bool = False) -> Attention:
+    mask = added(query.shape[2], query).expand(*query.shape[:3], -1) if masked else None
+    seed = torch.tensor([2**40 + 3], device=query.device) if dropped else None
+    return Attention(mask, causal, 1 / math.sqrt(query.shape[-1]), DROPPED if dropped else 0.0, seed)
 
 
-def forward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> Bench:
+def forward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype, dropped: bool = False) -> Bench:
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         return random_lists(sizes, device, generator, value=dtype, query=dtype, key=dtype)
 
     def prepare(inputs: Inputs) -> Callable[[], object]:
         def run() -> None:
-            passes = [kernel.forward(*parts, settings(parts[0], causal)) for parts in operands(inputs)]
+            passes = [kernel.forward(*parts, settings(parts[0], causal, False, dropped)) for parts in operands(inputs)]
             inputs["output"] = [whole(output) for output, _ in passes]
 
         return run
 
     def reference(inputs: Inputs) -> Inputs:
-        wide = [[part.double() for part in parts] for parts in operands(inputs)]
-        return {"output": [whole(probabilities(query, key, causal) @ value) for query, key, value in wide]}
+        outputs = []
+        for query, key, value in ([part.double() for part in parts] for parts in operands(inputs)):
+            p = probabilities(query, key, causal)
+            if dropped:
+                tokens, form = slice(0, p.shape[2]), settings(query, causal, False, dropped)
+                p = p * dropout_mask(form, p[:, :, None], tokens, tokens)[:, :, 0] / (1 - form.dropout_p)
+            outputs.append(whole(p @ value))
+        return {"output": outputs}
 
     return Bench(
         make=make,
@@ -88,20 +108,20 @@ def forward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> B
         reference=reference,
         tolerance=2.0 if dtype.itemsize == 2 else 40.0,
         bytes_per_element=4 * dtype.itemsize + 4 / shape[3],
-        peers={name: peer(function, backward=False) for name, function in functions(causal).items()},
+        peers={} if dropped else {name: peer(each, backward=False) for name, each in functions(causal).items()},
         multi_tensor=False,
         timed_sizes=(math.prod(shape),),
-        checked_sizes=CHECKED,
+        checked_sizes=CHECKED[:-1] if dropped else CHECKED,
         flops_per_element=4 * shape[2] / (2 if causal else 1),
     )
 
 
-def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> Bench:
+def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype, masked: bool = False) -> Bench:
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         return random_lists(sizes, device, generator, gradients=dtype, query=dtype, key=dtype, value=dtype)
 
     def prepare(inputs: Inputs) -> Callable[[], object]:
-        calls = [(parts, settings(parts[0], causal)) for parts in operands(inputs)]
+        calls = [(parts, settings(parts[0], causal, masked)) for parts in operands(inputs)]
         saved = [(*parts, *kernel.forward(*parts, form), form) for parts, form in calls]
         gradients = [shaped(gradient) for gradient in inputs["gradients"]]
 
@@ -119,7 +139,8 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> 
         expected: Inputs = {"d_query": [], "d_key": [], "d_value": []}
         for parts, gradient in zip(operands(inputs), inputs["gradients"], strict=True):
             query, key, value = (part.double() for part in parts)
-            p, d_out = probabilities(query, key, causal), shaped(gradient).double()
+            mask = added(query.shape[2], query) if masked else None
+            p, d_out = probabilities(query, key, causal, mask), shaped(gradient).double()
             ds = p * (d_out @ value.mT - (d_out * (p @ value)).sum(-1, keepdim=True)) / math.sqrt(query.shape[-1])
             for name, product in zip(expected, (ds @ key, ds.mT @ query, p.mT @ d_out), strict=True):
                 expected[name].append(whole(product))
@@ -129,12 +150,13 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> 
         make=make,
         kernel=prepare,
         reference=reference,
-        tolerance=12.0,  # FlashAttention-3's rule: twice the unfused computation's, 6.1 to 9.3 units at WHOLE
+        # FlashAttention-3's rule: twice the unfused computation's, 6.1 to 9.3 units at WHOLE; float32 as forth
+        tolerance=12.0 if dtype.itemsize == 2 else 40.0,
         bytes_per_element=8 * dtype.itemsize + 12 / shape[3],
-        peers={name: peer(function, backward=True) for name, function in functions(causal).items()},
+        peers={} if masked else {name: peer(each, backward=True) for name, each in functions(causal).items()},
         multi_tensor=False,
         timed_sizes=(math.prod(shape),),
-        checked_sizes=CHECKED,
+        checked_sizes=CHECKED[:-1] if masked or dtype == F32 else CHECKED,
         flops_per_element=10 * shape[2] / (2 if causal else 1),
     )
 
@@ -222,6 +244,9 @@ BENCHES = {
     "causal": forward_bench(LONG, True, BF16),
     "vit": forward_bench(VIT, False, BF16),
     "float32": forward_bench(SINGLE, False, F32),
+    "dropout": forward_bench(LONG_64, False, BF16, dropped=True),
+    "masked": backward_bench(SINGLE, False, F32, masked=True),
+    "float32_backward": backward_bench(SINGLE, False, F32),
     "backward": backward_bench(LONG, False, BF16),
     "backward_causal": backward_bench(LONG, True, BF16),
 }

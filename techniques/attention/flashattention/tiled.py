@@ -11,7 +11,8 @@ queries outside, of keys inside.
 Operands are [batch, heads, length, width]; keys and values may have fewer heads, each for as many of the queries'. A
 mask broadcasts to [batch, heads, queries, keys], True where a query sees a key, or is added to scores; ``causal`` lets
 query i see keys 0 to i. Sums are float32 (of float64, float64), and probabilities are rounded to the values' type, as
-in the kernels. Rows that see no key give 0, and L = -inf.
+in the kernels. Rows that see no key give 0, and L = -inf. A mask's lowest number (``finfo.min``) hides no key: a row
+of such scores alone is the mean of its values, and keeps its sum, since no logarithm can be added to FLOOR.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import torch
 from torch import Tensor
 
 ROWS, COLUMNS = 128, 128  # of a tile
+FLOOR = -(2.0**120)  # the lowest finite score
+OF_FLOOR = 2.0**100  # in place of the logarithm of a row whose scores are all at the floor: times its sum, below 0
 ROUNDS = 7  # of Philox, as in the kernels
 
 
@@ -75,7 +78,7 @@ def forward(
             sums = sums * decay[..., None] + p.to(value.dtype).to(sums_dtype) @ v[..., column, :].to(sums_dtype)
             peak = now
         o[..., row, :] = sums / (total * (1 - form.dropout_p)).masked_fill(total == 0, 1.0)[..., None]
-        logarithms[..., row] = peak + total.log()
+        logarithms[..., row] = torch.where(peak == FLOOR, -OF_FLOOR * total, peak + total.log())
     return output.to(query.dtype), logarithms.flatten(1, 2)
 
 
@@ -88,7 +91,7 @@ def backward(
     q, o, d = (operand.unflatten(1, (shared, -1)) for operand in (query, output, d_out))
     k, v = key.unsqueeze(2), value.unsqueeze(2)
     delta = (o.to(sums_dtype) * d.to(sums_dtype)).sum(-1)
-    taken = logarithms.masked_fill(logarithms == -math.inf, math.inf).unflatten(1, (shared, -1))
+    taken, base = (operand.unflatten(1, (shared, -1)) for operand in _of_rows(logarithms))
     dq, dk, dv = (by_tokens(operand, sums_dtype).zero_() for operand in (query, key, value))
     of_queries = dq.unflatten(1, (shared, -1))
     for column in _tiles(key.shape[2], columns):
@@ -98,6 +101,8 @@ def backward(
             scores = _scores(of_row, of_key, row, column, form, shared)
             if scores is None:
                 continue
+            if form.mask is not None and form.mask.dtype != torch.bool:
+                scores = scores - base[..., row, None]
             p = torch.exp(scores - taken[..., row, None])
             dp, dropped = d_row @ of_value.mT, p
             if form.seed is not None:
@@ -108,6 +113,13 @@ def backward(
             of_queries[..., row, :] += ds @ of_key * form.scale
             dk[..., column, :] += (ds.mT @ of_row).sum(2) * form.scale
     return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype)
+
+
+def _of_rows(logarithms: Tensor) -> tuple[Tensor, Tensor]:
+    """Logarithms of rows, by which nothing is left of one that sees no key; what is taken from its scores before."""
+    low = (logarithms <= -OF_FLOOR) & (logarithms > -math.inf)
+    taken = torch.where(low, (logarithms / -OF_FLOOR).log(), logarithms)
+    return taken.masked_fill(logarithms == -math.inf, math.inf), low * FLOOR
 
 
 def wide(tensor: Tensor) -> torch.dtype:
@@ -134,7 +146,7 @@ def _scores(query: Tensor, key: Tensor, row: slice, column: slice, form: Attenti
         return None
     scores = query @ key.mT * form.scale
     if bias is not None:
-        scores = scores + bias
+        scores = (scores + bias).clamp(min=FLOOR).masked_fill(bias == -math.inf, -math.inf)
     return scores if visible is None else scores.masked_fill(~visible, -math.inf)
 
 

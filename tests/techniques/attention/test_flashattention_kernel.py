@@ -178,7 +178,38 @@ def test_kernels_and_tiles_keep_the_same_logarithms() -> None:
     _, own = kernel.forward(query, key, value, case.given, plan=PLAIN)
     _, expected = tiled.forward(query, key, value, case.given, 8, 8)
     assert bool((own[:, :, ::3] == -math.inf).all())
-    torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(own * math.log(2), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask_dtype", [F32, BF16])
+@pytest.mark.parametrize("scale", [0.125, 1.0])
+def test_rows_of_a_masks_lowest_number_are_means_on_every_path(causal: bool, mask_dtype: Any, scale: float) -> None:
+    """As the definition, and torch's own attention, have it: what is equally low is equally likely."""
+    tensors = Case(1, 2, 2, 20, 20, 16).tensors(F32)
+    mask = torch.zeros(1, 1, 20, 20, dtype=mask_dtype)
+    mask[:, :, 3:9] = torch.finfo(mask_dtype).min
+    mask[:, :, 12, 5:] = torch.finfo(mask_dtype).min
+    given = Attention(mask.expand(1, 2, 20, 20), causal, scale, 0.0, None)
+    exact = gradients_of(tensors, given, torch.float64)
+    for own in (by_kernels(tensors, given, PLAIN), by_tiles(tensors, given)):
+        for got, expected in zip(own, exact, strict=True):
+            torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_probabilities_of_large_scores_lose_half_a_unit_of_the_logarithm_at_most() -> None:
+    """Products of whole numbers are exact, so that the rounding of a row's logarithm, in the base in which it is used,
+    is what P is off by when it is made again: dV for a dO of unit rows."""
+    random = torch.Generator().manual_seed(0)
+    query, key = (torch.randint(-30, 31, (1, 12, 16, 16), generator=random).float() for _ in range(2))
+    key[:, :, 1::2] = key[:, :, ::2]
+    value = d_out = torch.eye(16).expand(1, 12, 16, 16).contiguous()
+    given = Attention(None, False, 1.0, 0.0, None)
+    *_, exact = gradients_of([query, key, value, d_out], given, torch.float64)
+    *_, own = by_kernels([query, key, value, d_out], given, PLAIN)
+    logarithm = (query @ key.mT).amax(-1)[:, :, None] / math.log(2)
+    off = ((own.double() / exact).log2().abs() / (torch.finfo(F32).eps * logarithm))[exact > 0.1]
+    assert logarithm.max() > 5000 and off.max() <= 0.51
 
 
 def test_torchs_own_attention_is_the_same() -> None:
