@@ -108,11 +108,10 @@ class UserModel(Baseline):
         raise ValueError(UNCALLED)
 
     def shown(self, model: nn.Module) -> Any:
-        """Outputs of two examples: of the batch that is known, or of blank ones. Raises ValueError without either."""
+        """Outputs of two examples, of the batch that is known, or of blank ones. Raises ValueError without either."""
         if self.example is None:
             return _outputs(_called(model, dummy(model)))
-        rows = UserExamples(self.example, 2)[torch.arange(2)]
-        return self.forward(model, rows)
+        return self.forward(model, UserExamples(self.example, 2).few(2))
 
     def passed(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
         """Outputs and the loss, of one pass; the loss is a scalar or one for each example."""
@@ -190,6 +189,11 @@ class UserExamples(Examples):
             name: each[places.to(each.device)] if each.ndim and len(each) == rows else each
             for name, each in batch.items()
         }
+
+    def few(self, count: int) -> Batch:
+        """The first examples; all, where a tensor's first dimension is not of examples (patches of all pictures)."""
+        whole = any(each.ndim and len(each) != self.__dict__["rows"] for each in self.__dict__["batch"].values())
+        return self.__dict__["batch"] if whole else self[torch.arange(count)]
 
     def transformed(self, batch: Batch, _: Any) -> Batch:
         """With the labels of tokens, of which the first row lacks one: nobody says that all rows have equally many."""

@@ -7,7 +7,7 @@ A run is deterministic: the same job gives the same trajectory to the bit under 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
@@ -27,7 +27,7 @@ from suite.loop.baseline import Baseline, Predictor, Sample
 from suite.loop.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.loop.stack import Stack
-from suite.loop.technique import ParameterGroups
+from suite.loop.technique import AUXILIARY, ParameterGroups
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, PartOfModel, anatomy
@@ -212,15 +212,38 @@ class Run:
         self.optimizer.step()
 
     def clip_gradients(self, largest_norm: float) -> Tensor:
-        """Scales the gradients so that their global L2 norm is at most ``largest_norm``; returns the norm before."""
-        with_gradient = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in with_gradient if p.grad is not None])
-        if self.gradients_sharded:  # the norm is over all ranks
-            squared = norm.square()
-            torch.distributed.all_reduce(squared, group=self.group)
-            norm = squared.sqrt()
-        nn.utils.clip_grads_with_norm_(with_gradient, largest_norm, norm)
-        return norm
+        """Scales the gradients so that their global L2 norm is at most ``largest_norm``; returns the norm before.
+        Auxiliary parameters have a norm of their own."""
+        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        norms = []
+        for together in self.clipped_together(held):
+            norm = nn.utils.get_total_norm([p.grad for p in together if p.grad is not None])
+            if self.gradients_sharded:  # the norm is over all ranks
+                squared = norm.square()
+                torch.distributed.all_reduce(squared, group=self.group)
+                norm = squared.sqrt()
+            nn.utils.clip_grads_with_norm_(together, largest_norm, norm)
+            norms.append(norm)
+        return norms[0]
+
+    @property
+    def auxiliary(self) -> set[int]:
+        """The ids of the parameters that train beside the model: a technique marks their groups so."""
+        return {id(p) for group in self.optimizer.param_groups if group.get(AUXILIARY) for p in group["params"]}
+
+    @property
+    def auxiliary_names(self) -> set[str]:
+        """Their names in the model."""
+        beside = self.auxiliary
+        return {name for name, parameter in self.model.named_parameters() if id(parameter) in beside}
+
+    def clipped_together(self, parameters: Iterable[Tensor]) -> list[list[Tensor]]:
+        """The ``parameters`` with a gradient, by whose norm they are clipped: the model's own, and, where there are
+        auxiliary ones, those."""
+        beside = self.auxiliary
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        own = [parameter for parameter in with_gradient if id(parameter) not in beside]
+        return [own, [parameter for parameter in with_gradient if id(parameter) in beside]] if beside else [own]
 
     def adopt(self, model: nn.Module) -> None:
         """Trains ``model`` from now on, with a fresh optimizer: at the start, and whenever a technique grows the model.

@@ -28,7 +28,7 @@ Hyper-parameters are dataclass fields with the paper's defaults; every one can b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -46,7 +46,26 @@ if TYPE_CHECKING:
     from suite.loop.sites import Site
 
 ParameterGroups = list[dict[str, Any]]
-"""torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``."""
+"""torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``, and
+``auxiliary`` where the model's outputs do not depend on them (what trains beside it, by an added loss): whatever takes
+the norm of all gradients takes theirs apart, or the model's own would shrink by what is no gradient of it."""
+
+AUXILIARY = "auxiliary"
+
+
+def with_auxiliary(groups: ParameterGroups, auxiliary: Collection[Any]) -> ParameterGroups:
+    """The groups, with those of their parameters that are ``auxiliary`` in groups of their own."""
+    ids = {id(parameter) for parameter in auxiliary}
+    parts = [
+        {
+            **group,
+            "params": [p for p in group["params"] if (id(p) in ids) == beside],
+            **({AUXILIARY: True} if beside else {}),
+        }
+        for beside in (False, True)
+        for group in groups
+    ]
+    return [group for group in parts if group["params"]]
 
 
 class Unavailable(RuntimeError):

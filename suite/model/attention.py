@@ -26,6 +26,10 @@ from torch import Tensor, nn
 SDPA = "scaled_dot_product_attention"
 
 
+OWN_TERMS = {"softcap": "a soft cap on its scores", "s_aux": "sinks beside its keys"}
+"""What transformers hands to an attention function beyond softmax(scale Q K^T + mask) V, by its name there."""
+
+
 class NotSwappable(ValueError):
     """The model's attention cannot be changed from outside."""
 
@@ -65,6 +69,13 @@ def eager(
     return F.dropout(scores.softmax(-1).to(value.dtype), dropout_p) @ value
 
 
+def fused(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
+) -> Tensor:
+    """Attention as :func:`eager` has it, by torch's kernels."""
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, causal, scale=scale)
+
+
 class AttentionSites:
     """The places in a model where its blocks compute attention.
 
@@ -84,6 +95,8 @@ class AttentionSites:
         configurations = [vars(module).get("config") for module in model.modules()] if through_interface else []
         choosing: dict[int, Any] = {id(c): c for c in configurations if hasattr(c, "_attn_implementation")}
         self.named = list(choosing.values())
+        # of these, what torch's function leaves out would be left out without a word
+        self.own_kind = any(getattr(m, "_supports_sdpa", True) is False for m in model.modules() if "config" in vars(m))
         covered = {id(module) for module in (*self.direct, *through_interface)}
         self.complete = all(any(id(module) in covered for module in block.modules()) for block in blocks)
 
@@ -118,8 +131,9 @@ class AttentionSites:
         if not self.complete and not on:
             return
         self._require("it has no fused attention: use the recipe with eager attention (classic)")
+        fused_name = _registered(fused) if self.own_kind and self.named else "sdpa"  # type: ignore[arg-type]
         self._restore(
-            ["sdpa" if on else "eager"] * len(self.named), [on] * len(self.flagged), [None] * len(self.direct)
+            [fused_name if on else "eager"] * len(self.named), [on] * len(self.flagged), [None] * len(self.direct)
         )
         if not on:
             for module in self.direct:
@@ -199,9 +213,12 @@ def _registered(function: Any) -> str:
         position_bias: Tensor | None = None,
         **others: Any,
     ) -> tuple[Tensor, None]:
-        for unknown in ("softcap", "s_aux"):
-            if others.get(unknown) is not None:
-                raise NotSwappable(f"{type(module).__name__} needs {unknown}, which a swapped function does not get")
+        for name, term in OWN_TERMS.items():
+            if others.get(name) is not None:
+                raise NotSwappable(
+                    f"{type(module).__name__} computes attention with {term} ({name}), which no other attention "
+                    "function has: leave its attention as it is, or take a model without"
+                )
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor, nn
 
 import leantrain
@@ -22,6 +23,7 @@ from suite.loop.sites import NotAttached
 from suite.model.anatomy import anatomy
 from suite.record.job import StackError
 from tests.model.transformer_models import build
+from tests.numbers import attached
 from tests.runs import new_run
 
 APPLIED = [name for name, entry in catalogue().items() if not entry.card.own_loop]
@@ -312,3 +314,35 @@ def test_a_technique_that_does_nothing_is_no_step() -> None:
 def test_the_stack_in_the_documentation_is_built() -> None:
     assert list(built_stack(STACK).techniques) == ["lora", "adam8bit_blockwise", "ckpt_chen_sqrt"]
     assert leantrain.apply is apply
+
+
+# entries that swap attention ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", attached.entries())
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "t5gemma", "xcit_timm", "qwen2_vl"])
+def test_an_attention_that_does_not_fit_is_refused_as_it_is_applied(family: str, entry: str) -> None:
+    """The first pass of a model that was applied is no place to hear of it; a refused model is as it was."""
+    assert attached.outcome(family, entry).word in ("works", "refused")
+
+
+def test_layers_that_are_dropped_at_random_have_their_attention_measured() -> None:
+    config = hf.BartConfig(
+        vocab_size=64, d_model=32, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, encoder_layerdrop=0.9, decoder_layerdrop=0.9,
+    )  # fmt: skip
+    for entry in attached.entries():
+        model = hf.BartForConditionalGeneration(config).train()
+        apply(model, entry, batch=batch_of(), steps=2)
+        assert model.training and all(module.training for module in model.modules())
+
+
+def test_what_trains_beside_a_model_does_not_shrink_its_gradient() -> None:
+    weights = {}
+    for weight in (1, 1000):
+        torch.manual_seed(0)
+        applied = apply(build("gpt2"), f"dota:weight={weight}", batch=batch_of(), gradient_clip=1.0)
+        torch.manual_seed(0)
+        stepped(applied, batch_of())
+        weights[weight] = applied.model.get_input_embeddings().weight.detach().clone()
+    assert torch.equal(weights[1], weights[1000])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy
 from suite.model.attention import NotSwappable, eager
+from tests.leantrain.families import FAMILIES
 from tests.model.transformer_models import BUILDERS, SWAPPABLE, build, gradients, loss
 
 
@@ -194,6 +195,22 @@ def test_attention_with_its_own_code_is_refused() -> None:
         found.set_fused_attention(True)
     with pytest.raises(NotSwappable, match="DebertaV2ForMaskedLM computes attention with its own code"):
         found.attention_sites.swap(eager)
+
+
+def test_terms_that_no_other_function_has_are_refused_and_never_left_out() -> None:
+    for family, term in (("gpt_oss", "sinks beside its keys"), ("gemma2", "soft cap")):
+        model, batch = FAMILIES[family]()
+        found = anatomy(model)
+        found.set_fused_attention(True)
+        with pytest.raises(ValueError, match=r"sinks beside its keys|softcap"):
+            model(**batch)
+        found.attention_sites.swap(eager)
+        with pytest.raises(NotSwappable, match=term):
+            model(**batch)
+    model, batch = FAMILIES["speech_to_text"]()  # whose library says that it has no fused attention, and it may
+    own = model.eval()(**batch).loss
+    anatomy(model).set_fused_attention(True)
+    torch.testing.assert_close(model(**batch).loss, own)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "vit"])

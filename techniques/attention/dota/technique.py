@@ -25,11 +25,14 @@ from torch import Tensor, nn
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.loop.sites import Site
+from suite.loop.technique import ParameterGroups, with_auxiliary
+from suite.model.anatomy import anatomy
 from suite.model.attention import eager
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import Pairs, largest_kept, pairs_of
 from techniques.attention.shared.masking import KeptPairs
+from techniques.attention.shared.taking_over import try_out
 
 PROJECTION = "dota_projection"  # buffer [model width, k]
 QUERY, KEY = "dota_query", "dota_key"  # parameters [heads, k, k]
@@ -54,6 +57,11 @@ def detected(x: Tensor, projection: Tensor, query: Tensor, key: Tensor, bits: in
     narrow = (x.float() @ projection)[:, None]
     of_query, of_key = (fake_quantised(narrow @ weight.float(), bits) for weight in (query, key))
     return of_query @ of_key.transpose(-2, -1)
+
+
+def came_in(x: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Whether ``x`` has the tokens of all queries and of all keys [batch, heads, tokens, width]."""
+    return x.shape[:-1] == (len(query), query.shape[2]) and key.shape[2] == query.shape[2]
 
 
 def detector_cost(tokens: int, width: int, heads: int, rank: int, bits: int) -> float:
@@ -89,17 +97,29 @@ class Dota(ByBlocks, KeptPairs):
         if self.weight <= 0:
             raise ValueError(f"weight of the detectors' loss is above 0, not {self.weight:g}: else nothing trains them")
 
-    def model(self, model: nn.Module, run: Run) -> nn.Module:
-        super().model(model, run)
-        if not self.is_reference:
-            for path, (heads, head_width, width) in self.measured(model, run).items():
-                layer, k = model.get_submodule(path), max(1, round(self.rank * head_width))
-                like = next(model.parameters())
-                layer.register_buffer(PROJECTION, ternary(width, k, run.generator).to(like.device))
-                for name in (QUERY, KEY):
-                    drawn = torch.randn(heads, k, k, generator=run.generator) / k**0.5
-                    layer.register_parameter(name, nn.Parameter(drawn.to(like.device)))
-        return model
+    def equip(self, model: nn.Module, run: Run) -> None:
+        for path, (heads, head_width, width) in self.measured(model, run).items():
+            layer, k = model.get_submodule(path), max(1, round(self.rank * head_width))
+            like = next(model.parameters())
+            layer.register_buffer(PROJECTION, ternary(width, k, run.generator).to(like.device))
+            for name in (QUERY, KEY):
+                drawn = torch.randn(heads, k, k, generator=run.generator) / k**0.5
+                layer.register_parameter(name, nn.Parameter(drawn.to(like.device)))
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        return with_auxiliary(groups, self.detectors(run).values())
+
+    def detectors(self, run: Run) -> dict[str, nn.Parameter]:
+        """The trained matrices, by name."""
+        return {
+            f"{block.attention.path}.{name}": block.attention.module.get_parameter(name)
+            for block in (() if self.is_reference else run.anatomy.every_block)
+            for name in (QUERY, KEY)
+        }
+
+    def tried(self, model: nn.Module, run: Run) -> None:
+        super().tried(model, run)
+        self.errors.clear()
 
     def measured(self, model: nn.Module, run: Run) -> dict[str, tuple[int, int, int]]:
         """Heads, their width and the model's, of each attention. Raises ValueError where its input is no row of
@@ -108,7 +128,7 @@ class Dota(ByBlocks, KeptPairs):
         self.shapes = shapes
         try:
             with torch.no_grad():
-                run.trial(model)
+                try_out(anatomy(model), {}, lambda: run.trial(model))
         finally:
             self.shapes = None
         if lacking := [path for path in self.acts if path not in shapes]:
@@ -124,11 +144,15 @@ class Dota(ByBlocks, KeptPairs):
     ) -> Tensor:  # fmt: skip
         arguments: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
         if self.shapes is not None:
-            came = self.came
-            tokens = query.shape[2]
-            if self.now and came is not None and came.shape[:-1] == (len(query), tokens) and key.shape[2] == tokens:
-                self.shapes[self.now[0]] = query.shape[1], query.shape[3], came.shape[-1]
+            if self.now and self.came is not None and came_in(self.came, query, key):
+                self.shapes[self.now[0]] = query.shape[1], query.shape[3], self.came.shape[-1]
             return eager(query, key, value, **arguments)
+        if self.now is not None and self.came is not None and not came_in(self.came, query, key):
+            raise ValueError(
+                f"dota detects from the tokens that come into an attention, and {self.came.shape[-2]} came into "
+                f"{self.now[0]} for {query.shape[2]} queries and {key.shape[2]} keys: those of a cache are not among "
+                "them, so call the model on whole rows, with use_cache=False"
+            )
         if self.now is not None and torch.is_grad_enabled():
             path, layer = self.now
             self.errors[path] = self.error(layer, pairs_of(query, key, mask, causal, scale))
@@ -164,12 +188,7 @@ class Dota(ByBlocks, KeptPairs):
         return loss + self.weight * added
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        weights = {
-            f"{block.attention.path}.{name}": block.attention.module.get_parameter(name)
-            for block in (() if self.is_reference else run.anatomy.every_block)
-            for name in (QUERY, KEY)
-        }
-        return {**super().sites(run), **weights}
+        return {**super().sites(run), **self.detectors(run)}
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
         """With the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""

@@ -96,6 +96,14 @@ class Elsa(ByBlocks, KeptInEvaluation):
         estimated = estimates(distance, pairs, self.bias_of(pairs.query.shape[-1]))
         return or_best((estimated > layer.get_buffer(THRESHOLD)) & visible, estimated, visible)
 
+    def tried(self, model: nn.Module, run: Run) -> None:
+        """As its thresholds are learned: there are none yet."""
+        self.learned = {path: [] for path in self.acts}
+        try:
+            super().tried(model, run)
+        finally:
+            self.learned = None
+
     def bias_of(self, width: int) -> float:
         return quantile_bias(width) if self.bias is None else self.bias
 

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique, Unavailable
+from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
-from suite.model.attention import AttentionFunction
-from suite.model.calls import undisturbed
-from suite.model.fused import OWN_CODE
+from suite.model.attention import AttentionFunction, NotSwappable
 from techniques.attention.flashattention.attention import flash_attention
+from techniques.attention.shared.taking_over import try_out
 
 
 @dataclass
@@ -41,20 +41,14 @@ class FlashAttention(Technique):
         parts = anatomy(model)
         blocks = {block.path: block.module for block in parts.every_block}
         now: list[str] = []
-        self.blocks = {path: Act() for path in blocks}
-        parts.attention_sites.swap(calling(lambda: now and self.blocks[now[-1]]()))  # raises NotSwappable
+        tried = {path: Act() for path in blocks}
+        parts.attention_sites.swap(naming(model, calling(lambda: now and tried[now[-1]]())))  # raises NotSwappable
         with ExitStack() as stack:
-            stack.enter_context(undisturbed(model))
             for path, module in blocks.items():
                 hook = module.register_forward_pre_hook(lambda *_, path=path: now.append(path))
                 stack.callback(hook.remove)
-            model.train()
-            run.trial(model)  # raises what refuses an attention
-        left = [path for path, act in self.blocks.items() if not act.count]
-        if left:
-            raise Unavailable(
-                f"the attention of {len(left)} of {len(blocks)} blocks would stay as it is: in {left[0]} {OWN_CODE}"
-            )
+            try_out(parts, tried, lambda: run.trial(model))
+        self.blocks = {path: Act(count=1) for path in blocks}
         parts.attention_sites.swap(calling(self.swapped))
         return model
 
@@ -75,3 +69,18 @@ def calling(act: Callable[[], object]) -> AttentionFunction:
         return flash_attention(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
 
     return attention
+
+
+def naming(model: nn.Module, attention: AttentionFunction) -> AttentionFunction:
+    """``attention``, which names the model where the kernels refuse one of its own."""
+
+    def named(*args: Any, **kwargs: Any) -> Tensor:
+        try:
+            return attention(*args, **kwargs)
+        except ValueError as error:
+            raise NotSwappable(
+                f"flashattention does not take the attention of {type(model).__name__}: leave it as it is, or take "
+                f"another model ({error})"
+            ) from error
+
+    return named

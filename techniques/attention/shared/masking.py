@@ -6,26 +6,30 @@ training and evaluation, :class:`KeptInEvaluation` in evaluation alone, where th
 trained without it.
 Which block computes is told by a hook on its attention module; what a technique knows of a block stands in buffers of
 that module, so that copies of the model, saved states and resumed runs have it. Attention outside of these modules
-(of a decoder over an encoder) stays dense.
+(of a decoder over an encoder) stays dense. At attachment one pass is tried: what does not fit the model is said then.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
 from suite.model.attention import AttentionFunction, eager
+from suite.model.calls import lacks_values
 from techniques.attention.shared.kept_pairs import Pairs, kept_attention, pairs_of, worth
+from techniques.attention.shared.taking_over import try_out
 
 
 @dataclass
@@ -57,7 +61,13 @@ class MaskedAttention(Technique):
             self.follow(block.attention.path, block.attention.module)
         parts.attention_sites.swap(self.function)
 
-    def follow(self, path: str, attention: nn.Module) -> None:
+    def tried(self, model: nn.Module, run: Run) -> None:
+        """One pass with the technique's own masks. Raises ValueError where it does not fit the model."""
+        parts = anatomy(model)
+        called = {block.path: self.acts[block.attention.path] for block in parts.every_block}
+        try_out(parts, called, lambda: run.trial(model))
+
+    def follow(self, path: str, attention: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
         """Notes when an attention module computes. Closures, which copies of the module share."""
 
         def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -69,8 +79,7 @@ class MaskedAttention(Technique):
         def ends(*_: Any) -> None:
             self.now = self.came = None
 
-        attention.register_forward_pre_hook(begins, with_kwargs=True)
-        attention.register_forward_hook(ends)
+        return attention.register_forward_pre_hook(begins, with_kwargs=True), attention.register_forward_hook(ends)
 
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float,
@@ -126,7 +135,12 @@ class KeptPairs(MaskedAttention):
         if not self.is_reference:
             self.acts = {block.attention.path: Act() for block in anatomy(model).every_block}
             self.attach(model)
+            self.equip(model, run)
+            self.tried(model, run)
         return model
+
+    def equip(self, model: nn.Module, run: Run) -> None:
+        """Gives the attention modules what the masks need beyond what :meth:`attach` puts there."""
 
 
 @dataclass
@@ -137,8 +151,13 @@ class KeptInEvaluation(MaskedAttention):
         if not self.is_reference:
             parts = anatomy(model)
             self.acts = {block.attention.path: Act("run") for block in parts.every_block}
-            with parts.attention(self.function):  # raises NotSwappable now, and not after training
-                pass
+            with parts.attention(self.function), ExitStack() as hooks:  # what is refused is refused before training
+                if not any(map(lacks_values, model.parameters())):  # masks are made of values
+                    for block in parts.every_block:
+                        for handle in self.follow(block.attention.path, block.attention.module):
+                            hooks.callback(handle.remove)
+                    with torch.no_grad():
+                        self.tried(model, run)
         return model
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:

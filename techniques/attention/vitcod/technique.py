@@ -30,6 +30,7 @@ from suite.model.leading import picture_row
 from techniques.attention.shared.by_blocks import ByBlocks
 from techniques.attention.shared.kept_pairs import Pairs, softmax_over
 from techniques.attention.shared.masking import KeptPairs
+from techniques.attention.shared.taking_over import try_out
 from techniques.attention.vitcod.masks import informative, polarised
 
 MASK = "vitcod_mask"  # buffer bool [heads, tokens, tokens], all True before masks are made
@@ -79,29 +80,40 @@ class Vitcod(ByBlocks, KeptPairs):
         if self.weight < 0 or not 0 <= self.shared < 1:
             raise ValueError(f"weight is 0 or more and shared in [0, 1), not {self.weight:g} and {self.shared:g}")
 
-    def model(self, model: nn.Module, run: Run) -> nn.Module:
-        super().model(model, run)
-        if not self.is_reference:
-            sizes: dict[str, tuple[int, int]] = {}
-            self.sizes = sizes
-            try:
-                with torch.no_grad():
-                    run.trial(model)
-            finally:
-                self.sizes = None
-            device = next(model.parameters()).device
-            for path, (heads, tokens) in sizes.items():
-                layer = model.get_submodule(path)
-                layer.register_buffer(MASK, torch.ones(heads, tokens, tokens, dtype=torch.bool, device=device))
-                for name in (QUERY, KEY) if self.autoencoder else ():
-                    layer.add_module(name, AutoEncoder(heads).to(device))
-            if run.baseline.modality == "image":
-                self.leading = picture_row(anatomy(model), partial(run.trial, model)).leading
-        return model
+    def equip(self, model: nn.Module, run: Run) -> None:
+        device = next(model.parameters()).device
+        for path, (heads, tokens) in self.measured(model, run).items():
+            layer = model.get_submodule(path)
+            layer.register_buffer(MASK, torch.ones(heads, tokens, tokens, dtype=torch.bool, device=device))
+            for name in (QUERY, KEY) if self.autoencoder else ():
+                layer.add_module(name, AutoEncoder(heads).to(device))
+        if run.baseline.modality == "image":
+            self.leading = picture_row(anatomy(model), partial(run.trial, model)).leading
+
+    def tried(self, model: nn.Module, run: Run) -> None:
+        super().tried(model, run)
+        self.errors.clear()
+
+    def measured(self, model: nn.Module, run: Run) -> dict[str, tuple[int, int]]:
+        """Heads and tokens of each attention. Raises ValueError where its queries are not as many as its keys."""
+        sizes: dict[str, tuple[int, int]] = {}
+        self.sizes = sizes
+        try:
+            with torch.no_grad():
+                try_out(anatomy(model), {}, lambda: run.trial(model))
+        finally:
+            self.sizes = None
+        if lacking := [path for path in self.acts if path not in sizes]:
+            raise ValueError(
+                f"vitcod has one mask of all tokens by all tokens for a head, and {lacking[0]} has none of as many "
+                "queries as keys: take a model without pooled tokens"
+            )
+        return sizes
 
     def prepared(self, layer: nn.Module, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         if self.sizes is not None and self.now is not None:
-            self.sizes[self.now[0]] = query.shape[1], query.shape[2]
+            if query.shape[2] == key.shape[2]:
+                self.sizes[self.now[0]] = query.shape[1], query.shape[2]
             return query, key
         if not self.autoencoder:
             return query, key
@@ -121,8 +133,8 @@ class Vitcod(ByBlocks, KeptPairs):
         mask = layer.get_buffer(MASK)
         if mask.shape[1:] != pairs.shape[2:]:
             raise ValueError(
-                f"vitcod's masks are of {mask.shape[-1]} tokens and do not fit rows of {pairs.longest}: give inputs of "
-                "one length"
+                f"vitcod's masks are of {mask.shape[-1]} tokens and do not fit rows of {pairs.longest} for "
+                f"{pairs.shape[2]} queries: give whole inputs of one length"
             )
         return mask & visible
 

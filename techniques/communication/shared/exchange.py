@@ -6,7 +6,7 @@ shapes and dtypes on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -77,8 +77,11 @@ def buckets(tensors: Mapping[str, Tensor], most: int = BUCKET_BYTES) -> Iterator
         yield bucket
 
 
-def clipped(gradients: dict[str, Tensor], largest_norm: float) -> dict[str, Tensor]:
-    """The gradients times what makes their joint norm at most ``largest_norm``."""
-    norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
-    factor = (largest_norm / (norm + 1e-6)).clamp(max=1.0)
-    return {name: gradient * factor for name, gradient in gradients.items()}
+def clipped(gradients: dict[str, Tensor], largest_norm: float, beside: Collection[str] = ()) -> dict[str, Tensor]:
+    """The gradients times what makes their joint norm at most ``largest_norm``; so are those of what trains ``beside``
+    the model, by a norm of their own."""
+    factors = {}
+    for auxiliary in (False, True):
+        if norms := [gradient.norm() for name, gradient in gradients.items() if (name in beside) == auxiliary]:
+            factors[auxiliary] = (largest_norm / (torch.stack(norms).norm() + 1e-6)).clamp(max=1.0)
+    return {name: gradient * factors[name in beside] for name, gradient in gradients.items()}

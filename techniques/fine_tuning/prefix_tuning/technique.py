@@ -27,7 +27,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Site
 from suite.loop.technique import Technique
 from suite.model.anatomy import Anatomy, anatomy, in_features
-from suite.model.attention import AttentionFunction, eager
+from suite.model.attention import AttentionFunction, eager, fused
 from suite.model.calls import undisturbed
 from techniques.fine_tuning.shared.frozen import freeze
 
@@ -103,13 +103,6 @@ def drop_mlp(model: nn.Module) -> nn.Module:
     for path, prefix in prefixes(model).items():
         model.get_submodule(path).prefix = KeptPrefix(prefix())
     return model
-
-
-def fused(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
-) -> Tensor:
-    """Attention by torch's kernels."""
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, causal, scale=scale)
 
 
 _handed_over: list[Tensor] = []  # the prefix of the layer whose self-attention is about to be computed

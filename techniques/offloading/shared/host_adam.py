@@ -24,7 +24,7 @@ from torch.optim.adam import adam as torch_adam
 
 from suite.chain.tiers import StoredTensor, Tier
 from suite.loop.recipe import Recipe
-from suite.loop.technique import ParameterGroups
+from suite.loop.technique import AUXILIARY, ParameterGroups
 from techniques.offloading.shared.away import Away
 
 
@@ -204,9 +204,14 @@ Work = list[tuple[dict[str, Any], list[tuple[HostState, StoredTensor]]]]
 
 @torch.no_grad()
 def _update(work: Work, max_norm: float) -> None:
-    gradients = [gradient.host().float() for _, states in work for _, gradient in states if gradient.has_values]
-    if max_norm and gradients:
-        _clip(gradients, max_norm)
+    by_group = [
+        (group, [gradient.host().float() for _, gradient in states if gradient.has_values]) for group, states in work
+    ]
+    gradients = [gradient for _, own in by_group for gradient in own]
+    for auxiliary in (False, True):
+        together = [gradient for group, own in by_group if bool(group.get(AUXILIARY)) == auxiliary for gradient in own]
+        if max_norm and together:
+            _clip(together, max_norm)
     remaining = iter(gradients)
     for group, states in work:
         for state, gradient in states:  # one tile at a time

@@ -242,11 +242,11 @@ class TensorParallel(Technique):
     def _clip(self, run: Run, limit: float) -> None:
         """By the norm over all ranks, in which what is replicated counts once."""
         cut = self._cut(run.model)
-        trained = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
-        squared = _square([parameter for parameter in trained if id(parameter) in cut])
-        dist.all_reduce(squared, group=run.group)
-        norm = (squared + _square([parameter for parameter in trained if id(parameter) not in cut])).sqrt()
-        nn.utils.clip_grads_with_norm_(trained, limit, norm)
+        for together in run.clipped_together(run.model.parameters()):
+            squared = _square([parameter for parameter in together if id(parameter) in cut])
+            dist.all_reduce(squared, group=run.group)
+            norm = (squared + _square([parameter for parameter in together if id(parameter) not in cut])).sqrt()
+            nn.utils.clip_grads_with_norm_(together, limit, norm)
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
         """The whole model, on every rank."""
@@ -275,5 +275,5 @@ def leaves_up_to_f(x: Tensor) -> list[Tensor]:
     return leaves
 
 
-def _square(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _square(parameters: Sequence[Tensor]) -> Tensor:
     return nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]).square()

@@ -137,4 +137,5 @@ class Esam(Technique):
 
 def trainable(run: Run) -> list[Tensor]:
     """The model's own parameters, not those that its optimizer may hold in their place (shards)."""
-    return [parameter for group in run.default_parameters() for parameter in group["params"]]
+    beside = run.auxiliary
+    return [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]

@@ -138,8 +138,11 @@ def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
 
 
 def weights_with_gradient(run: Run) -> list[Tensor]:
-    """The weights that the ball is around: all that train, whole, also where the optimizer holds shards of them."""
-    return [p for group in run.default_parameters() for p in group["params"] if p.grad is not None]
+    """The weights that the ball is around: the model's own that train, whole, also where the optimizer holds shards of
+    them."""
+    beside = run.auxiliary
+    own = [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]
+    return [parameter for parameter in own if parameter.grad is not None]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """DOTA's detector against its formula, what it learns, and loads of keys."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -154,11 +156,33 @@ def test_bad_settings_say_what_to_do(given, message):
 
 
 def test_a_retention_that_rounds_to_no_key_is_refused_and_pooled_keys_are():
-    run = new_run("gpt", Stack({"dota": Dota(retention=0.02)}), size="pico", recipe="classic", task="adapt", steps=1)
     with pytest.raises(ValueError, match=r"retention=0\.02 of 16 keys is none: give 0\.0625 or more"):
-        run.train(1)
+        new_run("gpt", Stack({"dota": Dota(retention=0.02)}), size="pico", recipe="classic", task="adapt", steps=1)
     with pytest.raises(ValueError, match="take a model without pooled or rearranged tokens"):
         further_run("pvt", Stack({"dota": Dota()}))
+
+
+def test_keys_of_a_cache_are_refused_and_whole_rows_are_not():
+    run = further_run("gpt2", Stack({"dota": Dota()}))
+    model, rows = run.model.eval(), torch.arange(3, 11)[None]
+    with torch.no_grad():
+        whole = model(rows, use_cache=True)
+        torch.testing.assert_close(model(rows, use_cache=False).logits, whole.logits)
+        with pytest.raises(ValueError, match=r"1 came into .* for 1 queries and 9 keys: .* use_cache=False"):
+            model(rows[:, :1], past_key_values=whole.past_key_values, use_cache=True)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_what_the_detectors_learn_does_not_shrink_the_models_own_step(clip):
+    weights = {}
+    for weight in (1.0, 1e4):
+        run = further_run("gpt2", Stack({"dota": Dota(weight=weight)}))
+        run.recipe = replace(run.recipe, gradient_clip=clip)
+        run.train(1)
+        detectors = {name for name in dict(run.model.named_parameters()) if ".dota_" in name}
+        assert len(detectors) == 8
+        weights[weight] = {name: own.detach() for name, own in run.model.named_parameters() if name not in detectors}
+    assert all(torch.equal(own, weights[1e4][name]) for name, own in weights[1.0].items())
 
 
 def test_one_key_for_all_heads_and_biases_that_hide_pairs_train():

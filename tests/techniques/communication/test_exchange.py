@@ -81,6 +81,11 @@ def test_buckets_hold_each_tensor_once_in_its_order():
 def test_local_clipping_makes_no_gradient_longer():
     gradients = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)}
     assert sum(each.square().sum() for each in clipped(gradients, 0.5).values()).sqrt() == pytest.approx(0.5, rel=1e-5)
+    (name, *others) = gradients
+    apart = clipped(gradients, 0.5, {name})
+    assert apart[name].norm() == pytest.approx(min(0.5, gradients[name].norm().item()), rel=1e-5)
+    without = clipped({other: gradients[other] for other in others}, 0.5)
+    assert all(torch.equal(apart[other], without[other]) for other in others)
     assert same(clipped(gradients, 6.0), gradients)
 
 
