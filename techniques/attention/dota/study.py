@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector
     chose."""
-    folder, tables, seen = Path(__file__).parent, skipping(lab, "dota", predict, keep), traces(lab, "dota")
+    folder, tables, seen = (
+        Path(__file__).parent,
+        skipping(lab, "dota", predict, keep, chooses=True),
+        traces(lab, "dota"),
+    )
     here = measured(tables)
     values = {
         "speed": beside(over_gpu(seen), here, drift(TOKENS)),

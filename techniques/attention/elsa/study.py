@@ -34,13 +34,14 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 @cache
-def threshold() -> float:
-    return least_scores(drawn(LEARNED_FROM).pairs, Elsa().p).mean().item()
+def threshold(topic: float) -> float:
+    """Learned from another head of the same kind."""
+    return least_scores(drawn(LEARNED_FROM, topic).pairs, Elsa().p).mean().item()
 
 
 def predict(head: Head, density: float) -> Tensor:
     """The threshold decides, and not ``density``."""
-    return near_blocks(head.query, head.key, threshold(), quantile_bias(WIDTH))
+    return near_blocks(head.query, head.key, threshold(head.topic), quantile_bias(WIDTH))
 
 
 def keep(head: Head) -> Tensor:

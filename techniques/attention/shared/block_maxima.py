@@ -1,13 +1,16 @@
 """Largest products of blocks of pairs, made a few at a time, so that they stay in the cache and never all in memory.
 
 Products of one turn are written where those of the last one were: fresh memory for each costs a CPU as much as the
-products.
+products. Integers of 8 bits are multiplied as such where a CPU does that faster than floats, and rightly; a float32
+holds every sum of theirs, so that the products are the same either way.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +19,8 @@ from torch import Tensor
 from techniques.attention.shared.kept_pairs import BLOCK
 
 QUERIES, KEYS = 512, 512  # whose products are made together, or those of a block
+TRIES = 5
+WIDEST = 2**24 // 128**2  # products of integers of 8 bits whose sum a float32 always holds
 
 
 def over_queries(scores: Tensor, block: int = BLOCK) -> Tensor:
@@ -34,13 +39,14 @@ def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int
     products of each key."""
     tall, wide = (max(1, most // block) * block for most in (QUERIES, KEYS))
     times, room = _products(query, key, tall * wide)
+    exact = torch.int32 if query.dtype == torch.int8 else query.dtype
     sides = [[*x.flatten(0, 1)] for x in (query, key, *([] if less is None else [less]))]
     maxima = []
     for head, (queries, keys) in enumerate(zip(*sides[:2])):
         columns = []
         for first in range(0, len(keys), wide):
             part = keys[first : first + wide].T.contiguous()
-            best = [over_queries(times(rows, part, room), block) for rows in queries.split(tall)]
+            best = [over_queries(times(rows, part, room), block).to(exact) for rows in queries.split(tall)]
             of_keys = torch.cat(best) if less is None else torch.cat(best) - sides[2][head][first : first + wide]
             columns.append(over_keys(of_keys, block))
         maxima.append(torch.cat(columns, 1))
@@ -74,15 +80,39 @@ def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
         raise ValueError(
             f"blocks are predicted of one query and one key or more, not {[*query.shape]} and {[*key.shape]}"
         )
-    exact = query.dtype == torch.int8
-    multiply = torch._int_mm if exact else torch.mm
+    dtype, multiply = query.dtype, torch.mm
+    if dtype == torch.int8:
+        width = query.shape[3]
+        whole = width > WIDEST or (query.device.type == "cpu" and integers_are_faster(width, torch.get_num_threads()))
+        dtype, multiply = (torch.int32, torch._int_mm) if whole else (torch.float32, torch.mm)
 
     def times(rows: Tensor, columns: Tensor, room: Tensor) -> Tensor:
         shape = len(rows), columns.shape[1]
+        if dtype == torch.float32:
+            rows, columns = rows.float(), columns.float()
         product: Tensor = multiply(rows, columns, out=room[: shape[0] * shape[1]].view(shape))
         return product
 
-    return times, torch.empty(most, dtype=torch.int32 if exact else query.dtype, device=query.device)
+    return times, torch.empty(most, dtype=dtype, device=query.device)
+
+
+@cache
+def integers_are_faster(width: int, threads: int) -> bool:
+    """Whether this CPU multiplies integers of 8 bits faster than the floats that they are, and rightly, by ``threads``:
+    each is tried a few times, once a process. Without an instruction for them (VNNI) it takes many times as long, and
+    sums of large ones saturate."""
+    rows = torch.full((QUERIES, width), 127, dtype=torch.int8)
+    columns = rows[:KEYS].T.contiguous()
+    ways = (lambda: torch._int_mm(rows, columns), lambda: rows.float() @ columns.float())
+    if not torch.equal(ways[0](), ways[1]().int()):
+        return False
+    least = [math.inf, math.inf]
+    for _ in range(TRIES):
+        for number, way in enumerate(ways):
+            start_s = time.perf_counter()
+            way()
+            least[number] = min(least[number], time.perf_counter() - start_s)
+    return least[0] < least[1]
 
 
 def _filled(scores: Tensor, amounts: tuple[int, ...]) -> Tensor:

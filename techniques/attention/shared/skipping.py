@@ -1,8 +1,10 @@
 """What a study measures of attention that skips blocks, beside fused dense attention on the same machine.
 
-``skipping``: time of predicting which blocks are kept and of attending to them, over that of dense attention, against
-the number of tokens and the share of blocks. Dense, predicted and attended take turns in one process; medians are of
-ratios within a turn. ``break_even``: the largest share of blocks at which predicting and attending take less time.
+``skipping``: time of predicting which blocks are kept and of attending to those very blocks, over that of dense
+attention, against the number of tokens and the share of blocks. Where the technique's rule decides that share, heads
+are of segments whose tokens are more and more alike, from none of which the rule leaves anything out to those that it
+thins. Dense, predicted and attended take turns in one process; medians are of ratios within a turn. ``break_even``: the
+largest share of blocks at which predicting and attending take less time.
 ``masks``: the technique's own masks, as pairs and as blocks: a pair that is left out saves a kernel nothing as long as
 its block holds another.
 """
@@ -23,7 +25,7 @@ from suite.measure.lab import Lab, StudyTable
 from suite.model.attention import eager
 from suite.record.job import canonical
 from techniques.attention.shared.block_attention import block_attention
-from techniques.attention.shared.kept_pairs import BLOCK, Pairs, pairs_of, worth
+from techniques.attention.shared.kept_pairs import Pairs, pairs_of, worth
 from techniques.shared.chips.headlines import Beside, Modelled
 from techniques.shared.chips.numbers import Number
 
@@ -35,17 +37,19 @@ DENSITIES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 WIDTH = 64  # of the one head
 TURNS = 7
 MASK_TOKENS, SEGMENT, TOPIC = 1024, 128, 0.6
+TOPICS = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8)
 FORWARD, BOTH = "forward", "forward and backward"
 
 
 class Head(NamedTuple):
     """One head of one example: what comes into the attention [1, tokens, width], and its queries, keys and values
-    [1, 1, tokens, width]."""
+    [1, 1, tokens, width]. ``topic``: the part of each that a segment shares."""
 
     x: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
+    topic: float
 
     @property
     def pairs(self) -> Pairs:
@@ -53,14 +57,14 @@ class Head(NamedTuple):
 
 
 Predict = Callable[[Head, float], Tensor]
-"""The blocks that a technique keeps, bool [1, 1, blocks, blocks]: this share where it is its to choose."""
+"""The blocks that a technique keeps, bool [1, 1, blocks, blocks]: this share where it is one to choose."""
 Keep = Callable[[Head], Tensor]
 """The pairs that it keeps, bool [1, 1, tokens, tokens]."""
 
 
 class SkippingRow(NamedTuple):
     """Times over fused dense attention's: ``whole`` is of predicting and attending, ``whole_cpu`` in processor time.
-    Predicting belongs to the forward pass."""
+    Predicting belongs to the forward pass. ``block_density`` is of what was predicted."""
 
     tokens: int
     passes: str
@@ -72,9 +76,9 @@ class SkippingRow(NamedTuple):
 
 
 NOTE = (
-    "Measured where the study ran: one head of 64 numbers, float32, one thread, blocks of 64 x 64 drawn at random, "
-    "equally many in each row; over torch's fused attention of the same queries, keys and values, turn by turn in one "
-    "process"
+    "Measured where the study ran: one head of 64 numbers, float32, one thread, the blocks of 64 x 64 that were "
+    "predicted, of tokens that share a topic with 127 others; over torch's fused attention of the same queries, keys "
+    "and values, turn by turn in one process"
 )
 MASKS = (
     "Share of pairs and of 64 x 64 blocks. independent: Gaussian queries and keys; segments: 128 tokens in a row share "
@@ -82,14 +86,15 @@ MASKS = (
 )
 
 
-def skipping(lab: Lab, technique: str, predict: Predict, keep: Keep) -> list[StudyTable]:
-    """The tables ``skipping``, ``break_even`` and ``masks``."""
+def skipping(lab: Lab, technique: str, predict: Predict, keep: Keep, *, chooses: bool = False) -> list[StudyTable]:
+    """The tables ``skipping``, ``break_even`` and ``masks``; ``chooses``: the share of blocks is one to choose."""
     rows = []
     with one_thread():
         for number, tokens in enumerate(TOKENS):
             lab.progress(number / len(TOKENS), f"{tokens} tokens")
-            head = drawn(tokens)
-            rows += [timed(head, predict, density, passes) for passes in (FORWARD, BOTH) for density in DENSITIES]
+            cases = [(TOPIC, share) for share in DENSITIES] if chooses else [(topic, 1.0) for topic in TOPICS]
+            heads = [(drawn(tokens, topic), share) for topic, share in cases]
+            rows += [timed(head, predict, share, passes) for passes in (FORWARD, BOTH) for head, share in heads]
     even = [(tokens, passes, *at_even(rows, tokens, passes)) for tokens in TOKENS for passes in (FORWARD, BOTH)]
     masks = [*synthetic(keep), *recorded(lab, technique)]
     return [
@@ -106,14 +111,13 @@ def drawn(tokens: int, topic: float = 0.0) -> Head:
     own = torch.randn(4, tokens, WIDTH, generator=random)
     x, query, key = (topic**0.5 * shared + (1 - topic) ** 0.5 * noise for noise in own[:3])
     scale = 1 + topic  # peaked, as trained attention is
-    return Head(x[None], scale * query[None, None], scale * key[None, None], own[3][None, None])
+    return Head(x[None], scale * query[None, None], scale * key[None, None], own[3][None, None], topic)
 
 
 def timed(head: Head, predict: Predict, density: float, passes: str) -> SkippingRow:
-    """Dense attention, the prediction and attention to blocks drawn at random."""
-    tokens = head.query.shape[2]
-    blocks = balanced(-(-tokens // BLOCK), density)
-    query, key, value = (tensor.clone().requires_grad_(passes == BOTH) for tensor in head[1:])
+    """Dense attention, the prediction, and attention to what it predicts."""
+    tokens, blocks = head.query.shape[2], predict(head, density)
+    query, key, value = (tensor.clone().requires_grad_(passes == BOTH) for tensor in head[1:4])
     ways: tuple[Callable[[], Tensor], ...] = (
         lambda: F.scaled_dot_product_attention(query, key, value),
         lambda: predict(head, density),
@@ -136,13 +140,6 @@ def turn_by_turn(ways: Sequence[Callable[[], Tensor]], inputs: list[Tensor]) -> 
 def over_first(turns: Turns, *which: int) -> float:
     """The median over turns of what these ways take together, over the first one."""
     return median(sum(turn[way] for way in which) / turn[0] for turn in turns)
-
-
-def balanced(side: int, density: float) -> Tensor:
-    """bool [1, 1, side, side]: in each row the same number of blocks, one or more, drawn at random."""
-    random = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(side))
-    count = max(1, round(density * side))
-    return torch.zeros_like(random, dtype=torch.bool).scatter_(-1, random.topk(count, -1).indices, True)
 
 
 def _seconds(way: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[float, float]:

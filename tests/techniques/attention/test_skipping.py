@@ -1,6 +1,7 @@
 """Predictions of blocks against the techniques' own masks of pairs, and the study that times them."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from techniques.attention.elsa.technique import estimates
 from techniques.attention.sanger import study as of_sanger
 from techniques.attention.sanger.blocks import predicted_blocks
 from techniques.attention.sanger.technique import prediction_mask, unit
-from techniques.attention.shared import skipping
+from techniques.attention.shared import block_maxima, skipping
 from techniques.attention.shared.block_maxima import over_keys, over_queries
 from techniques.attention.shared.kept_pairs import Pairs, kept_attention, pairs_of, touched
 from techniques.attention.shared.skipping import BOTH, FORWARD, SkippingRow, at_even
@@ -113,14 +114,25 @@ class Place:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_times_each_share_and_shows_pairs_beside_blocks(name, monkeypatch):
-    for constant, value in (("TOKENS", (128,)), ("DENSITIES", (0.5, 1.0)), ("TURNS", 1), ("MASK_TOKENS", 256)):
+    for constant, value in (
+        ("TOKENS", (256,)),
+        ("DENSITIES", (0.5, 1.0)),
+        ("TOPICS", (0.0, 0.9)),
+        ("TURNS", 1),
+        ("MASK_TOKENS", 256),
+    ):
         monkeypatch.setattr(skipping, constant, value)
     found: ModuleType = STUDIES[name]
     tables = {each.name: each for each in found.study(Place())}
     rows = [SkippingRow(*row) for row in tables["skipping"].rows]
-    assert [(row.passes, row.block_density) for row in rows] == [(p, d) for p in (FORWARD, BOTH) for d in (0.5, 1.0)]
+    shares = (
+        (0.5, 1.0) if name == "dota" else (1.0, 0.5)
+    )  # tokens of a segment, two blocks long, are alike: half is left
+    assert [(row.passes, row.block_density) for row in rows] == [
+        (p, share) for p in (FORWARD, BOTH) for share in shares
+    ]
     assert all(min(row.predicting, row.attending, row.whole, row.whole_cpu) > 0 for row in rows)
-    assert [row[:2] for row in tables["break_even"].rows] == [(128, FORWARD), (128, BOTH)]
+    assert [row[:2] for row in tables["break_even"].rows] == [(256, FORWARD), (256, BOTH)]
     assert_kinds_stand_apart(tables["numbers"])
     assert_each_headline_has_a_model_or_says_why(tables["headlines"], QUOTED[name])
     masks = {row[0]: row for row in tables["masks"].rows}
@@ -176,6 +188,34 @@ def row(density: float, whole: float) -> SkippingRow:
 def test_break_even_lies_between_the_shares_that_were_tried(wholes, expected):
     rows = [row(density, whole) for density, whole in zip((0.1, 0.2, 0.4), wholes, strict=True)]
     assert at_even(rows, 64, FORWARD) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_what_is_attended_to_is_what_was_predicted(study, monkeypatch):
+    attended = []
+    monkeypatch.setattr(skipping, "TURNS", 1)
+    monkeypatch.setattr(skipping, "block_attention", lambda q, k, v, blocks, **_: attended.append(blocks) or q)
+    head = skipping.drawn(512, 0.9)
+    row = skipping.timed(head, study.predict, 0.25, FORWARD)
+    assert all(torch.equal(blocks, study.predict(head, 0.25)) for blocks in attended)
+    assert row.block_density == attended[0].float().mean() < 0.3
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_blocks_are_the_same_by_integers_and_by_floats(study, monkeypatch):
+    head, found = skipping.drawn(320, 0.7), []
+    for faster in (True, False):
+        monkeypatch.setattr(block_maxima, "integers_are_faster", lambda width, threads, faster=faster: faster)
+        found.append(study.predict(head, 0.3))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("ends_s", "off", "expected"), [((1, 3), 0, True), ((2, 3), 0, False), ((1, 3), 1, False)])
+def test_integers_are_multiplied_as_such_where_that_is_faster_and_right(ends_s, off, expected, monkeypatch):
+    own, other = ends_s
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: (a.float() @ b.float()).int() + off)
+    monkeypatch.setattr(block_maxima, "time", SimpleNamespace(perf_counter=cycle([0, own, own, other]).__next__))
+    assert block_maxima.integers_are_faster.__wrapped__(64, 1) is expected
 
 
 def test_drawn_segments_share_a_topic_and_independent_tokens_do_not():
