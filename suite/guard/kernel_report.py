@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from suite.entries.catalogue import Entry, catalogue, lookup
-from suite.kernels import gates
+from suite.kernels import gates, subprocesses
 from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
@@ -58,14 +58,16 @@ def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress)
         raise Unavailable("Triton is not installed, or has no wheel for this platform: kernels cannot be examined")
     pool = ThreadPoolExecutor(1 if timed else min(MOST_AT_ONCE, os.cpu_count() or 1))
     try:
-        parts = pool.map(lambda entry: rows_of(entry, device, timed), entries)
-        examined = []
-        for number, (entry, part) in enumerate(zip(entries, parts, strict=True), 1):
-            examined += part
-            progress(number / len(entries), f"examined {entry.id}")
-        return examined
+        with subprocesses.ending_with():  # Ctrl-C and signals end what is examined now, too
+            parts = pool.map(lambda entry: rows_of(entry, device, timed), entries)
+            examined = []
+            for number, (entry, part) in enumerate(zip(entries, parts, strict=True), 1):
+                examined += part
+                progress(number / len(entries), f"examined {entry.id}")
+            return examined
     finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for what is examined now, not for the rest
+        pool.shutdown(cancel_futures=True)
+        subprocesses.begin_anew()
 
 
 def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:

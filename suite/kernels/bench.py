@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.manifest import Manifest
+from suite.kernels.subprocesses import finished
 
 Inputs = dict[str, list[Tensor]]
 Prepare = Callable[[Inputs], Callable[[], object]]
@@ -309,9 +310,7 @@ def examinations(module: str, device: str, timed: bool) -> dict[str, Examination
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, "-m", "suite.kernels.bench", module, device, "timed" if timed else "checked"]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=EXAMINATION_LIMIT_S, check=False
-        )
+        done = finished(command, environment, EXAMINATION_LIMIT_S)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not done after {EXAMINATION_LIMIT_S} s") from None
     if done.returncode:

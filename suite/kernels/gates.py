@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 from suite.kernels.manifest import Budget, Manifest
+from suite.kernels.subprocesses import finished
 from suite.record.files import cache_folder, replacing
 
 CAPABILITY = 90  # Hopper
@@ -94,14 +95,7 @@ def machine_code(module: str) -> dict[str, MachineCode]:
     except (OSError, ValueError, TypeError, KeyError):
         pass  # not there, or damaged: compile
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "suite.kernels.gates", module],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=COMPILE_LIMIT_S,
-        check=False,
-    )
+    done = finished([sys.executable, "-m", "suite.kernels.gates", module], environment, COMPILE_LIMIT_S)
     if done.returncode:
         raise RuntimeError(f"{module} does not compile for sm_{CAPABILITY}:\n{done.stderr.strip()}")
     codes = parsed(done.stdout)

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +14,10 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.entries.catalogue import Entry, UnknownId
 from suite.guard import kernel_report
+from suite.kernels import subprocesses
 from suite.kernels.bench import BenchTiming, Examination
 from suite.kernels.gates import MachineCode
+from suite.measure.evidence import silent
 
 CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0, False)
 
@@ -31,6 +36,7 @@ MANIFESTS = {"right": _one(False), "right:part": _one(False), "right:dropped": _
 """
 PEER = """
 import torch
+from suite.kernels import subprocesses
 from suite.kernels.bench import Bench
 from FOLDER import kernel
 def make(sizes, device, generator):
@@ -95,6 +101,24 @@ def test_a_gate_that_fails_is_a_violation(entry: Entry) -> None:
     (entry.folder / "kernel.py").write_text(KERNEL.replace("REGISTERS", "31"))
     (entry.folder / "peer.py").unlink()
     assert _violations(entry)["right"][1] == "32 registers, over 31"
+
+
+def test_what_runs_ends_with_the_command(entry: Entry, tmp_path: Path) -> None:
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    wait = f"import pathlib, subprocess, sys, time\npathlib.Path({str(begun)!r}).touch()\n"
+    lasting = f"import pathlib, time; time.sleep(5); pathlib.Path({str(over)!r}).touch()"
+    (entry.folder / "peer.py").write_text(wait + f"subprocess.run([sys.executable, '-c', {lasting!r}])\n")
+
+    def end() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        kernel_report.rows([entry], "cpu", timed=False, progress=silent)
+    assert not over.exists() and not subprocesses._running
 
 
 def test_a_selection_names_techniques_that_have_kernels() -> None:
