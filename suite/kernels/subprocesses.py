@@ -53,7 +53,7 @@ def ending_with() -> Iterator[None]:
 
 
 def begin_anew() -> None:
-    """After :func:`ending_with`, once its threads are done."""
+    """Lets processes begin again, after :func:`ending_with`, once its threads are done."""
     global _ending
     _ending = False
 

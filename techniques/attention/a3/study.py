@@ -18,7 +18,7 @@ from techniques.shared.chips.numbers import numbers, quoted
 def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines`` and ``numbers``."""
     lab.progress(0.0, "searching")
-    folder, seen, head = Path(__file__).parent, traces(lab, "a3"), drawn(TOKENS)
+    folder, seen, head = Path(__file__).parent, traces(lab, "a3", TOKENS), drawn(TOKENS)
     searched = as_it_is(f"search in its batched form and attention, {TOKENS} tokens", head, lambda: approximated(head))
     here = [searched, drift_here(TOKENS)]
     values = {"throughput": Beside(over_itself(seen), searched.speedup, f"{searched.what}, over {HERE}", None, None)}

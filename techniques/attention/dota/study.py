@@ -38,7 +38,7 @@ def study(lab: Lab) -> list[StudyTable]:
     folder, tables, seen = (
         Path(__file__).parent,
         skipping(lab, "dota", predict, keep, chooses=True),
-        traces(lab, "dota"),
+        traces(lab, "dota", TOKENS),
     )
     here = measured(tables)
     values = {

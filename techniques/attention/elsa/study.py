@@ -27,7 +27,7 @@ LEARNED_FROM = 256  # tokens
 
 def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
-    folder, tables, seen = Path(__file__).parent, skipping(lab, "elsa", predict, keep), traces(lab, "elsa")
+    folder, tables, seen = Path(__file__).parent, skipping(lab, "elsa", predict, keep), traces(lab, "elsa", TOKENS)
     here = measured(tables)
     values = {"speed": beside(over_gpu(seen), here, drift(TOKENS))}
     return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here]), *tables]

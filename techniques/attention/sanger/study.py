@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def study(lab: Lab) -> list[StudyTable]:
     """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
-    folder, tables, seen = Path(__file__).parent, skipping(lab, "sanger", predict, keep), traces(lab, "sanger")
+    folder, tables, seen = Path(__file__).parent, skipping(lab, "sanger", predict, keep), traces(lab, "sanger", TOKENS)
     here = measured(tables)
     values = {"chip_against_gpu": beside(over_gpu(seen), here, drift(TOKENS))}
     return [headlines(folder, values), numbers([*quoted(folder), *modelled(seen), *here]), *tables]

@@ -109,8 +109,9 @@ class MaskedAttention(Technique):
         return self.acts
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
-        """What :meth:`probes` says of one mask: the fields of :class:`Worth`, and what a subclass adds."""
-        return worth(pairs, value, mask)._asdict()
+        """What :meth:`probes` says of one mask: the fields of :class:`Worth`, the ``tokens`` of its rows, and what a
+        subclass adds."""
+        return {**worth(pairs, value, mask)._asdict(), "tokens": float(pairs.longest)}
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """Means over the blocks' masks for a validation batch."""

@@ -82,7 +82,8 @@ NOTE = (
 )
 MASKS = (
     "Share of pairs and of 64 x 64 blocks. independent: Gaussian queries and keys; segments: 128 tokens in a row share "
-    "a topic; recorded: trained models of this suite, means over blocks and seeds, whose rows are shorter than a block"
+    "a topic; recorded: trained models of this suite, means over blocks and seeds, of rows shorter than a block: "
+    "what they show goes into no model of a chip's longer ones"
 )
 
 
@@ -187,8 +188,9 @@ def recorded(lab: Lab, technique: str) -> Iterator[tuple[str | float | None, ...
         yield f"recorded, {lab.setting.baseline}", None, density, blocks, blocks / density, mass, error
 
 
-def traces(lab: Lab, technique: str) -> list[dict[str, float]]:
-    """What the technique's probes say at the end of each finished run, without its name before them."""
+def traces(lab: Lab, technique: str, tokens: int = 0) -> list[dict[str, float]]:
+    """What the technique's probes say at the end of each finished run, without its name before them; of those whose
+    rows have as many ``tokens``: what shorter ones show says nothing of longer ones."""
     contenders = [contender for _, contender in lab.runs([technique])[canonical(technique)]]
     own = f"{technique}."
     rows = [
@@ -196,7 +198,7 @@ def traces(lab: Lab, technique: str) -> list[dict[str, float]]:
         for contender in contenders
         if contender.status == "ok"
     ]
-    return [row for row in rows if row]
+    return [row for row in rows if row and row.get("tokens", 0) >= tokens]
 
 
 # beside what is quoted and modelled ---------------------------------------------------------------------------------

@@ -218,6 +218,17 @@ def test_integers_are_multiplied_as_such_where_that_is_faster_and_right(ends_s, 
     assert block_maxima.integers_are_faster.__wrapped__(64, 1) is expected
 
 
+def test_what_short_rows_show_goes_into_no_model_of_longer_ones():
+    place = Place()
+    assert of_sanger.TOKENS == 512 and len(skipping.traces(place, "sanger")) == 1
+    assert not skipping.traces(place, "sanger", of_sanger.TOKENS)
+    (done, _), *_ = [*zip(*place.runs(["sanger"])["sanger"])][1:]
+    place.runs = lambda stacks: {"sanger": [(None, done)]}
+    for tokens, expected in ((16, 0), (512, 1)):
+        done.probes["sanger.tokens"] = float(tokens)
+        assert len(skipping.traces(place, "sanger", of_sanger.TOKENS)) == expected
+
+
 def test_drawn_segments_share_a_topic_and_independent_tokens_do_not():
     def likeness(topic: float) -> Tensor:
         x = torch.nn.functional.normalize(skipping.drawn(256, topic).query[0, 0], dim=-1)
