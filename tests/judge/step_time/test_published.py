@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from suite.judge.step_time.published import (
     Comparison,
     Fit,
     Predictable,
+    Residual,
     known_rows,
     level_for_new_sources,
     peaks,
@@ -40,6 +43,7 @@ from suite.record.modelled import (
     believed,
 )
 from suite.record.published import READERS, cases, lines_of, rows, traces
+from suite.show import published as shown
 from suite.show.published import drawing, expressible, sentences, table
 
 
@@ -70,20 +74,50 @@ def test_a_counted_peak_is_what_was_allocated() -> None:
             assert abs(peak.log_error) < 0.012, peak
 
 
+OF_MEDIANS, OF_BANDS = 2e-3, 5e-3  # how far another processor's arithmetic may move them, in ln
+
+
+def committed() -> list[list[str]]:
+    return list(csv.reader((published.FOLDER / "gpu_times.csv").read_text("utf-8").splitlines()))
+
+
+def shares(moved: float) -> list[str]:
+    """The last column of the committed figures, were all edges of bands ``moved`` outwards, in ln. A share itself
+    jumps where a row is on an edge; these, a little inside and outside of it, hold what it may be."""
+    covered, log = judged.covered, math.log
+
+    def wider(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
+        def moved_bands(name: str) -> dict[str, Band]:
+            return {
+                kind: band._replace(half_width=math.expm1(max(0.0, math.log1p(band.half_width) + moved)))
+                for kind, band in band_of(name).items()
+            }
+
+        return covered(residuals, moved_bands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judged, "held_out", lambda: made().times)
+        patch.setattr(judged, "covered", wider)
+        patch.setattr(shown, "math", SimpleNamespace(log=lambda x: log(x) + moved))  # of the powers' share within 10 %
+        return [line[6] for line in csv.reader(table(study()).splitlines())]
+
+
 def test_the_committed_figures_are_made_again() -> None:
-    committed = list(csv.reader((published.FOLDER / "gpu_times.csv").read_text("utf-8").splitlines()))
     again = list(csv.reader(table(made()).splitlines()))
-    assert [line[:4] for line in committed] == [line[:4] for line in again]
-    for ours, theirs in zip(again[1:], committed[1:]):
-        on_the_edge = 1.1 / max(1, int(ours[3]))  # another processor's arithmetic may put one row outside of a band
-        for a, b, within in zip(ours[4:], theirs[4:], (2e-3, 2e-3, max(2e-3, on_the_edge))):
-            assert a == b or float(a) == pytest.approx(float(b), abs=within)
+    assert [line[:4] for line in committed()] == [line[:4] for line in again]
+    for ours, theirs in zip(again[1:], committed()[1:]):
+        for a, b in zip(ours[4:6], theirs[4:6]):
+            assert a == b or float(a) == pytest.approx(float(b), abs=OF_MEDIANS)
+    moved = OF_MEDIANS + OF_BANDS
+    inner, outer = shares(-moved), shares(moved)
+    for theirs, least, most in zip(committed()[1:], inner[1:], outer[1:], strict=True):
+        assert theirs[6] == least == most or float(least) <= float(theirs[6]) <= float(most), theirs
     bands = made().bands
     assert {kind: band.residuals for kind, band in bands.items()} == {
         kind: band.residuals for kind, band in believed().bands.items()
     }
     for kind, band in bands.items():
-        assert band.half_width == pytest.approx(believed().bands[kind].half_width, abs=5e-3)
+        assert band.half_width == pytest.approx(believed().bands[kind].half_width, abs=OF_BANDS)
 
 
 def _alone(each: Predictable) -> float:
@@ -163,20 +197,19 @@ def test_a_band_holds_nine_of_ten_residuals_of_a_source_that_it_never_saw() -> N
 
 
 def test_the_readme_says_what_the_study_says() -> None:
+    """Its committed figures, which are whatever processor made them."""
     readme = " ".join((Path(__file__).parents[3] / "README.md").read_text("utf-8").split())
-    found = made()
-    one = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "one"))
-    several = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "2 to 8"))
-    more = next(each for each in found.lines if (each.by, each.group) == ("GPUs", "more"))
-    expressed, measured = expressible(found)
+    of_gpus = {line[2]: line for line in committed() if line[:2] == ["time", "GPUs"]}
+    one, several, more = ([*map(float, filter(None, of_gpus[name][4:]))] for name in ("one", "2 to 8", "more"))
+    expressed, measured = expressible(made())
     fits = confusion(shared_peaks())
     errors = sorted(abs(peak.log_error) for peak in peaks())
     for words in (
         f"{expressed:,} of {measured:,} published measurements are expressed",
-        f"median error of {100 * one.error:.0f} % and a bias of {100 * one.bias:+.1f} %".replace("-", "−"),
-        f"{100 * one.coverage:.1f} % lay inside the band",
-        f"±{100 * found.bands[TIME].half_width:.0f} % on one GPU",
-        f"on two to eight GPUs the median error is {100 * several.error:.0f} %, on more {100 * more.error:.0f} %",
+        f"median error of {100 * one[0]:.0f} % and a bias of {100 * one[1]:+.1f} %".replace("-", "−"),
+        f"{100 * one[2]:.1f} % lay inside the band",
+        f"±{100 * believed().bands[TIME].half_width:.0f} % on one GPU",
+        f"on two to eight GPUs the median error is {100 * several[0]:.0f} %, on more {100 * more[0]:.0f} %",
         f"right for {100 * fits.right:.0f} % of {fits.all:,} configurations",
         f"Allocated peaks of {len(errors)} published fine-tuning runs are counted with a median error of "
         f"{100 * median(errors):.2f} %, "
