@@ -27,7 +27,8 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
     detectors' gradients from those of the mean squared error; ``not_ternary``: numbers of the projections that are none
     of the three; ``product_off``: mean error of products of projected vectors, in standard errors; ``detector_cost``
     at 1024 tokens; ``loads_over``: the largest ratio of loads out of order to those in order; ``rank_off``: the largest
-    distance of a detector's rank from a quarter of a head's width."""
+    distance of a detector's rank from a quarter of a head's width; ``clipped_roundings``: of the gradients that the
+    optimizer got from those of the pass, clipped by the model's own norm and by the detectors'."""
     trace = recording.trace
     seen, shown = of_masks(recording, own)
     own.errors.clear()
@@ -42,6 +43,7 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
         ),
         "unbalanced": sum(_unbalanced(call) for call in seen),
         "detector_roundings": apart(trace.of("backward")[0].gradients, expected),
+        "clipped_roundings": apart(trace.updates[0].before.gradients, _clipped(recording)),
         "not_ternary": sum(_not_ternary(projection) for projection in projections),
         "product_off": _product_off(),
         "detector_cost": detector_cost(TOKENS, WIDTH, HEADS, RANK, own.bits),
@@ -86,6 +88,18 @@ def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen])
         expected[f"{path}.{QUERY}"] = (narrow @ (of_scores @ key)).sum(0)
         expected[f"{path}.{KEY}"] = (narrow @ (of_scores.transpose(-2, -1) @ query)).sum(0)
     return expected
+
+
+def _clipped(recording: Recording) -> dict[str, Tensor]:
+    """What the optimizer gets: a detector is no part of the model, whose gradient it would shrink."""
+    limit, clipped = recording.run.recipe.gradient_clip, {}
+    gradients = {name: each.double() for name, each in recording.trace.of("backward")[0].gradients.items()}
+    for detectors in (False, True):
+        own = {name: each for name, each in gradients.items() if name.endswith((QUERY, KEY)) == detectors}
+        norm = sum((each.square().sum().item() for each in own.values()), 0.0) ** 0.5
+        factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
+        clipped |= {name: factor * each for name, each in own.items()}
+    return clipped
 
 
 def _not_ternary(projection: Tensor) -> int:
