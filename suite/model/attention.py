@@ -131,7 +131,7 @@ class AttentionSites:
         if not self.complete and not on:
             return
         self._require("it has no fused attention: use the recipe with eager attention (classic)")
-        fused_name = _registered(fused) if self.own_kind and self.named else "sdpa"  # type: ignore[arg-type]
+        fused_name = _registered(fused) if self.own_kind and self.named else "sdpa"
         self._restore(
             [fused_name if on else "eager"] * len(self.named), [on] * len(self.flagged), [None] * len(self.direct)
         )

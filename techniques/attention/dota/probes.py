@@ -92,7 +92,8 @@ def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen])
 
 def _clipped(recording: Recording) -> dict[str, Tensor]:
     """What the optimizer gets: a detector is no part of the model, whose gradient it would shrink."""
-    limit, clipped = recording.run.recipe.gradient_clip, {}
+    limit = recording.run.recipe.gradient_clip
+    clipped: dict[str, Tensor] = {}
     gradients = {name: each.double() for name, each in recording.trace.of("backward")[0].gradients.items()}
     for detectors in (False, True):
         own = {name: each for name, each in gradients.items() if name.endswith((QUERY, KEY)) == detectors}

@@ -80,7 +80,8 @@ def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
         raise ValueError(
             f"blocks are predicted of one query and one key or more, not {[*query.shape]} and {[*key.shape]}"
         )
-    dtype, multiply = query.dtype, torch.mm
+    dtype = query.dtype
+    multiply: Callable[..., Tensor] = torch.mm
     if dtype == torch.int8:
         width = query.shape[3]
         whole = width > WIDEST or (query.device.type == "cpu" and integers_are_faster(width, torch.get_num_threads()))
