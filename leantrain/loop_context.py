@@ -43,7 +43,8 @@ class StepContext:
             yield
 
     def loss(self, loss: Tensor, outputs: Any, batch: Any = None) -> Tensor:
-        """``loss`` (a scalar) with what the stack adds to it."""
+        """``loss`` (a scalar, the mean over the batch) with what the stack adds to it. Where gradients are accumulated,
+        divide what this returns by the number of batches, and not what goes in."""
         run = self.run
         total = run.technique.loss(loss, run.user.outputs_of(outputs), self._named(batch), run)
         run.helped, run.loss = True, total.detach()

@@ -117,7 +117,7 @@ class OwnLoop(Run):
         if self.numbers is None:
             raise ValueError(
                 f"{self.job.stack} knows examples again: name their numbers, context.step(batch, indices) or "
-                "update(batch, indices)"
+                "update(batch, indices), in a loop of yours (a Trainer has none)"
             )
         return self.numbers
 
@@ -175,6 +175,12 @@ class OwnLoop(Run):
     def adding_terms(self) -> list[str]:
         """The techniques that have something to say of the loss."""
         return self.overriding("loss")
+
+    def undivided(self) -> list[str]:
+        """The techniques that take a step's batch as a whole: they make its passes, or their terms are no means."""
+        stack: Any = self.technique
+        whole = [name for name, each in stack.techniques.items() if each.whole_batch and not each.is_reference]
+        return [*self.overriding("update"), *whole]
 
     def overriding(self, method: str) -> list[str]:
         """The active techniques of the stack that change ``method``, by name."""

@@ -25,9 +25,11 @@ class AppliedTechniques(TrainerCallback):
         >>> trainer.add_callback(AppliedTechniques(trainer, context))
         >>> trainer.train()
 
-    Clipping, accumulation and the rate stay the Trainer's, the rate unless the stack changes it from step to step.
-    Raises ValueError as training begins: without the stack's optimizer, with accumulation where the stack makes a
-    step's passes itself, and where a checkpoint that training goes on from has no state of the stack.
+    Clipping, accumulation and the rate stay the Trainer's, the rate unless the stack changes it from step to step; what
+    a technique adds to the loss counts the same however a step's batch is divided.
+    Raises ValueError as training begins: without the stack's optimizer, with accumulation where the stack takes a
+    step's batch as a whole, with its clipping where a technique changes gradients after the backward pass, and
+    where a checkpoint that training goes on from has no state of the stack.
     """
 
     def __init__(self, trainer: Trainer, context: StepContext) -> None:
@@ -39,17 +41,26 @@ class AppliedTechniques(TrainerCallback):
         self.on_train_end()  # where training before this ended in an error
         if _innermost(self.trainer.optimizer, type(self.context.optimizer)) is not self.context.optimizer:
             raise ValueError("the Trainer has another optimizer: give it the stack's, optimizers=(optimizer, None)")
-        if self.updates and args.gradient_accumulation_steps > 1:
-            raise ValueError(f"{self.updates[0]} takes a step's batch as a whole: gradient_accumulation_steps=1")
+        if args.max_grad_norm and (after := self.context.run.overriding("after_backward")):
+            raise ValueError(
+                f"{after[0]} changes the gradients behind the Trainer's clipping: max_grad_norm=0, and "
+                f"apply(..., gradient_clip={args.max_grad_norm:g}) clips what it makes of them"
+            )
+        if args.gradient_accumulation_steps > 1 and (undivided := self.context.run.undivided()):
+            raise ValueError(f"{undivided[0]} takes a step's batch as a whole: gradient_accumulation_steps=1")
         if state.global_step:
             self._resume(args, state.global_step)
         plain_loss, plain_step = self.trainer.compute_loss, self.trainer.training_step
 
-        def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, **named: Any) -> Any:
+        def compute_loss(
+            model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **named: Any
+        ) -> Any:
+            named["num_items_in_batch"] = num_items_in_batch
             if not (model.training and self.context.run.inside):
                 return plain_loss(model, inputs, return_outputs=return_outputs, **named)
-            loss, outputs = plain_loss(model, inputs, return_outputs=True, **named)
-            loss = self.context.loss(loss, outputs, inputs)
+            share = self._share(inputs, num_items_in_batch)
+            loss, outputs = plain_loss(model, dict(inputs), return_outputs=True, **named)  # which may take labels out
+            loss = self.context.loss(loss / share, outputs, inputs) * share
             return (loss, outputs) if return_outputs else loss
 
         def training_step(model: Any, inputs: Any, *arguments: Any, **named: Any) -> Tensor:
@@ -62,6 +73,19 @@ class AppliedTechniques(TrainerCallback):
         self.trainer.training_step = training_step  # type: ignore[method-assign]
         if self.context.run.adding_terms():
             self.trainer.compute_loss = compute_loss  # type: ignore[method-assign,assignment]
+
+    def _share(self, inputs: Any, num_items_in_batch: Any) -> Any:
+        """Of a batch's mean loss, as much as is in what the Trainer makes of it: all, where it divides by the number of
+        accumulated batches later; else the batch's share of the step's labels, or one over that number."""
+        trainer = self.trainer
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
+        if scaled is None:
+            by_labels = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
+            scaled = by_labels or trainer.compute_loss_func is not None
+        if not scaled:
+            return 1
+        own = None if num_items_in_batch is None else trainer._get_num_items_in_batch([inputs], trainer.args.device)
+        return own / num_items_in_batch if own else 1 / trainer.current_gradient_accumulation_steps
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._step.enter_context(self.context.around())

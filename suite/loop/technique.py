@@ -79,6 +79,9 @@ class Technique:
     zero_strength: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
 
+    whole_batch: ClassVar[bool] = False
+    """Whether what it adds to the loss is no mean over the examples, so that a batch's parts do not add up to it."""
+
     @property
     def is_reference(self) -> bool:
         """Whether it is at zero strength."""

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from leantrain.applying import Applied, apply
+from leantrain.applying import Applied, apply, refusals
 from leantrain.trainer import STATE, AppliedTechniques
+from suite.entries.catalogue import catalogue
+from suite.loop.technique import overrides
 from tests.model.transformer_models import build
 
 ROWS = torch.randint(3, 64, (32, 12), generator=torch.Generator().manual_seed(0))
@@ -122,6 +124,80 @@ def test_what_a_trainer_lacks_is_said(tmp_path: Path) -> None:
 def test_a_trainer_accumulates_and_clips(tmp_path: Path) -> None:
     model = in_a_trainer(tmp_path, "lora+lion+ckpt_chen_sqrt", steps=2, gradient_accumulation_steps=2)
     assert any(bool(each.any()) for name, each in model.named_parameters() if ".b." in name)
+
+
+ADDING = {
+    "saf_mesa": "saf_mesa:start=0,decay=0.9", "dota": "dota:bits=16",  # of few bits: their scale is a whole batch's
+    "early_bird": "early_bird:interval=9", "earlybert": "earlybert:search=0.9", "amp_fp16": "amp_fp16",
+}  # fmt: skip
+OTHERWISE = {
+    "vitcod": "refused below", "gact": "adds nothing: it measures by draws of its own",
+    "saf": "asks for examples' numbers, which a Trainer has not",
+}  # fmt: skip
+
+
+class Uneven(Texts):
+    """Rows with more and fewer labels."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = super().__getitem__(index)
+        return row | {"labels": torch.where(torch.arange(12) < index % 7, -100, row["labels"])}
+
+
+def divided(folder: Path, stack: str, size: int, **options: Any) -> nn.Module:
+    """Three steps of eight rows each, ``size`` at a time, without dropout."""
+    torch.manual_seed(0)
+    applied = apply(build("gpt2"), stack, learning_rate=1e-7 if "dota" in stack else 1e-3, steps=10)
+    for module in applied.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    arguments = TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=size, use_cpu=True, report_to=[], seed=1,
+        gradient_accumulation_steps=8 // size, save_strategy="no", disable_tqdm=True, lr_scheduler_type="constant",
+        max_grad_norm=0.0, **{"max_steps": 3} | options,
+    )  # fmt: skip
+    trainer = Trainer(applied.model, arguments, train_dataset=Uneven(), optimizers=(applied.optimizer, None))
+    trainer.add_callback(AppliedTechniques(trainer, applied.context))
+    trainer.train()
+    return applied.context.run.model
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_a_term_counts_the_same_however_a_batch_is_divided(name: str, tmp_path: Path) -> None:
+    stack = f"{ADDING[name]}+sgd_momentum"
+    begun, whole = (dict(divided(tmp_path, stack, 8, max_steps=steps).named_parameters()) for steps in (1, 3))
+    for size in (4, 2):
+        for each, parameter in divided(tmp_path, stack, size).named_parameters():
+            moved, apart = ((whole[each] - other).norm().item() for other in (begun[each], parameter))
+            assert apart <= 0.03 * moved + 1e-6 * whole[each].norm().item(), f"{each} at {size}: {apart} of {moved}"
+
+
+def test_labels_that_the_trainer_smooths_are_still_there_for_a_term(tmp_path: Path) -> None:
+    """It takes them out of the batch; the term leaves positions without a label out."""
+    stack = f"{ADDING['saf_mesa']}+sgd_momentum"
+    whole, halves = (divided(tmp_path, stack, size, label_smoothing_factor=0.1) for size in (8, 4))
+    for ours, theirs in zip(halves.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_every_entry_that_adds_a_term_is_divided_here_or_says_why_not(tmp_path: Path) -> None:
+    adding = {
+        name for name, entry in catalogue().items()
+        if overrides(entry.technique, "loss") and not overrides(entry.technique, "update") and name not in refusals()
+    }  # fmt: skip
+    assert adding == {*ADDING, *OTHERWISE}
+    with pytest.raises(ValueError, match="vitcod takes a step's batch as a whole: gradient_accumulation_steps=1"):
+        divided(tmp_path, "vitcod:batches=1", 4)
+
+
+def test_clipping_before_what_changes_gradients_is_refused(tmp_path: Path) -> None:
+    """A float16 loss is scaled by 2^16: the Trainer would clip that gradient to 1, and the step divide it by 2^16."""
+    model, optimizer, context = begun("amp_fp16+sgd_momentum")
+    arguments = TrainingArguments(output_dir=str(tmp_path), max_steps=1, use_cpu=True, report_to=[], disable_tqdm=True)
+    trainer = Trainer(model, arguments, train_dataset=Texts(), optimizers=(optimizer, None))
+    trainer.add_callback(AppliedTechniques(trainer, context))
+    with pytest.raises(ValueError, match=r"amp_fp16 changes the gradients behind the Trainer's clipping: max_grad_nor"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("stack", STACKS[:3])

@@ -181,6 +181,18 @@ def test_accumulated_batches_are_one_step() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+def test_the_outputs_of_all_accumulated_batches_are_kept() -> None:
+    applied = apply(build("vit"), "saf", steps=10, examples=8, batch=(torch.zeros(2, 3, 32, 32),))
+    for indices in torch.arange(8).chunk(2):
+        with applied.context.step(indices=indices):
+            outputs = applied.model(torch.zeros(4, 3, 32, 32))
+            (applied.context.loss(outputs.square().mean(), outputs) / 2).backward()
+            if indices[-1] == 7:
+                applied.optimizer.step()
+    saf: Any = applied.context.run.technique
+    assert saf.techniques["saf"].past.visits.tolist() == [1] * 8
+
+
 def test_a_scheduler_of_the_loops_decides_the_rate_also_after_the_model_has_grown() -> None:
     applied = apply(build("gpt2"), "progressive_stacking:fractions=0.2/0.5", learning_rate=1e-3, steps=10)
     scheduler = torch.optim.lr_scheduler.LambdaLR(applied.optimizer, lambda step: 1 / (1 + step))

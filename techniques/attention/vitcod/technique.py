@@ -62,6 +62,7 @@ class Vitcod(ByBlocks, KeptPairs):
     weight: float = 1e-4
     shared: float = 0.25
     zero_strength: ClassVar[Mapping[str, Any]] = {"information": 1.0, "autoencoder": False}
+    whole_batch: ClassVar[bool] = True  # the errors' norms
 
     sizes: dict[str, tuple[int, int]] | None = field(init=False, repr=False, default=None)  # while it measures
     maps: dict[str, list[Tensor]] | None = field(init=False, repr=False, default=None)  # of examples, while it averages

@@ -65,7 +65,7 @@ class Saf(Technique):
     start: float = 5 / 90
     probe_sharpness: bool = False
     past: PastOutputs | None = field(init=False, repr=False, default=None)
-    seen: tuple[Tensor, Tensor] | None = field(init=False, repr=False, default=None)  # this step's indices, outputs
+    seen: dict[tuple[int, ...], Tensor] = field(init=False, repr=False, default_factory=dict)  # by a batch's indices
 
     stored: Act = field(init=False, repr=False, default_factory=Act)
     added: Act = field(init=False, repr=False, default_factory=partial(Act, "run"))
@@ -90,8 +90,8 @@ class Saf(Technique):
             )
         if self.past is None:
             self.past = PastOutputs(self.epochs_ago, len(run.data.train), logits.shape[1])
-        if self.seen is None:  # the first forward pass of a step: at the weights themselves, not at perturbed ones
-            self.seen = run.indices, logits.detach()
+        # of a batch's passes in a step the first: at the weights themselves, not at perturbed ones
+        self.seen.setdefault(tuple(run.indices.tolist()), logits.detach())
         if run.progress < self.start:
             return loss
         before, known = self.past.get(run.indices)
@@ -102,10 +102,11 @@ class Saf(Technique):
         return loss + self.strength * (divergences * known.to(logits.device)).mean()
 
     def after_step(self, run: Run) -> None:
-        if self.seen is not None and self.past is not None:
-            self.past.put(*self.seen)
+        for indices, outputs in self.seen.items():
+            assert self.past is not None
+            self.past.put(torch.tensor(indices), outputs)
             self.stored()
-        self.seen = None
+        self.seen.clear()
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         run.demand_whole("saf remembers the outputs of whole batches")
