@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from suite.model.anatomy import out_features
+from suite.model.fast_paths import called_in_evaluation
 from techniques.fine_tuning.shared import low_rank
 from techniques.fine_tuning.shared.low_rank import Initialization
 from techniques.initialization.layerscale import technique as layerscale
@@ -40,6 +41,7 @@ class LayerScale(layerscale.LayerScale):
 
     def __init__(self, end: nn.Module, initial: float = 0.1, width: int | None = None) -> None:
         super().__init__(end, initial, width)
+        called_in_evaluation(self)
 
 
 class LowRankLinear(low_rank.LowRankLinear):
@@ -63,3 +65,4 @@ class LowRankLinear(low_rank.LowRankLinear):
         whole = [range(out_features(linear))] if rows is None else rows
         alpha = 2.0 * rank if alpha is None else alpha
         super().__init__(linear, whole, rank, alpha, dropout, initialization, generator)  # type: ignore[arg-type]  # as torch's
+        called_in_evaluation(self)

@@ -25,6 +25,7 @@ from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import overrides
 from suite.model.anatomy import anatomy
+from suite.model.fast_paths import left_out, without_fast_paths
 from suite.record.job import Job, Setting
 
 
@@ -53,11 +54,13 @@ class OwnLoop(Run):
         self.user = user
         device = next(model.parameters()).device
         blocks = [block.module for block in anatomy(model).every_block]
+        own = {id(each) for each in model.modules()}
         self.fused_before = attention_is_fused(model, blocks)
         user.own_recipe = replace(user.own_recipe, fused_attention=self.fused_before)
         setting = Setting(baseline=user.id, device=str(device))
         with unchanged_randomness(device):
             super().__init__(Job(setting=setting, stack=stack, seed=seed), technique=technique, baseline=user)
+        self._check_evaluation(own)
         if self.recipe.precision == "bf16" or "autocast" in vars(self):  # a technique's own
             self.around_forward()
         self.loss = torch.zeros((), device=device)  # finite, as far as anybody knows
@@ -66,6 +69,8 @@ class OwnLoop(Run):
         """The model itself, once; later one of its kind with other weights, to ask what a plain one does."""
         if self.given_model is not None:
             model, self.given_model = self.given_model, None
+            if self.overriding("model") or self.overriding("around_step"):
+                without_fast_paths(model)
             if self.recipe.fused_attention != self.fused_before:
                 anatomy(model).set_fused_attention(self.recipe.fused_attention)
             return model
@@ -79,6 +84,17 @@ class OwnLoop(Run):
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
         return model
+
+    def _check_evaluation(self, own: set[int]) -> None:
+        """Raises ValueError where the model in evaluation goes round a layer that the stack has put into it."""
+        bypassed: list[str] = []
+        with suppress(ValueError):  # nothing says what the model reads, so nobody can look
+            bypassed = left_out(self.model, own, lambda: self.trial(self.model))
+        if bypassed:
+            raise ValueError(
+                f"{type(self.model).__name__} calls {bypassed[0]} in training alone, and in evaluation reads its weight"
+                f" or leaves it out: {self.job.stack} would be trained and not used; let it call the layer in both"
+            )
 
     def trial(self, model: nn.Module) -> Any:
         with self.autocast():
