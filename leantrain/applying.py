@@ -18,7 +18,8 @@ Not every technique has a meaning there: :func:`refusals` has one sentence for e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ from leantrain.user_model import Loss, UserModel
 from suite.entries.catalogue import catalogue, lookup
 from suite.entries.together import built
 from suite.loop.recipe import Recipe
+from suite.loop.sites import NotAttached
+from suite.loop.stack import Stack
 from suite.record.job import Spelling, StackError, canonical
 
 FIXED = {"compile": False, "world_size": 1}
@@ -70,9 +73,10 @@ def apply(
     """
     check(stack)
     technique = built(stack)
+    check_acting(technique)
     own = _recipe(batch, learning_rate, steps, recipe)
     check_one_device(model)
-    with as_it_was(model):
+    with as_it_was(model), _refused():
         run = OwnLoop(model, canonical(stack), technique, UserModel(model, own, loss, batch, examples), seed)
         context = StepContext(run)
     return Applied(run.model, context.optimizer, context)
@@ -88,6 +92,26 @@ def check(stack: str) -> None:
     for name in Spelling(stack).names:
         if reason := lookup("technique", name, catalogue()).card.own_loop:
             raise StackError(f"{name} does not apply to a loop of your own: {reason}")
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except NotAttached as error:
+        raise StackError(str(error)) from error
+
+
+def check_acting(stack: Stack) -> None:
+    """Raises StackError where nothing would change: no technique, or one whose settings turn it off."""
+    if not stack.techniques:
+        raise StackError(
+            "the stack names no technique: name one, as in 'lora+adam8bit_blockwise', or train the model as it is"
+        )
+    for name, technique in stack.techniques.items():
+        if technique.is_reference:
+            off = ", ".join(f"{key}={value}" for key, value in (technique.zero_strength or {}).items())
+            raise StackError(f"{name} changes nothing at {off}: leave it out, or name other settings")
 
 
 def check_one_device(model: nn.Module) -> None:

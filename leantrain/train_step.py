@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from leantrain.applying import check
+from leantrain.applying import check, check_acting
 from suite.entries.checkpoints import weight_files
 from suite.entries.locations import check_configuration
 from suite.entries.together import built
@@ -47,9 +47,11 @@ def train_step(model, optimizer, context, batch):
 def train(loader, steps, learning_rate=1e-4):
     """``steps`` steps over a loader of yours; returns the model to keep, and what a later run goes on from."""
     model, optimizer, context = begin(next(iter(loader)), steps, learning_rate)
-    while context.finished < steps:
-        for batch in itertools.islice(loader, steps - context.finished):
+    while (before := context.finished) < steps:
+        for batch in itertools.islice(loader, steps - before):
             train_step(model, optimizer, context, batch)
+        if context.finished == before:
+            raise ValueError(f"the loader ended after {{before}} of {{steps}} steps: give a list or a DataLoader")
     with context.evaluated() as evaluated:
         return evaluated, context.state_dict()
 '''
@@ -79,6 +81,7 @@ def script(stack: str, model: str) -> str:
     """
     check(stack)
     technique = built(stack)
+    check_acting(technique)
     source = source_of(model)
     filled = [each for each in technique.techniques.values() if not each.is_reference]
     updates, adds = (any(overrides(each, name) for each in filled) for name in ("update", "loss"))

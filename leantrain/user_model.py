@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,7 @@ class UserModel(Baseline):
     def __init__(
         self, model: nn.Module, recipe: Recipe, loss: Loss | None, example: Any, examples: int | None = None
     ) -> None:
+        self._latest = ref(model)  # what a loss of its own may read beside the outputs
         self.own_loss, self.own_recipe, self.examples = loss, recipe, examples
         self.form: Callable[[Batch], Any] = dict
         self.causal = type(model).__name__ in _causal_names()
@@ -100,6 +102,7 @@ class UserModel(Baseline):
         """The outputs, which have ``logits``; the loss is not computed."""
         if self.own_loss is None or self.example is None:
             return _outputs(_called(model, self.form(batch)))
+        self._latest = ref(model)
         stand_in: Any = _Standing(model)
         try:
             self.own_loss(stand_in, self.form(batch))
@@ -132,7 +135,8 @@ class UserModel(Baseline):
     def losses(self, outputs: Any, batch: Batch) -> Tensor:
         """A loss for each example [batch] where they can be told apart; else their mean, a scalar."""
         if self.own_loss is not None:
-            stand_in: Any = _Standing(None, outputs.logits if isinstance(outputs, Logits) else outputs)
+            given = outputs.logits if isinstance(outputs, Logits) else outputs
+            stand_in: Any = _Standing(self._latest(), (given,))
             return self.own_loss(stand_in, self.form(batch))
         by_example = self._by_example(outputs, batch)
         return self._built_in(outputs, batch) if by_example is None else by_example
@@ -228,14 +232,16 @@ class _Called(Exception):
 
 
 class _Standing:
-    """In the model's place: gives outputs that are there already, or the model's and ends what called it."""
+    """In the model's place, whose parameters and whatever else it has: gives outputs that are there already (a tuple of
+    one), or the model's and ends what called it."""
 
-    def __init__(self, model: nn.Module | None, outputs: Any = None) -> None:
+    def __init__(self, model: nn.Module | None, outputs: tuple[Any] | None = None) -> None:
         self._model, self._outputs = model, outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._model is None:
-            return self._outputs
+        if self._outputs is not None:
+            return self._outputs[0]
+        assert self._model is not None
         raise _Called(self._model(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:

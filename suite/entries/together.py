@@ -1,7 +1,8 @@
 """Which techniques exclude one another, beyond the slots, one each in a stack (:class:`suite.loop.stack.Stack`).
 
-What plans how the blocks run has them all to itself: the schedule of another would run within its own. What takes
-blocks away comes before what changes each of them.
+A technique says what it takes (:attr:`suite.loop.technique.Technique.takes`): what plans how the blocks run has them
+all to itself, since the schedule of another would run within its own. What takes blocks away comes before what changes
+each of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any
 
 from torch import nn
 
-from suite.chain.plan import Solver
 from suite.entries import jobs, packages
 from suite.loop.run import Run
 from suite.loop.stack import Stack
@@ -22,11 +22,13 @@ def built(stack: str) -> Stack:
     """The stack as :func:`suite.entries.packages.built` makes it. Raises UnknownId, and StackError also for techniques
     that exclude one another."""
     whole = packages.built(stack)
-    planners = [name for name, part in whole.techniques.items() if isinstance(part, Solver) and not part.is_reference]
-    if len(planners) > 1:
-        raise StackError(
-            f"{' and '.join(planners)} cannot be stacked: each plans how the same blocks run; keep one of them"
-        )
+    taking: dict[str, list[str]] = {}
+    for name, part in whole.techniques.items():
+        if part.takes and not part.is_reference:
+            taking.setdefault(part.takes, []).append(name)
+    for taken, names in taking.items():
+        if len(names) > 1:
+            raise StackError(f"{' and '.join(names)} cannot be stacked: each {taken}; keep one of them")
     return whole
 
 

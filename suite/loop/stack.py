@@ -117,6 +117,11 @@ class Stack(Technique):
             if technique.is_reference:
                 continue
             sites = technique.sites(run)
+            if not sites and len(self.techniques) > 1:
+                raise NotAttached(
+                    f"{name} has nothing to act on in this stack: another technique took or froze what it changes; leave "
+                    "one of them out"
+                )
             if not sites:
                 raise NotAttached(
                     f"{name} names no site, so nothing shows that it does anything: return the modules, parameters or "

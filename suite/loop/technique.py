@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from suite.loop.run import Run
     from suite.loop.sites import Site
 
+PLANS = "plans how the same blocks run"
+"""What those take that run blocks again, or keep what they save elsewhere (:attr:`Technique.takes`)."""
+
 ParameterGroups = list[dict[str, Any]]
 """torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``, and
 ``auxiliary`` where the model's outputs do not depend on them (what trains beside it, by an added loss): whatever takes
@@ -78,6 +81,10 @@ class Technique:
 
     zero_strength: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
+
+    takes: ClassVar[str] = ""
+    """What of a step it has to itself beside its slots, in words that follow *each*, as *plans how the same blocks run*:
+    two techniques of a stack that take the same exclude one another."""
 
     whole_batch: ClassVar[bool] = False
     """Whether what it adds to the loss is no mean over the examples, so that a batch's parts do not add up to it."""

@@ -22,7 +22,7 @@ from suite.chain.tiers import HostTier, Tier
 from suite.loop.chains import blocks_of, chains_of
 from suite.loop.run import Run
 from suite.loop.sites import Act, NotAttached, Site
-from suite.loop.technique import Technique, Unavailable
+from suite.loop.technique import PLANS, Technique, Unavailable
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Scheduled(Technique):
     seconds: Literal["counted", "clocked"] = "counted"
 
     zero_strength: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
+    takes: ClassVar[str] = PLANS
 
     plans: dict[tuple[int, ...], Plan] = field(init=False, repr=False, default_factory=dict)
     chains: list[Chain] = field(init=False, repr=False, default_factory=list)

@@ -77,6 +77,14 @@ def test_the_written_lines_train(make: Callable[[Path], str], batch: Any, stack:
     assert changed
 
 
+def test_a_loader_that_ends_early_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "train_step.py"
+    assert applied("-t", "lion", "--model", llama(tmp_path / "model"), "--write", str(script)).exit_code == 0
+    lines = runpy.run_path(str(script))
+    with pytest.raises(ValueError, match="the loader ended after 2 of 5 steps: give a list or a DataLoader"):
+        lines["train"](iter([TEXTS] * 3), 5)  # whose first batch shows how the model computes
+
+
 def test_without_a_stack_every_entry_has_an_answer() -> None:
     table = json.loads(applied("--json").stdout)
     assert table.keys() == catalogue().keys()
@@ -87,6 +95,8 @@ def test_without_a_stack_every_entry_has_an_answer() -> None:
 @pytest.mark.parametrize(
     ("stack", "model", "sentence"),
     [
+        ("", "vit_tiny_patch16_224", "the stack names no technique"),
+        ("lora:rank=0", "vit_tiny_patch16_224", "lora changes nothing at rank=0"),
         ("lion", None, "name your model, --model FOLDER"),
         ("lion", "nowhere", "no such folder, and timm has no model of that name"),
         ("lion", "resnet18", "no Transformer blocks"),

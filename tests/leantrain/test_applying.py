@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
@@ -282,6 +283,34 @@ def appearance(model: nn.Module) -> tuple[Any, ...]:
         ("sam+esam", {}, "sam and esam cannot be stacked: each replaces the update"),
         ("lion+lamb", {}, "each replaces the optimizer"),
         ("lyon", {}, "did you mean lion"),
+        ("", {}, "the stack names no technique"),
+        (" ", {}, "names no technique"),
+        ("baseline", {}, "the stack names no technique"),
+        ("+", {}, "one of them is missing"),
+        ("lion+", {}, "one of them is missing"),
+        ("lora:rank", {}, "write hyper-parameters as lora:name=value"),
+        ("lora:rank=4,rank=5", {}, "rank is set twice"),
+        ("lora+lora", {}, "stands twice in the stack"),
+        ("lora:targets=", {}, "write hyper-parameters as"),
+        ("lora:rank=-1", {}, "rank is 1 or more"),
+        ("lora:rank=0", {}, "lora changes nothing at rank=0: leave it out"),
+        ("lion+sam:rho=0", {}, "sam changes nothing at rho=0"),
+        ("lora:alpha=nan", {}, "must be positive"),
+        ("lora:dropout=2", {}, r"must lie in \[0, 1\)"),
+        ("sam:rho=nan", {}, "must be 0 or more, not nan"),
+        ("lion:factor=0", {}, "must be positive"),
+        ("amp_bf16+amp_fp16", {}, "each says in which precision the passes compute"),
+        ("amp_fp16+amp_bf16", {}, "each says in which precision the passes compute"),
+        ("ckpt_chen_sqrt+torch_sac", {}, "each plans how the same blocks run"),
+        ("torch_sac+ckpt_chen_sqrt", {}, "each plans how the same blocks run"),
+        ("torch_autoac+rotor", {}, "each plans how the same blocks run"),
+        ("dtr+torch_sac", {}, "each plans how the same blocks run"),
+        ("lora+alpaca_lora", {}, "each puts low-rank updates on the layers"),
+        ("fp8_hybrid+int8_mixed", {}, "each replaces the products of the same layers"),
+        ("dota+sanger", {}, "each chooses the pairs that attend"),
+        ("actnn+gact", {}, "each packs what the passes save"),
+        ("bitfit+lora", {}, "bitfit has nothing to act on in this stack"),
+        ("rigl+set", {"steps": 10}, "each masks the same weights"),
         ("lora:rank=1000", {}, "rank 1000 is more"),
         ("lora:rank=x", {}, "expected a whole number"),
         ("lora+int_only", {}, "int_only replaces nn.Linear"),
@@ -305,6 +334,32 @@ def test_a_refusal_is_one_sentence_and_leaves_the_model_as_it_was(stack: str, op
     assert appearance(model) == shown
     assert all(torch.equal(each, values[name]) for name, each in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_prompt_stands_before_a_text_whose_labels_the_model_itself_reads() -> None:
+    """Its own positions have none: the loss is that of the text's logits, with the first word told by the prompt."""
+    for name in ("gpt2", "bert"):
+        applied, batch = apply(build(name), "prompt_tuning:length=4", steps=4), batch_of()
+        applied.model.eval()
+        with torch.no_grad():
+            outputs = applied.model(**batch)
+        assert outputs.logits.shape[1] == 16
+        if name == "bert":
+            expected = F.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten())
+            torch.testing.assert_close(outputs.loss, expected)
+        stepped(applied, batch)
+
+
+def test_a_loss_may_read_the_models_parameters() -> None:
+    def penalised(model: nn.Module, batch: Any) -> Tensor:
+        return model(**batch).loss + 1e-3 * sum(each.square().sum() for each in model.parameters())
+
+    applied = apply(build("gpt2"), "rotor:budget=0.5+sgd_momentum", batch=batch_of(), loss=penalised)
+    before = penalised(applied.model, batch_of()).item()
+    with applied.context.step(batch_of()):
+        penalised(applied.model, batch_of()).backward()
+        applied.optimizer.step()
+    assert penalised(applied.model, batch_of()).item() < before
 
 
 def test_what_is_no_transformer_is_refused() -> None:

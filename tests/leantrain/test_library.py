@@ -228,3 +228,9 @@ def test_layer_scale_scales_a_branch() -> None:
     scaled = layers.LayerScale(linear, initial=0.1)
     torch.testing.assert_close(scaled(x), 0.1 * linear(x))
     assert scaled.scale.shape == (4,)
+
+
+@pytest.mark.parametrize("name", [name for name in optim.__all__ if isinstance(getattr(optim, name), type)])
+def test_a_misspelled_setting_of_an_optimizer_is_no_setting(name: str) -> None:
+    with pytest.raises(TypeError, match="weight_deacy"):
+        getattr(optim, name)([torch.nn.Parameter(torch.ones(4, 4))], weight_deacy=0.5)

@@ -13,14 +13,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from suite.chain.plan import Solver
 from suite.entries.cards import with_cards
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.choice import Estimate, Member
 from suite.judge.metrics import MetricValue
 from suite.judge.rows import Row, rows
 from suite.judge.trend import in_words, trend
-from suite.loop.technique import CHAINED, SLOTS, overrides
+from suite.loop.technique import CHAINED, PLANS, SLOTS, overrides
 from suite.measure.at_scale.aside import deputy
 from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.record import gpu_times, paper_scale
@@ -115,7 +114,7 @@ def _member(
 def _contract(id: str) -> tuple[list[str], bool]:
     """What a technique overrides, and whether it plans schedules."""
     cls = catalogue()[id].technique
-    return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], isinstance(cls(), Solver)
+    return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], cls.takes == PLANS
 
 
 def _first(known: Iterable[Row], metric: str, alone: bool = False) -> Estimate | None:

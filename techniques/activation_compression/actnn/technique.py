@@ -59,6 +59,7 @@ class ActNN(Technique):
     """``level`` L0 packs nothing, L1 the operands of products, L2 all activations, each in ``bits``; L3 all, adaptively
     in ``bits`` on average. None for the level's own: 4, 4 and 2."""
 
+    takes: ClassVar[str] = "packs what the passes save"
     level: Literal["L0", "L1", "L2", "L3"] = "L3"
     bits: float | None = None
     zero_strength: ClassVar[Mapping[str, Any]] = {"level": "L0"}

@@ -71,6 +71,7 @@ def nan_last(value: float) -> float:
 class GACT(Technique):
     """``bits`` on average, of 1, 2, 4, 8 and 32; unless ``adaptive``, for every tensor. 32 packs nothing."""
 
+    takes: ClassVar[str] = "packs what the passes save"
     bits: float = 4.0
     adaptive: bool = True
     interval: int = 1000

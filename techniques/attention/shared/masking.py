@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ from techniques.attention.shared.taking_over import try_out
 class MaskedAttention(Technique):
     """Base of a technique that masks attention."""
 
+    takes: ClassVar[str] = "chooses the pairs that attend"
     acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
     now: tuple[str, nn.Module] | None = field(init=False, repr=False, default=None)  # the attention that computes
     came: Tensor | None = field(init=False, repr=False, default=None)  # its input [batch, tokens, model width]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ class AlpacaLoRA(Technique):
     """As many examples as the reference sees, in steps of ``batch_size``, but a dozen steps at least;
     ``micro_batch_size`` examples pass at once."""
 
+    takes: ClassVar[str] = "puts low-rank updates on the layers"
     rank: int = 8
     alpha: float = 16.0
     dropout: float = 0.05

@@ -32,6 +32,7 @@ class LoRA(Technique):
     of full fine-tuning (appendix D). ``implementation=peft`` has peft's layers in the place of ours.
     """
 
+    takes: ClassVar[str] = "puts low-rank updates on the layers"
     rank: int = 8
     alpha: float = 16.0
     dropout: float = 0.0

@@ -34,6 +34,7 @@ Initialization = Literal["vocabulary", "uniform"]
 COMMON = 5000  # the most common tokens; vocabularies number them by frequency
 UNIFORM = 0.5
 WITH_EACH_TOKEN = {"attention_mask": 1, "token_type_ids": 0}  # arguments, and their values for the prompt
+UNLABELLED = -100  # torch's label of a position without a target
 UNREADABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 
 
@@ -83,6 +84,12 @@ def prepend(parts: Anatomy, prompt: nn.Parameter, forward: Forward) -> None:
         raise ValueError(f"which logits of {type(parts.model).__name__} are the text's cannot be told")
 
 
+def positions_of(known: Tensor, count: int) -> Tensor:
+    """The first ``count`` positions; behind those that are known, [1, tokens], they go on one by one."""
+    more = torch.arange(1, max(0, count - known.shape[1]) + 1, device=known.device)
+    return torch.cat([known[:, :count], known[:, -1:] + more], dim=1)
+
+
 def _reads_the_prompt(module: Any, args: Any, kwargs: Any) -> Any:
     (tokens,) = args or (kwargs["input_ids"],)  # what goes with them is passed by name
     row = before_text(module.prompt, module.get_input_embeddings()(tokens))
@@ -91,10 +98,13 @@ def _reads_the_prompt(module: Any, args: Any, kwargs: Any) -> Any:
     for name, value in WITH_EACH_TOKEN.items():
         if inputs.get(name) is not None:
             inputs[name] = F.pad(inputs[name], (len(module.prompt), 0), value=value)
+    labels = inputs.get("labels")
+    if labels is not None and labels.shape == tokens.shape and not getattr(module.config, "is_encoder_decoder", False):
+        inputs["labels"] = F.pad(labels, (len(module.prompt), 0), value=UNLABELLED)  # the model's own loss is over all
     if inputs.get("attention_mask") is None:  # positions that start again would be those of several texts without one
         inputs["attention_mask"] = torch.ones(row.shape[:2], dtype=torch.int64, device=row.device)
     if module.prompt_positions is not None:
-        inputs["position_ids"] = module.prompt_positions[:, : row.shape[1]]
+        inputs["position_ids"] = positions_of(module.prompt_positions, row.shape[1])
     return (), inputs
 
 

@@ -39,8 +39,16 @@ class AdamW8bit(LowBitAdamW):
         maximize: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, smallest=smallest, fused=fused, maximize=maximize, block=block
-        )
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            smallest=smallest,
+            fused=fused,
+            maximize=maximize,
+            own={"block": block},
+        )  # fmt: skip
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
@@ -19,6 +20,8 @@ from suite.loop.technique import Technique
 @dataclass
 class BFloat16(Technique):
     """The recipe under bfloat16 autocast, in training and in evaluation."""
+
+    takes: ClassVar[str] = "says in which precision the passes compute"
 
     def recipe(self, recipe: Recipe) -> Recipe:
         return replace(recipe, precision="bf16")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,7 @@ class MixedPrecision(Technique):
     float32 alone, and no moment holds more than 16 bytes a parameter: 2 + 2 for the passes and 4 + 4 + 4 for Adam.
     """
 
+    takes: ClassVar[str] = "says in which precision the passes compute"
     variant: Variant = "autocast"
     initial_scale: float = 2.0**16
     growth: float = 2.0

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -209,6 +209,7 @@ class Float8Hybrid(Technique):
     ``amax_history`` and ``margin`` are Transformer Engine's defaults, as the algorithm is: the largest of the history.
     """
 
+    takes: ClassVar[str] = "replaces the products of the same layers"
     scaling: Scaling = "delayed"
     amax_history: int = 1024
     margin: int = 0

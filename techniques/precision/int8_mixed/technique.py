@@ -117,6 +117,7 @@ class Int8Mixed(Technique):
     with it, and with ``weight_scale=row``, this is the layer of LLM.int8() that the paper compares with, and torchao's.
     """
 
+    takes: ClassVar[str] = "replaces the products of the same layers"
     output: bool = True
     grad_input: bool = True
     grad_weight: bool = False

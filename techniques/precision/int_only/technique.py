@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -199,6 +199,7 @@ class IntOnly(Technique):
     with it.
     """
 
+    takes: ClassVar[str] = "replaces the products of the same layers"
     accumulator_bits: Literal[8, 16] = 8
     step_bits: float = 4.0
     rounding: Rounding = "stochastic"

@@ -7,7 +7,7 @@ section 2; Li et al., 2309.01507, Algorithm 1). The update is made from the mome
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -67,9 +67,9 @@ class LowBitAdamW(Adam):
         smallest: int | None = None,
         fused: bool = True,
         maximize: bool = False,
-        **own: Any,
+        own: Mapping[str, Any] | None = None,
     ) -> None:
-        self._own = {"low_bit": True, "smallest": self.least if smallest is None else smallest, **own}
+        self._own = {"low_bit": True, "smallest": self.least if smallest is None else smallest, **(own or {})}
         super().__init__(params, lr, betas, eps, weight_decay, decay="decoupled", fused=fused, maximize=maximize)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from suite.chain.schedule import Schedule, plain, segmented
 from suite.chain.simulate import predicted
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique
+from suite.loop.technique import PLANS, Technique
 from suite.model.anatomy import BlockStack
 from suite.model.segments import joinable, segment_name
 
@@ -83,6 +83,7 @@ class ChenSqrt(Technique):
     forward pass. Blocks that the model calls with different arguments (T5's first) are not joined in one segment.
     """
 
+    takes: ClassVar[str] = PLANS
     count: int | None = None
     keep_last: bool = False
     early_stop: bool = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
@@ -23,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique, Unavailable
+from suite.loop.technique import PLANS, Technique, Unavailable
 from suite.model.segments import segment_name, without_cache
 
 Solver = Literal["dp", "greedy", "ilp"]
@@ -109,6 +109,7 @@ class TorchAutoAC(Technique):
     """``budget``: torch's ``activation_memory_budget`` of each block, from the bytes of its inputs (0) to what the
     minimum cut saves (1), which is less than eager autograd saves; ``solver`` of the knapsack."""
 
+    takes: ClassVar[str] = PLANS
     budget: float = 0.5
     solver: Solver = "dp"
 

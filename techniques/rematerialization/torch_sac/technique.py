@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique, Unavailable
+from suite.loop.technique import PLANS, Technique, Unavailable
 from suite.model.segments import segment_name
 
 _ATEN = torch.ops.aten
@@ -78,6 +78,7 @@ def selectively(act: Act, every: int, function: Callable[[Tensor], Any], hidden:
 class TorchSAC(Technique):
     """Keeps every ``every``-th matrix product of each block: 1 for all, so that none runs again; 2 for half of them."""
 
+    takes: ClassVar[str] = PLANS
     every: int = 1
 
     acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
