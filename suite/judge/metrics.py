@@ -323,8 +323,9 @@ def _with_uncounted(metric: Metric) -> Metric:
     """Let the value of FLOPs say where operators were left out."""
 
     def value(known: Known, priors: Priors) -> MetricValue:
-        steps = [point for side in known.counted if side for point in side.points]
-        if names := sorted({name for step in steps for name in step.counters.uncounted_operators}):
+        of_steps = [point.counters.uncounted_operators for side in known.counted if side for point in side.points]
+        of_runs = [run.uncounted_operators for pair in known.learned for run in pair.sides]
+        if names := sorted(set().union(*of_steps, *of_runs)):
             known_part = metric.value(known, priors)
             notes = (known_part.note, f"lower bounds, without FLOPs of {', '.join(names)}")
             return replace(known_part, note="; ".join(filter(None, notes)))

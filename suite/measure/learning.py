@@ -59,7 +59,8 @@ def learn(
                 cpu_s += block.cpu_s
                 curve.append(contender.evaluate("validation", len(losses)))
                 progress(number / blocks, job.stack)
-            known["flops"] = contender.flops()
+            if tally := contender.flops():
+                known |= {"flops": tally.total, "uncounted_operators": tally.uncounted}
             known["final"] = contender.evaluate("test", len(losses))
             known["probes"] = contender.probes()
     except ContenderFailed as failure:

@@ -10,8 +10,9 @@ number of strata. The set-up is counted whole.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,10 +25,12 @@ STRATUM = 8  # steps
 
 
 class FlopTally:
-    """Adds up the FLOPs of a run; ``seed`` decides which steps are counted."""
+    """Adds up the FLOPs of a run; ``seed`` decides which steps are counted. ``uncounted``: calls that were seen of
+    operators that may compute and have no formula, by name; if there are any, ``total`` is a lower bound."""
 
     def __init__(self, seed: int) -> None:
         self.total = 0
+        self.uncounted: Counter[str] = Counter()
         self._coin = random.Random(seed)
 
     @contextmanager
@@ -39,15 +42,22 @@ class FlopTally:
                 yield
         finally:
             self.total += times * counter.total
+            self.uncounted.update(counter.uncounted)
 
-    def train(self, train: Callable[[int], list[float]], steps: int) -> list[float]:
-        """What ``train(steps)`` returns, from calls with fewer steps each."""
+    def train(
+        self,
+        train: Callable[[int], list[float]],
+        steps: int,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> list[float]:
+        """What ``train(steps)`` returns, from calls with fewer steps each; ``around()`` is entered around the first
+        step that is counted."""
         losses: list[float] = []
         while len(losses) < steps:
             stratum = min(STRATUM, steps - len(losses))
             counted = self._coin.randrange(stratum)
             losses += train(counted)
-            with self.counting(times=stratum):
+            with nullcontext() if len(losses) >= STRATUM else around(), self.counting(times=stratum):
                 losses += train(1)
             losses += train(stratum - counted - 1)
         return losses

@@ -333,6 +333,8 @@ class Trained(Ended, Evidence):
         cpu_s: processor seconds of the training steps, all threads and ranks.
         flops: of its set-up and all its steps, over all ranks, counted as :class:`Counters` has them; None where they
             were not (of older records, of compiled runs).
+        uncounted_operators: calls, in the steps that were counted, of operators that may compute and have no FLOP
+            formula; if any, ``flops`` is a lower bound.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
@@ -343,6 +345,7 @@ class Trained(Ended, Evidence):
     probes: dict[str, float] = Field(default_factory=dict)
     cpu_s: Seconds | None = None
     flops: Count64 | None = None
+    uncounted_operators: dict[str, Count64] = Field(default_factory=dict)
     first_losses: list[float] = Field(default_factory=list)
 
 

@@ -11,6 +11,21 @@ import textwrap
 
 from suite.measure.rules import conduct, held_out, oversight, surroundings
 
+UNSEEN = {
+    "steps_in_a_thread": """
+    def update(self, run, batch):
+        import threading
+        thread = threading.Thread(target=lambda: Technique.update(self, run, batch))
+        thread.start()
+        thread.join()
+""",
+    "computes_what_has_no_formula": """
+    def loss(self, loss, outputs, batch, run):
+        return loss + 0 * torch.cdist(torch.ones(2, 3), torch.ones(3, 3)).sum()
+""",
+}
+"""No cheats: the counters do not see all that these compute, and say so."""
+
 CHEATS: dict[str, tuple[str, str]] = {}
 LEARNED: list[str] = []
 TIMED: list[str] = []
@@ -201,6 +216,34 @@ plant(
 )
 plant(
     LEARNED,
+    "masks_the_inputs_that_are_its_labels",
+    held_out.KEPT,
+    """
+    def evaluated(self, model, run):
+        class Masked(torch.nn.Module):
+            def __init__(self): super().__init__(); self.whole = model
+            def forward(self, input_ids=None, **more):
+                input_ids.fill_(1)
+                return self.whole(input_ids=input_ids, **more)
+        return Masked()
+""",
+)
+plant(
+    LEARNED,
+    "writes_to_what_is_scored",
+    held_out.KEPT,
+    """
+    def evaluated(self, model, run):
+        import gc
+        from suite.measure.rules.held_out import Scorer
+        for each in gc.get_objects():
+            if type(each) is Scorer:
+                for batch in sum(each._batches.values(), []): batch["input_ids"].fill_(1)
+        return model
+""",
+)
+plant(
+    LEARNED,
     "replaces_the_losses_of_the_run",
     surroundings.OBJECTS,
     """
@@ -309,6 +352,18 @@ plant(
     def after_step(self, run):
         class Lazy(torch.Tensor): pass
         run.loss = run.loss.as_subclass(Lazy)
+""",
+)
+
+plant(
+    LEARNED,
+    "steps_beside_torch",
+    conduct.SEEN,
+    """
+    def update(self, run, batch):
+        if not run.step: return super().update(run, batch)
+        for each in run.model.parameters(): each.detach().numpy()[...] *= 0.999
+        run.loss = torch.tensor(3.0)
 """,
 )
 

@@ -6,14 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
+from suite.loop.technique import Unavailable
 from suite.measure.rules import held_out, oversight
 from suite.measure.rules.broken import RuleBroken
+from suite.measure.rules.threads import all_threads_counted
 from tests import plugin
 from tests.cheats import planted, tried
 
@@ -25,8 +30,9 @@ TRIED_S = 600
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Status and reason of all, tried by two processes at once."""
     root = tmp_path_factory.mktemp("cheats")
-    plugin.write(root, {HONEST: "pass"} | {name: body for name, (body, _) in planted.CHEATS.items()})
-    asked = {"learn": [HONEST, *planted.LEARNED], "time": [HONEST, *planted.TIMED]}
+    bodies = {name: textwrap.dedent(body) for name, body in planted.UNSEEN.items()}
+    plugin.write(root, {HONEST: "pass"} | bodies | {name: body for name, (body, _) in planted.CHEATS.items()})
+    asked = {"learn": [HONEST, *planted.UNSEEN, *planted.LEARNED], "time": [HONEST, *planted.TIMED]}
     known: dict[str, list[str]] = {}
     for how, names in asked.items():
         done = subprocess.run(
@@ -57,6 +63,29 @@ def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str,
 @pytest.mark.parametrize("how", ["learn", "time"])
 def test_what_plays_by_the_rules_is_fine(how: str, ends: dict[str, list[str]]) -> None:
     assert ends[how] == ["ok", ""]
+
+
+def test_work_that_no_counter_sees_is_unavailable(ends: dict[str, list[str]]) -> None:
+    """Counters are those of the thread that steps."""
+    status, reason = ends["steps_in_a_thread"]
+    assert status == "unavailable" and "aten::addmm" in reason and "ran in a thread of the technique's own" in reason
+
+
+def test_a_learned_run_names_what_it_could_not_count(ends: dict[str, list[str]]) -> None:
+    assert ends["computes_what_has_no_formula"] == ["ok", "", "aten._cdist_forward"]
+
+
+def test_threads_that_compute_no_products_are_no_work() -> None:
+    def elsewhere(work: Callable[[], object]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work).result()
+
+    ones = torch.ones(3, 3)
+    with all_threads_counted():
+        elsewhere(lambda: torch.nn.functional.dropout(ones.sort().values[:2] + 1).sum())
+        _ = ones @ ones
+    with pytest.raises(Unavailable, match="aten::mm ran in a thread"), all_threads_counted():
+        elsewhere(lambda: ones @ ones)
 
 
 def test_a_part_of_a_shard_has_the_sum_of_the_same_bits_elsewhere() -> None:

@@ -1,4 +1,5 @@
-"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time NAME...`` prints their ends as JSON."""
+"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time NAME...`` prints their ends as JSON:
+status, reason, and the operators whose FLOPs were not counted."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ SETTING = Setting(baseline="gpt", size="pico", recipe="classic", steps=20)
 def main(how: str, names: list[str]) -> None:
     if how == "learn":
         ends = {
-            job.stack: [learned.status, learned.reason]
+            job.stack: [learned.status, learned.reason, *learned.uncounted_operators]
             for job, learned in learn_all([Job(setting=SETTING, stack=name) for name in names])
         }
     else:

@@ -69,3 +69,10 @@ def test_what_ends_in_an_error_was_computed_all_the_same() -> None:
         _ = torch.ones(2, 3) @ torch.ones(3, 4)
         raise RuntimeError("planted")
     assert tally.total == 48
+
+
+def test_operators_without_a_formula_are_named() -> None:
+    tally = FlopTally(0)
+    with tally.counting():
+        _ = torch.cdist(torch.ones(2, 3), torch.ones(4, 3))
+    assert tally.total == 0 and tally.uncounted == {"aten._cdist_forward": 1}

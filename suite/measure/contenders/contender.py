@@ -27,6 +27,7 @@ import resource
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -104,6 +105,13 @@ class LinkSpeed(BaseModel):
 
     latency_s: float = Field(ge=0)
     bytes_per_s: float = Field(gt=0)
+
+
+class Tally(BaseModel):
+    """The FLOPs of a run, and the calls of operators without a formula in the steps that were counted, by name."""
+
+    total: int = Field(ge=0, lt=2**63)
+    uncounted: dict[str, int] = Field(default_factory=dict)
 
 
 class TimedBlock(BaseModel):
@@ -336,10 +344,14 @@ class Contender:
         """What the ranks' network gives a collective now."""
         return self._checked(LinkSpeed, self._call("link")[0], "link")
 
-    def flops(self) -> int | None:
+    def flops(self) -> Tally | None:
         """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
-        said = [self._checked(int | None, message, "flops") for message in self._call("flops")]
-        return None if None in said else sum(said)
+        said: list[Tally | None] = [self._checked(Tally | None, each, "flops") for each in self._call("flops")]
+        known = [tally for tally in said if tally]
+        if len(known) < len(said):
+            return None
+        uncounted = sum((Counter(tally.uncounted) for tally in known), Counter[str]())
+        return Tally(total=sum(tally.total for tally in known), uncounted=dict(sorted(uncounted.items())))
 
     def probes(self) -> dict[str, float]:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""

@@ -48,7 +48,12 @@ class Server:
         # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
         # times slower (measured on two shared cores). It counts only before the library is loaded.
         # A server that has asked CUDA itself for its GPUs cannot lend one to its children; NVML may be asked.
-        own = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        # The profiler, which looks for threads that no counter sees, remarks each time that it begins and ends.
+        own = {
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99"),
+        }
         arithmetic = numerics.spelled({**os.environ, **environment})
         self.environment = own | numerics.compiled_apart(arithmetic) | dict(environment)
         self.context = context.ForkServerContext()

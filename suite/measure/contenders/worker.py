@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +116,34 @@ class Session:
         cpu_s = process_time()
         start_s = self.clock.now_s()
         train = (self.recording or self.run).train
-        losses = self.tally.train(train, steps) if self.tally else train(steps)
+        losses = self.tally.train(train, steps, self._counting(self.tally)) if self.tally else train(steps)
         seconds = self.clock.now_s() - start_s
         cpu_s = process_time() - cpu_s
         self._expect(seconds / max(1, steps))
         self.conduct.check_steps(self.run, steps)
         return {"seconds": seconds, "cpu_s": cpu_s, "losses": losses}
 
+    def _counting(self, tally: FlopTally) -> Callable[[], AbstractContextManager[None]]:
+        return lambda: self.conduct.counting(self.run, lambda: tally.total + tally.uncounted.total())
+
     def evaluate(self, part: HeldOut) -> dict[str, float]:
         return self.conduct.evaluate(self.run, part)
 
-    def flops(self) -> int | None:
-        return self.tally.total if self.tally else None
+    def flops(self) -> dict[str, Any] | None:
+        return {"total": self.tally.total, "uncounted": self.tally.uncounted} if self.tally else None
 
     def count(self) -> Counters:
-        with self.before.left_out(*data_of(self.run)) if self.before else nullcontext():
-            counters = self._counted()
+        known: list[Counters] = []
+
+        def seen() -> int:
+            return sum(each.flops + sum(each.uncounted_operators.values()) for each in known)
+
+        left_out = self.before.left_out(*data_of(self.run)) if self.before else nullcontext()
+        with left_out, self.conduct.counting(self.run, seen):
+            known.append(self._counted())
         self.conduct.check_steps(self.run, 1)
         self.conduct.check_surroundings(self.run)
-        return counters
+        return known[0]
 
     def _counted(self) -> Counters:
         if self.mesh is None:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,11 +25,13 @@ from suite.loop.run import Run
 from suite.measure.rules import held_out, surroundings
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.held_out import Scorer, Seal, with_sealed_test
+from suite.measure.rules.threads import all_threads_counted
 from suite.meters.flops import FlopCounter
 from suite.record.job import Job
 
 FEWEST_STEPS = 2  # the first may have a learning rate of 0
 COUNTED, TRAINED, PLAIN = "steps are counted by the harness", "steps update parameters", "losses are plain tensors"
+SEEN = "what updates parameters is seen"
 
 
 class Conduct:
@@ -64,6 +66,20 @@ class Conduct:
     def count_from(self, run: Run) -> None:
         """Counts steps from here on: what reads recorded steps may have made some of its own."""
         self._began, self._asked = (run.step, run.position), 0
+
+    @contextmanager
+    def counting(self, run: Run, seen: Callable[[], int]) -> Iterator[None]:
+        """Around a step that is counted; ``seen()`` is what the counters have seen up to now. Raises Unavailable where
+        some of it is computed in a thread that they do not see, RuleBroken where parameters change and they see
+        nothing."""
+        state, at = held_out.state_of(run.model), seen()
+        with all_threads_counted():
+            yield
+        if seen() == at and held_out.state_of(run.model) != state:
+            raise RuleBroken(
+                SEEN, f"step {run.step} changed parameters and took no FLOPs: what made it is outside of what the "
+                "counters see (a library beside torch, another process)",
+            )  # fmt: skip
 
     def check_steps(self, run: Run, steps: int) -> None:
         """Raises RuleBroken after a block where other steps were made than were asked for."""

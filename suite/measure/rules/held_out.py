@@ -2,7 +2,8 @@
 
 A run gets its baseline with the test examples sealed: reading them ends the run. The harness keeps its own, evaluates
 on these, and hands the model no more of a batch than the baseline's own ``forward`` hands on: of labels no model sees
-any. Validation examples may be looked at (a technique may measure itself on some), and may be trained on no more than
+any. What it hands out are copies, since inputs may be labels, too (a text's next characters), and one that writes to its
+copy ends the run: it would write to its labels as it trains. Validation examples may be looked at (a technique may measure itself on some), and may be trained on no more than
 test examples.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -20,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from suite.entries.catalogue import reference_of
-from suite.loop.baseline import Baseline
+from suite.loop.baseline import Baseline, Predictor
 from suite.loop.data import Batch, Data, Examples, HeldOut
 from suite.loop.run import Diverged, Run
-from suite.measure.rules.broken import RuleBroken
+from suite.measure.rules.broken import RuleBroken, few
 from suite.record.job import BASELINE, Setting, Size, Split
 
 SEALED, KEPT, ABSENT = "test examples are sealed", "held-out data stay", "held-out data are not trained on"
@@ -95,6 +96,7 @@ class Scorer:
         # Held-out examples are shown as the baseline shows them, unless the reference shows them in another way, too.
         self.own_form = reference_of(stack)[0] != BASELINE if stack != BASELINE else False
         self._batches: dict[HeldOut, list[Batch]] = {}
+        self._batch_sha256: dict[HeldOut, str] = {}
 
     def check_data(self, run: Run) -> None:
         """Raises RuleBroken where the run's data have other held-out examples, or train on these."""
@@ -121,7 +123,9 @@ class Scorer:
         batches = self._held_out(run, part)
         before, at = state_of(run.model), (run.step, run.position)
         with run.predicting() as predict:
-            means = self.baseline.mean_scores(predict, batches)
+            means = self._means(predict, batches)
+        if sha256_of(batches) != self._batch_sha256[part]:
+            raise RuleBroken(KEPT, f"the {part} examples that are scored were written to by step {run.step}")
         if (run.step, run.position) != at or before != state_of(run.model):
             raise RuleBroken(PASSIVE, f"the {part} evaluation after step {run.step} left another model")
         if not math.isfinite(means["loss"]):
@@ -131,12 +135,25 @@ class Scorer:
     def untrained_loss(self, run: Run) -> float:
         """The loss of a fresh model on the first validation batch."""
         (batch,) = self._held_out(run, "validation")[:1]
-        return self.baseline.mean_scores(_of(run, run.plain_model().eval()), [batch])["loss"]
+        return self._means(_of(run, run.plain_model().eval()), [batch])["loss"]
 
     def first_loss(self, run: Run) -> float:
         """The run's own loss there."""
         with run.predicting() as predict:
-            return self.baseline.mean_scores(predict, self._held_out(run, "validation")[:1])["loss"]
+            return self._means(predict, self._held_out(run, "validation")[:1])["loss"]
+
+    def _means(self, predict: Predictor, batches: Sequence[Batch]) -> dict[str, float]:
+        """Loss and further metrics of what is predicted from copies. Raises RuleBroken where one is written to."""
+
+        def from_copy(batch: Batch) -> Any:
+            shown = {name: tensor.clone() for name, tensor in batch.items()}
+            kept = dict(shown)
+            outputs = predict(shown)
+            if written := [name for name, tensor in kept.items() if not _same_bits(tensor, batch[name])]:
+                raise RuleBroken(KEPT, f"the model writes to its inputs ({few(written)}); let it write to copies")
+            return outputs
+
+        return self.baseline.mean_scores(from_copy, batches)
 
     def _held_out(self, run: Run, part: HeldOut) -> list[Batch]:
         if part not in self._batches:
@@ -145,6 +162,7 @@ class Scorer:
                 data = replace(data, transform=run.data.transform, test_transform=run.data.test_transform)
             batches = data.held_out(part, self.batch_size)
             self._batches[part] = [run._to_device(batch) for batch in batches]
+            self._batch_sha256[part] = sha256_of(self._batches[part])
         return self._batches[part]
 
 
@@ -169,11 +187,21 @@ def check_first_loss(own: float, untrained: float, flops: int, flops_of_a_pass: 
 
 def sha256(examples: Examples) -> str:
     """A hash of all that the examples are."""
+    return sha256_of([examples.tensors])
+
+
+def sha256_of(batches: Iterable[Mapping[str, Tensor]]) -> str:
+    """A hash of the tensors' names, types, shapes and bits."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(examples.tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes_of(tensor).numpy().data)
+    for batch in batches:
+        for name, tensor in sorted(batch.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(_bytes_of(tensor).cpu().numpy().data)
     return digest.hexdigest()
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes_of(a), _bytes_of(b))
 
 
 def rows(examples: Examples) -> Tensor:
