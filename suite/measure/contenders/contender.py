@@ -32,9 +32,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, catalogue, lookup
@@ -66,7 +66,7 @@ from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import Watch
 from suite.record.job import Job, Setting, Spelling, StackError
 from suite.record.numerics import off_the_clock
-from suite.record.schema import Counters, Energy, Evaluation, Memory, Status
+from suite.record.schema import Count64, Counters, Energy, Evaluation, Memory, Seconds, Status, Steps
 from suite.record.scratch import scratch
 
 RANKS_APART_S = 3.0  # a rank that lost another says so before that one's end is seen
@@ -74,6 +74,9 @@ STRAGGLING_S = 25.0  # a rank that answers so long after the first hangs; or as 
 OF_ALL_RANKS = ("diverged", "unavailable", "not_attached")  # what no rank says alone
 COMPLAINT = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset)|[Tt]imed? ?out|ProcessGroup|TCPStore", re.ASCII)
 """What a rank says that waited for another in vain."""
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ class Limits:
 class SetUp(BaseModel):
     """What a contender says when its run is built."""
 
-    setup_s: float
-    steps: int = Field(ge=1, lt=2**63)
+    setup_s: Seconds
+    steps: Steps = Field(ge=1)
     recipe: dict[str, Any]
 
 
@@ -96,30 +99,38 @@ class StepTraffic(BaseModel):
     """What one rank sends in one step: bytes that it sends, collectives on an ideal ring, and how many messages and
     collectives those are."""
 
-    sent_bytes: int = Field(ge=0)
-    messages: int = Field(ge=0)
+    sent_bytes: Count64
+    messages: Count64
 
 
 class LinkSpeed(BaseModel):
     """The speed of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large one."""
 
-    latency_s: float = Field(ge=0)
-    bytes_per_s: float = Field(gt=0)
+    latency_s: Seconds
+    bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
 
 
 class Tally(BaseModel):
     """The FLOPs of a run, and the calls of operators without a formula in the steps that were counted, by name."""
 
-    total: int = Field(ge=0, lt=2**63)
-    uncounted: dict[str, int] = Field(default_factory=dict)
+    total: Count64
+    uncounted: dict[str, Count64] = Field(default_factory=dict)
 
 
 class TimedBlock(BaseModel):
     """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
 
-    seconds: float
-    cpu_s: float
-    losses: list[float]
+    seconds: Seconds
+    cpu_s: Seconds
+    losses: list[Finite]
+
+
+class Scores(BaseModel):
+    """What an evaluation gives: the loss, and the further metrics by their names."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float]
+    loss: Finite
 
 
 def world_size(job: Job) -> int:
@@ -315,7 +326,9 @@ class Contender:
         for watch in self._watches:
             watch.asked()
         said = self._call("block", steps, left_s=self.limits.train_s - self.spent_s)
-        ranks = [self._checked(TimedBlock, message, "block") for message in said]
+        ranks: list[TimedBlock] = [self._checked(TimedBlock, message, "block") for message in said]
+        if any(len(rank.losses) != steps for rank in ranks):
+            raise ContenderFailed("failed", f"its reply to 'block' cannot be kept: {steps} losses were asked for")
         # The answer waits for the slowest rank and for this process, so for the cores that these waited for.
         slowest_s = max((watch.queued_since_asked_s() for watch in self._watches), default=0.0)
         waited_s = oversight.queued_s(os.getpid()) - own_s + slowest_s
@@ -329,8 +342,8 @@ class Contender:
 
     def evaluate(self, part: HeldOut, step: int) -> Evaluation:
         """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
-        scores = self._checked(dict[str, float], self._call("evaluate", part)[0], "evaluate")
-        return Evaluation(step=step, loss=scores.pop("loss"), metrics=scores)
+        scores: Scores = self._checked(Scores, self._call("evaluate", part)[0], "evaluate")
+        return Evaluation(step=step, loss=scores.loss, metrics=scores.model_extra or {})
 
     def count(self) -> Counters:
         """The exact counts of one training step, which is made."""
@@ -351,7 +364,8 @@ class Contender:
         if len(known) < len(said):
             return None
         uncounted = sum((Counter(tally.uncounted) for tally in known), Counter[str]())
-        return Tally(total=sum(tally.total for tally in known), uncounted=dict(sorted(uncounted.items())))
+        whole = {"total": sum(tally.total for tally in known), "uncounted": dict(sorted(uncounted.items()))}
+        return cast(Tally, self._checked(Tally, whole, "flops"))
 
     def probes(self) -> dict[str, float]:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""
