@@ -28,7 +28,8 @@ from typing import Any
 from suite.guard import gate_worker
 from suite.guard.confinement import confine
 from suite.measure.contenders.child import ContenderFailed
-from suite.measure.contenders.processes import end_with_parent
+from suite.measure.contenders.processes import descendants, end_processes, end_with_parent, take_orphans
+from suite.record.git import GitFailed, git
 from suite.record.machine import ENVIRONMENT
 from suite.record.scratch import PREFIX, scratch
 
@@ -86,7 +87,7 @@ def checked_out(revision: str, top: Path) -> Iterator[Path]:
         _forget_removed(top)
         tree = Path(folder) / top.name
         try:
-            _git(top, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet", "--detach", str(tree), commit)
+            _git(top, "worktree", "add", "--quiet", "--detach", str(tree), commit)
             yield tree
         finally:
             shutil.rmtree(tree, ignore_errors=True)
@@ -105,17 +106,18 @@ def _forget_removed(top: Path) -> None:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+        return git(folder, *arguments)
     except FileNotFoundError:
         raise RevisionError("git is not installed; install it, or compare with a stored reference") from None
-    except subprocess.CalledProcessError as error:
-        raise RevisionError(f"git {arguments[0]}: {error.stderr.strip()}") from None
-    return done.stdout
+    except GitFailed as error:
+        raise RevisionError(str(error)) from None
 
 
 def _confined() -> None:
-    """The program that this process becomes ends with ours, and sees no other process's environment."""
+    """The program that this process becomes ends with ours, is the parent of what its descendants leave, and sees no
+    other process's environment."""
     end_with_parent()
+    take_orphans()
     confine()
 
 
@@ -148,12 +150,14 @@ class TreeWorker:
         padding = "-" * (coin.randrange(PADDED_LENGTH) if coin else PADDED_LENGTH - len(path_text))
         seed = str(coin.randrange(2**32) if coin else 0)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
+        self._temporary = tempfile.mkdtemp(prefix="t-", dir=scratch())  # of what its code leaves there, too
+        own = {"PYTHONPATH": path_text, "PYTHONHASHSEED": seed, "LEANTRAIN_PADDING": padding, "TMPDIR": self._temporary}
         self._process = subprocess.Popen(
             [sys.executable, "-P", gate_worker.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment() | {"PYTHONPATH": path_text, "PYTHONHASHSEED": seed, "LEANTRAIN_PADDING": padding},
+            env=environment() | own,
             preexec_fn=_confined if coin else _fixed_addresses,
         )
         self._buffer = b""
@@ -207,15 +211,19 @@ class TreeWorker:
         )
 
     def close(self) -> None:
-        """Ends the worker, and with it its contenders."""
+        """Ends the worker, and with it its contenders and whatever else its tree's code started."""
         assert self._process.stdin is not None
+        started = descendants(self._process.pid) if self.alive else {}
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
+            started |= descendants(self._process.pid)
             self._process.kill()
             self._process.wait()
+        end_processes(started)
+        shutil.rmtree(self._temporary, ignore_errors=True)
         if self._process.stdout is not None:
             self._process.stdout.close()
         if not self._log.closed:

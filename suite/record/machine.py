@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from suite.record.git import GitFailed, git
 from suite.record.numerics import VARIABLES
 from suite.record.schema import Machine
 
@@ -338,9 +339,11 @@ def read_context(root: Path = ROOT) -> dict[str, Any]:
 
 def _git(folder: Path) -> dict[str, Any]:
     """Commit of the checkout that leantrain runs from, and whether its tracked files differ from it."""
-    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
-    changes = _output("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no") if commit else None
-    return {"git_commit": commit.strip() if commit else None, "git_dirty": None if changes is None else bool(changes)}
+    try:
+        commit = git(folder, "rev-parse", "HEAD").strip()
+        return {"git_commit": commit, "git_dirty": bool(git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, GitFailed):  # no git, or no checkout
+        return {"git_commit": None, "git_dirty": None}
 
 
 def _version(package: str) -> str | None:

@@ -22,6 +22,7 @@ from suite.guard.regression import here
 from suite.guard.trees import ADDR_NO_RANDOMIZE, PASSED, RevisionError, TreeWorker, checked_out
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import conditions_of, silent
+from suite.record.git import git as ask_git
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
 from suite.record.scratch import prune
@@ -182,3 +183,43 @@ def test_workers_of_one_tree_count_alike_and_time_what_they_started() -> None:
     assert len(counted["losses"]) == 4
     assert counted["data_sha256"] == conditions_of(setting).data_sha256
     assert counted["counters"]["optimizer_state_bytes"] > 0
+
+
+@pytest.mark.parametrize("setting", ["core.fsmonitor", "filter.own.smudge", "filter.own.clean"])
+def test_no_program_that_a_checkout_names_is_run(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git would run it with a job's tokens; and what leads git to another repository is not passed on."""
+    top, ran = tmp_path / "checkout", tmp_path / "ran"
+    top.mkdir()
+    program = tmp_path / "program.sh"
+    program.write_text(f'#!/bin/sh\necho "$GITHUB_TOKEN" >>{ran}\ncat\n')
+    program.chmod(0o755)
+    (top / ".gitattributes").write_text("*.txt filter=own\n")
+    (top / "a.txt").write_text("a\n")
+    own = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"], ["config", setting, str(program)]):
+        subprocess.run(["git", "-C", str(top), *own, *arguments], check=True)
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    for _ in range(2):
+        (top / "a.txt").write_text("b\n")
+        with checked_out("HEAD", top) as tree:
+            assert (tree / "a.txt").read_text() == "a\n"
+        assert ask_git(top, "status", "--porcelain") == " M a.txt\n"
+    assert not ran.exists()
+
+
+def test_what_a_tree_leaves_ends_with_its_worker(tmp_path: Path) -> None:
+    """A daemon in a session of its own, whose parent has ended, and its temporary files."""
+    told = tmp_path / "pid"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "if not os.fork():\n    os.setsid()\n    if os.fork(): os._exit(0)\n"
+        "    import tempfile\n"
+        f"    open({str(told)!r}, 'w').write(f'{{os.getpid()}} {{tempfile.mkstemp()[1]}}')\n    time.sleep(60)\n    os._exit(0)\n"
+    )
+    with TreeWorker(tmp_path) as worker, pytest.raises(ContenderFailed):
+        worker.ask("no such command")
+    pid, _, file = told.read_text().partition(" ")
+    assert not Path(file).exists()
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

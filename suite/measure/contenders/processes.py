@@ -96,8 +96,36 @@ def adopt_orphans() -> None:
     """Makes this process the parent of what its descendants leave, in a session of its own."""
     with suppress(OSError):
         os.setsid()
+    take_orphans()
+
+
+def take_orphans() -> None:
+    """Makes this process, and the program that it becomes, the parent of what its descendants leave."""
     if LINUX:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(process: int) -> dict[int, int]:
+    """The processes below one now, each with the ticks since boot at which it began."""
+    return {pid: began for pid in _below(living(), {process}) if (began := _began(pid)) is not None}
+
+
+def end_processes(started: Mapping[int, int]) -> None:
+    """Kills those of the :func:`descendants` that still live, and all that is below them or in their sessions."""
+
+    def victims(table: Mapping[int, LivingProcesses]) -> set[int]:
+        own = {pid for pid, began in started.items() if pid in table and _began(pid) == began}
+        mates = {pid for pid, known in table.items() if known.session in own}
+        return own | mates | _below(table, own)
+
+    _end(victims)
+
+
+def _began(process: int) -> int | None:
+    """When a process started, in ticks since boot: another one with its number began later."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    return None
 
 
 def forget_the_unasked() -> None:
