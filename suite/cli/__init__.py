@@ -13,11 +13,11 @@ import os
 import sys
 
 # isort: off
+from suite.cli.readers import let_readers_leave, output_whole  # first: it opens what is closed
 from suite.cli import look, measure, count, apply, recommend, report, share, guard, models  # noqa: F401  each adds its commands
 
 # isort: on
 from suite.cli.apart import supervised
-from suite.cli.readers import let_readers_leave
 from suite.cli.shared import Exit, app, end_by_signals
 
 __all__ = ["Exit", "app", "main"]
@@ -26,7 +26,8 @@ __all__ = ["Exit", "app", "main"]
 def main() -> None:
     """The console script."""
     let_readers_leave()
-    supervised(sys.argv[1:], _run)
+    with output_whole(Exit.RUN_FAILED):
+        supervised(sys.argv[1:], _run)
 
 
 def _run() -> None:

@@ -44,7 +44,11 @@ def prune() -> None:
             try:
                 with lock:
                     shutil.rmtree(folder, ignore_errors=True)
-            except (Timeout, OSError):  # it lives; or another process removes it just now
+            except (
+                Timeout,
+                OSError,
+                NotImplementedError,
+            ):  # it lives; or somebody removes it just now
                 continue
 
 
@@ -76,13 +80,17 @@ def _new_folder() -> tuple[Path, FileLock]:
         except OSError:
             continue
         lock = FileLock(hidden / LOCK)
-        lock.acquire()
+        try:
+            lock.acquire()
+        except (OSError, NotImplementedError):  # a file system without locks: nobody could tell that it lives
+            shutil.rmtree(hidden, ignore_errors=True)
+            continue
         folder = place / hidden.name[1:]
         hidden.rename(folder)  # nobody sees it without its lock held
         return folder, lock
     raise OSError(
-        f"no temporary folder can be written whose path leaves room for a socket's; set TMPDIR to one of at most "
-        f"{LONGEST} characters",
+        f"no temporary folder can be written and locked whose path leaves room for a socket's; set TMPDIR to one of at "
+        f"most {LONGEST} characters, on a file system that has locks (flock)",
     )
 
 

@@ -47,7 +47,7 @@ def read(folder: Path) -> Traces:
         }
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: {error}; delete it and trace again: leantrain count --keep --gpu A100-80") from None
 
 

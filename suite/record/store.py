@@ -6,6 +6,7 @@ A line is appended whole or not at all, with its checksum (:mod:`suite.record.se
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gc
 import os
@@ -164,6 +165,7 @@ class Store:
         problems: list[str] = []
         older: dict[Path, list[str]] = {}
         unsealed: dict[Path, int] = {}
+        resaved: dict[tuple[Path, str], int] = {}
         for path in sorted(self.folder.glob("*/*.jsonl")):
             for number, line in _lines_or_why(path, problems):
                 try:
@@ -178,6 +180,8 @@ class Store:
                     older.setdefault(path, []).append(f"{path}:{number}: {error}")  # as all its lines are, probably
                 except NoChecksum:
                     unsealed[path] = unsealed.get(path, 0) + 1
+                except Resaved as error:
+                    resaved[path, str(error)] = resaved.get((path, str(error)), 0) + 1
                 except ValueError as error:
                     problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
                 else:
@@ -187,6 +191,8 @@ class Store:
         for first, *others in older.values():
             lines = f", nor can {len(others)} more of its lines; delete them" if others else "; delete the line"
             problems.append(f"{first}{lines} and measure again with: leantrain run")
+        for (path, why), count in resaved.items():
+            problems.append(f"{path}: {count} of its lines {why}; they are left out and left in place")
         for path, count in unsealed.items():
             problems.append(
                 f"{path}: {count} of its lines have no checksum and are left out; if you trust them, add it with: "
@@ -217,14 +223,22 @@ def _lines_or_why(path: Path, problems: list[str]) -> Iterator[tuple[int, bytes]
         problems.append(f"{path}: cannot be read: {error.strerror}; its records are left out")
 
 
+class Resaved(ValueError):
+    """An editor, or git on Windows, saved the file in another form; the message says which, and how to undo it."""
+
+
 def parse_sealed(line: bytes) -> Line:
-    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing.
+    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing, Resaved.
 
     A line whose machine's key is not the hash of its facts is refused: it would be pooled with a machine that it says
     it is not.
     """
     if len(line) >= LONGEST_LINE:
         raise ValueError(f"not a record: it is longer than {LONGEST_LINE >> 20} MiB")
+    if line.startswith(codecs.BOM_UTF8):
+        raise Resaved("begin with a byte order mark (BOM); save the file as UTF-8 without one")
+    if line.endswith(b"\r"):
+        raise Resaved("end as Windows has them (CRLF); save the file with LF (git config core.autocrlf input)")
     try:
         line_read = parse(opened(line))
     except NoChecksum:

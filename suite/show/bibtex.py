@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from suite.entries.card import Card
+from suite.record.text import printable
 
 BETWEEN = re.compile(r",\s*(?:and\s+)?|\s+and\s+|\s*&\s*")  # authors
 SPECIAL = re.compile(r"([&%$#_{}])")
@@ -26,7 +27,7 @@ def bibtex(card: Card) -> str:
         "url": paper.url,
     }
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
-    return "\n".join([f"@misc{{{card.id},", *lines, "}"])
+    return "\n".join(map(printable, [f"@misc{{{card.id},", *lines, "}"]))
 
 
 def _year_of(arxiv: str) -> str:

@@ -215,7 +215,8 @@ def test_what_a_tree_leaves_ends_with_its_worker(tmp_path: Path) -> None:
         "import os, time\n"
         "if not os.fork():\n    os.setsid()\n    if os.fork(): os._exit(0)\n"
         "    import tempfile\n"
-        f"    open({str(told)!r}, 'w').write(f'{{os.getpid()}} {{tempfile.mkstemp()[1]}}')\n    time.sleep(60)\n    os._exit(0)\n"
+        f"    open({str(told)!r}, 'w').write(f'{{os.getpid()}} {{tempfile.mkstemp()[1]}}')\n"
+        "    time.sleep(60)\n    os._exit(0)\n"
     )
     with TreeWorker(tmp_path) as worker, pytest.raises(ContenderFailed):
         worker.ask("no such command")

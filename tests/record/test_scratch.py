@@ -71,3 +71,18 @@ def test_where_a_path_is_too_long_for_a_socket_is_no_place(place: Path, monkeypa
     monkeypatch.setattr(module, "_places", lambda: [deep])
     with pytest.raises(OSError, match="set TMPDIR to one of at most 50 characters"):
         module._new_folder()
+
+
+@pytest.mark.parametrize("error", [OSError("no locks"), NotImplementedError("no flock")])
+def test_nothing_stays_where_there_are_no_locks(error: Exception, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "_places", lambda: [place])
+    (place / f"{PREFIX}left").mkdir()
+    (place / f"{PREFIX}left" / LOCK).touch()
+    monkeypatch.setattr(module.FileLock, "_acquire", refused)
+    module.prune()
+    with pytest.raises(OSError, match="that has locks"):
+        module._new_folder()
+    assert [each.name for each in place.iterdir()] == [f"{PREFIX}left"]

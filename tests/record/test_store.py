@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -635,3 +636,20 @@ def test_a_line_that_is_longer_than_any_record_is_named_and_not_held_in_memory(s
     records, (problem,) = store.read()
     assert [each.seed for each in records.learned] == [1, 2]
     assert problem.startswith(f"{path_of(store)}:2: not a record: it is longer than ")
+
+
+@pytest.mark.parametrize(
+    ("resaved", "why"),
+    [
+        (lambda content: content.replace(b"\n", b"\r\n"), "2 of its lines end as Windows has them (CRLF)"),
+        (lambda content: b"\xef\xbb\xbf" + content, "1 of its lines begin with a byte order mark (BOM)"),
+    ],
+)
+def test_what_an_editor_did_to_a_file_is_told_as_the_cause(
+    resaved: Callable[[bytes], bytes], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m" / "learned.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(resaved(b"".join(sealed(line) + b"\n" for line in (b'{"a":1}', b'{"a":2}'))))
+    problems = Store(tmp_path).read()[1]
+    assert sum(why in problem for problem in problems) == 1

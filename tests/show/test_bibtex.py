@@ -23,3 +23,13 @@ def test_an_entry_is_complete(name: str) -> None:
 
 def test_the_authors_of_lion_are_twelve() -> None:
     assert bibtex(catalogue()["lion"].card).count(" and ") == 11
+
+
+def test_what_is_not_printable_is_written_out() -> None:
+    """A card may come from anybody, and a terminal obeys escape sequences."""
+    card = catalogue()["lion"].card
+    paper = card.paper.model_copy(
+        update={"title": "a\x1b]0;b\x07", "venue": "ICLR 2024\x1b[2J", "url": "http://a\u202e"}
+    )
+    text = bibtex(card.model_copy(update={"paper": paper}))
+    assert text.replace("\n", "").isprintable() and r"a\x1b]0;b\x07" in text

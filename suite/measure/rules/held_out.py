@@ -2,7 +2,7 @@
 
 A run gets its baseline with the test examples sealed: reading them ends the run. The harness keeps its own, evaluates
 on these, and hands the model no more of a batch than the baseline's own ``forward`` hands on: of labels no model sees
-any. What it hands out are copies, since inputs may be labels, too (a text's next characters), and a model that writes to
+any. What it hands out are copies, since inputs may be labels, too (a text's next characters). A model that writes to
 its copy ends the run: it would write to its labels as it trains. Validation examples may be looked at (a technique may
 measure itself on some), and may be trained on no more than test examples.
 """
