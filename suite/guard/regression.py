@@ -22,7 +22,7 @@ from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed, first_line
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Spelling, Task
-from suite.record.libraries import LIBRARIES
+from suite.record.machine import LIBRARIES
 from suite.record.schema import Counters, Machine, Status
 from suite.record.text import code_in_markdown, in_markdown
 

@@ -49,6 +49,8 @@ INSTRUCTION_SETS = {  # by the kernel's name of the flag; those that kernels of 
 }  # fmt: skip
 ATEN_AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"))
 CLOCK_STEP_MHZ = 50  # makers name clocks in such steps, and a counter's calibration is a few MHz beside them
+LIBRARIES = ("torch", "transformers", "timm")
+"""The libraries whose models are trained: they decide which operators a step issues, and what attaches to a model."""
 PACKAGES = ("transformers", "timm", "triton", "bitsandbytes", "lion_pytorch", "peft", "torchao")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STEAL_SHARE = 0.01
@@ -344,6 +346,11 @@ def _git(folder: Path) -> dict[str, Any]:
         return {"git_commit": commit, "git_dirty": bool(git(folder, "status", "--porcelain", "--untracked-files=no"))}
     except (OSError, GitFailed):  # no git, or no checkout
         return {"git_commit": None, "git_dirty": None}
+
+
+def versions() -> dict[str, str]:
+    """Those of :data:`LIBRARIES`, without the build."""
+    return {name: version(name).split("+")[0] for name in LIBRARIES}
 
 
 def _version(package: str) -> str | None:

@@ -29,7 +29,7 @@ import torch
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.sources import Reach
 from suite.record.files import replacing
-from suite.record.libraries import versions
+from suite.record.machine import versions
 from suite.record.numerics import off_the_clock
 from tests.only import FOLDER, entry_of
 from tests.techniques.tried_mutants import IN_EVERY_RUN, ROOT, sha256_of

@@ -32,7 +32,7 @@ from suite.judge.claims import is_exact
 from suite.measure.mutants import FILE, Notice, mutants_of, noticed, processes
 from suite.record.files import replacing
 from suite.record.job import BASELINE, Setting
-from suite.record.libraries import versions
+from suite.record.machine import versions
 
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")

@@ -59,7 +59,7 @@ from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
 from suite.meters.storage import unique_bytes
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
-from suite.record.libraries import versions
+from suite.record.machine import versions
 from suite.record.paper_scale import PROVENANCE, PaperScale, SizeCount
 from suite.record.placed import CountPlace
 from suite.record.schema import COUNTS, Counters

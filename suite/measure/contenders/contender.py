@@ -110,7 +110,7 @@ class LinkSpeed(BaseModel):
     bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
 
 
-class Tally(BaseModel):
+class WholeFlops(BaseModel):
     """The FLOPs of a run, and the calls of operators without a formula in the steps that were counted, by name."""
 
     total: Count64
@@ -357,15 +357,17 @@ class Contender:
         """What the ranks' network gives a collective now."""
         return self._checked(LinkSpeed, self._call("link")[0], "link")
 
-    def flops(self) -> Tally | None:
+    def flops(self) -> WholeFlops | None:
         """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
-        said: list[Tally | None] = [self._checked(Tally | None, each, "flops") for each in self._call("flops")]
-        known = [tally for tally in said if tally]
+        said: list[WholeFlops | None] = [
+            self._checked(WholeFlops | None, each, "flops") for each in self._call("flops")
+        ]
+        known: list[WholeFlops] = [tally for tally in said if tally]
         if len(known) < len(said):
             return None
         uncounted = sum((Counter(tally.uncounted) for tally in known), Counter[str]())
         whole = {"total": sum(tally.total for tally in known), "uncounted": dict(sorted(uncounted.items()))}
-        return cast(Tally, self._checked(Tally, whole, "flops"))
+        return cast(WholeFlops, self._checked(WholeFlops, whole, "flops"))
 
     def probes(self) -> dict[str, float]:
         """The technique's own measurements, for its claims; of a recorded run what its steps show."""

@@ -15,7 +15,7 @@ from suite.entries.installed import baseline_modules
 from suite.entries.sources import code_of
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Setting
-from suite.record.libraries import versions
+from suite.record.machine import versions
 
 Verdict = Literal["works", "refused", "defect"]
 VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")

@@ -28,7 +28,7 @@ from suite.measure.models.crew import Crew, TrialPlace
 from suite.measure.models.matrix import Cell, Model, ModelsMatrix, code_of_all
 from suite.measure.models.trial import RECIPE, SIZE
 from suite.record.job import BASELINE
-from suite.record.libraries import versions
+from suite.record.machine import versions
 from suite.record.scratch import scratch
 
 OWN = "its own"

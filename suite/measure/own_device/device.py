@@ -10,8 +10,7 @@ import torch
 from suite.measure.evidence import Progress, silent
 from suite.measure.own_device.samples import sampled
 from suite.measure.own_device.steps import reference_step, settings_of
-from suite.record.libraries import versions
-from suite.record.machine import busy_cores, fingerprint
+from suite.record.machine import busy_cores, fingerprint, versions
 from suite.record.own_device import OwnDevice
 
 

@@ -30,7 +30,7 @@ from suite.meters.operators import OperatorTrace
 from suite.record.devices import Gpu
 from suite.record.files import cache_folder, read_plain, write_json
 from suite.record.job import BASELINE
-from suite.record.libraries import versions
+from suite.record.machine import versions
 from suite.record.modelled import Change, believed
 from suite.record.operators import TracedStep
 
