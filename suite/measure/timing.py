@@ -12,6 +12,9 @@ fresh weights. Where the cost changes during a run, as the counts tell, the run 
 schedule in as few steps as the rounds take, and every fifth of it is a window of its own; else one window serves the
 whole run. Set-up is timed before that, of the whole run: what searches or trains beforehand does so at full length.
 
+What is timed is what learns: afterwards, off the clock, each side's job takes its first steps once more alone, as a
+learned run does, and the losses must be those of the timed side.
+
 The processes are the replicate: rounds of one set of processes agree with each other about a wrong number. A set has a
 fork server of its own (:mod:`suite.measure.contenders.fork_servers`). Several contenders may share a set, and so the
 reference.
@@ -19,6 +22,7 @@ reference.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Sequence
@@ -30,9 +34,11 @@ from suite.entries.sources import code_of
 from suite.loop.data import mixed_seed
 from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.contenders.contender import Contender, Limits, TimedBlock
-from suite.measure.contenders.fork_servers import LOADING_S, Server, of_one_timing
+from suite.measure.contenders.fork_servers import LOADING_S, Server, of_one_timing, shared
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.evidence import Heading, Progress, conditions_of, silent
+from suite.measure.rules.broken import RuleBroken
+from suite.measure.rules.oversight import LEARNED
 from suite.record.job import Job, Setting
 from suite.record.numerics import on_the_clock
 from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window
@@ -41,6 +47,8 @@ ROUNDS = 12  # of a whole timing, over all windows: more would tell nothing besi
 LEAST_ROUNDS = 4  # of a window, where there are several
 STEPS = 2  # of the reference, a block; fewer where a window has no room
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
+HELD_STEPS = 4  # whose losses are held against those of a run that learns
+ROUNDING = {"cpu": 1e-5, "cuda": 1e-2}  # by which these may differ, relative: a GPU adds up in any order
 ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
 
 
@@ -94,6 +102,20 @@ def time_together(
     return _Timing(setting, stacks, replicate, protocol, progress, server).evidence()
 
 
+_learned_losses: dict[tuple[Job, int], list[float]] = {}
+
+
+def learned_losses(job: Job, steps: int, limits: Limits) -> list[float]:
+    """The losses of a job's first ``steps`` steps as a run that learns takes them: alone, tallied, in a server of no
+    timing, with the arithmetic of the clock. Asked once for all replicates. Raises ContenderFailed."""
+    if (job, steps) not in _learned_losses:
+        with Contender(job, limits, shared(on_the_clock())) as contender:
+            contender.prepare(weights=False)
+            contender.set_up(tallied=True)
+            _learned_losses[job, steps] = contender.block(steps).losses
+    return _learned_losses[job, steps]
+
+
 class _TimedSide:
     """One side while it is timed; a failure ends this side alone."""
 
@@ -101,6 +123,7 @@ class _TimedSide:
         self.job = Job(setting=setting, stack=stack, seed=SEED)
         self.failure: ContenderFailed | None = None
         self.cpu_s = 0.0
+        self.losses: list[float] = []
         self.steps = self.done = 0  # of the run that is timed, compressed or not, and how many of them are done
         self.known: dict[str, Any] = {"stack": stack, "code": code_of(setting, stack), "windows": []}
         self.contender: Contender | None = None
@@ -136,7 +159,27 @@ class _TimedSide:
         """A block of steps."""
         self.done += steps
         reply: TimedBlock | None = self.attempt("block", steps) if steps else None
+        self.losses += reply.losses[: HELD_STEPS - len(self.losses)] if reply and len(self.losses) < HELD_STEPS else []
         return reply
+
+    def compress(self, steps: int) -> None:
+        """Times a run of which the reference's has so many steps."""
+        self.steps = self.attempt("compress", steps) or self.steps
+        self.job = self.job.model_copy(update={"setting": self.job.setting.but(steps=steps)})
+
+    def hold_against_learned(self, limits: Limits) -> None:
+        """Ends this side as failed where its first losses are not those of the run that learns."""
+        if not self.alive or not self.losses:
+            return
+        try:
+            learned = learned_losses(self.job, len(self.losses), limits)
+        except ContenderFailed as failure:
+            return self.fail(failure)
+        rounding = ROUNDING[self.job.setting.device.partition(":")[0]]
+        for step, (own, expected) in enumerate(zip(self.losses, learned, strict=True), 1):
+            if not math.isclose(own, expected, rel_tol=rounding):
+                what = f"the loss of step {step} is {own:.6g} where it is timed, {expected:.6g} where it learns"
+                return self.fail(ContenderFailed("failed", str(RuleBroken(LEARNED, what))))
 
     def block(self, steps: int) -> float | None:
         """Seconds of a block that is timed."""
@@ -183,6 +226,8 @@ class _Timing:
             for side in self.sides:
                 side.close()
             self.server.close()
+        for side in self.sides:
+            side.hold_against_learned(self.protocol.limits)
         return Timed(
             **self.heading.fields(),
             replicate=self.replicate,
@@ -204,7 +249,7 @@ class _Timing:
         compressed = self.protocol.compressed_steps
         if self.protocol.windows > 1 and conditions_of(self.setting).steps > compressed:
             for side in group:
-                side.steps = side.attempt("compress", compressed) or side.steps
+                side.compress(compressed)
         for window in range(self.protocol.windows):
             if not self._reference_lives(group):
                 return

@@ -349,7 +349,7 @@ def _git(folder: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Those of :data:`LIBRARIES`, without the build."""
+    """The versions of :data:`LIBRARIES`, without the build."""
     return {name: version(name).split("+")[0] for name in LIBRARIES}
 
 

@@ -124,6 +124,22 @@ plant(
 """,
 )
 
+plant(
+    TIMED,
+    "does_less_when_it_is_timed",
+    oversight.LEARNED,
+    """
+    def model(self, model, run):
+        server = os.getppid()
+        self.alone = len(Path(f"/proc/{server}/task/{server}/children").read_text().split()) < 2
+        return model
+    def update(self, run, batch):
+        if self.alone or not run.step: return super().update(run, batch)
+        run.loss = torch.tensor(3.0)
+        next(run.model.parameters()).data.mul_(0.999)
+""",
+)
+
 # what is read ---------------------------------------------------------------------------------------------------------
 
 plant(

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from suite.measure.rules.broken import RuleBroken
 
+LEARNED = "what is timed is what learns"
 CLOCK, PROCESSOR, WAITING, CORES, PEAK = (
     "the clock is the parent's", "processor time is the kernel's", "who waits computes nothing",
     "no more cores than threads", "the peak is no less than what was seen",
