@@ -39,6 +39,7 @@ from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.evidence import Heading, Progress, conditions_of, silent
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import LEARNED
+from suite.measure.rules.turns import Disturbed, Turns
 from suite.record.job import Job, Setting
 from suite.record.numerics import on_the_clock
 from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window
@@ -117,9 +118,13 @@ def learned_losses(job: Job, steps: int, limits: Limits) -> list[float]:
 
 
 class _TimedSide:
-    """One side while it is timed; a failure ends this side alone."""
+    """One side while it is timed; a failure ends this side alone. ``turns``, of all ``sides``, say what one did to the
+    others."""
 
-    def __init__(self, setting: Setting, stack: str, limits: Limits, server: Server) -> None:
+    def __init__(
+        self, setting: Setting, stack: str, limits: Limits, server: Server, turns: Turns, sides: list[_TimedSide]
+    ) -> None:
+        self._turns, self._sides = turns, sides
         self.job = Job(setting=setting, stack=stack, seed=SEED)
         self.failure: ContenderFailed | None = None
         self.cpu_s = 0.0
@@ -137,10 +142,26 @@ class _TimedSide:
         if self.failure or self.contender is None:
             return None
         try:
-            return getattr(self.contender, command)(*arguments, **options)
+            reply = getattr(self.contender, command)(*arguments, **options)
+            self._end_turn(self.contender)
+            return reply
         except ContenderFailed as failure:
             self.fail(failure)
             return None
+
+    def _end_turn(self, contender: Contender) -> None:
+        """Raises ContenderFailed where the turn changed how the system treats another side; one that cannot be treated
+        as before ends, too, and says why."""
+        others = [(side, side.contender.pids) for side in self._sides if side is not self and side.contender]
+        flat = [pid for _, pids in others for pid in pids]
+        try:
+            contender.answers_for(self._turns.ended(contender.pids, flat, contender.server_pid))
+        except Disturbed as broken:
+            for side, pids in others:
+                if broken.lost.intersection(pids):
+                    why = f"stopped because {self.job.stack} changed its priority, its cores or its scheduling"
+                    side.fail(ContenderFailed("failed", why))
+            raise ContenderFailed("failed", str(broken)) from None
 
     def fail(self, failure: ContenderFailed) -> None:
         """Ends this side."""
@@ -213,7 +234,9 @@ class _Timing:
         self.heading = Heading(setting, on_the_clock())
         self.coin = random.Random(mixed_seed(replicate, *map(ord, "".join(stacks))))
         self.server = server
-        self.sides = [_TimedSide(setting, stack, protocol.limits, server) for stack in stacks]
+        turns, self.sides = Turns(), list[_TimedSide]()
+        for stack in stacks:
+            self.sides.append(_TimedSide(setting, stack, protocol.limits, server, turns, self.sides))
         self.spawn_order = self.coin.sample(range(len(stacks)), len(stacks))
         self.orders: list[list[int]] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 
-from suite.measure.rules import conduct, held_out, oversight, surroundings
+from suite.measure.rules import conduct, held_out, oversight, surroundings, turns
 
 UNSEEN = {
     "steps_in_a_thread": """
@@ -66,7 +66,9 @@ plant(
         import gc
         from suite.measure.contenders.worker import Session
         for each in gc.get_objects():
-            if type(each) is Session: each.clock.now_s = lambda: 0.0
+            if type(each) is Session:
+                at = each.clock.now_s()
+                each.clock.now_s = lambda: at
         return model
     def after_step(self, run): time.sleep(0.1)
 """,
@@ -124,6 +126,31 @@ plant(
 """,
 )
 
+plant(
+    TIMED,
+    "lowers_the_priority_of_others",
+    turns.OTHERS,
+    """
+    def after_step(self, run):
+        server = os.getppid()
+        for each in map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split()):
+            if each != os.getpid():
+                os.setpriority(os.PRIO_PROCESS, each, min(19, os.getpriority(os.PRIO_PROCESS, each) + 3))
+""",
+)
+plant(
+    TIMED,
+    "leaves_a_process_that_works",
+    oversight.PROCESSOR,
+    """
+    def after_step(self, run):
+        if not run.step == 1: return time.sleep(0.02)
+        if not os.fork():
+            if os.fork(): os._exit(0)
+            while True: pass
+        os.wait()
+""",
+)
 plant(
     TIMED,
     "does_less_when_it_is_timed",

@@ -56,7 +56,8 @@ def test_the_committed_table_has_them_all() -> None:
 def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str, list[str]]) -> None:
     status, reason = ends[name]
     rule = planted.CHEATS[name][1]
-    either = {rule, oversight.PROCESSOR} if rule == oversight.CORES else {rule}  # on a busy machine it had one core
+    busy = {oversight.CORES, oversight.PROCESSOR, oversight.WAITING}  # which one is first depends on who has the cores
+    either = busy if rule in (oversight.CORES, oversight.PROCESSOR) else {rule}
     assert status == "failed" and any(f"rule {each!r} is broken" in reason for each in either), (status, reason)
 
 

@@ -387,6 +387,21 @@ class Contender:
             raise ContenderFailed("failed", str(broken)) from None
         return memory, energy
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes, one a rank."""
+        return [child.pid for child in self._ranks]
+
+    @property
+    def server_pid(self) -> int:
+        """The process that forked them; 0 before they start."""
+        return next((child.server or 0 for child in self._ranks), 0)
+
+    def answers_for(self, orphans: Iterable[int]) -> None:
+        """Has what these processes compute be this contender's."""
+        for watch in self._watches[:1]:
+            watch.orphans.update(orphans)
+
     def close(self) -> None:
         """Ends the processes and all that they started, whatever they are doing."""
         for child in self._ranks:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +39,11 @@ TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass
 class Watch:
-    """The accounts of one rank's process, block by block."""
+    """The accounts of one rank's process, block by block. ``orphans``: processes that it left behind, whose work is
+    its own."""
 
     pid: int
+    orphans: set[int] = field(default_factory=set)
     outside_s: list[float] = field(default_factory=list)  # the parent's seconds that the child does not own to
     said_s: list[float] = field(default_factory=list)
     said_cpu_s: float = 0.0
@@ -54,7 +56,7 @@ class Watch:
 
     def asked(self) -> None:
         """A block begins."""
-        now_cpu_s = processor_s(self.pid)
+        now_cpu_s = processor_s(self.pid, self.orphans)
         if self._answered_cpu_s is not None and now_cpu_s is not None:
             self.waiting_cpu_s += now_cpu_s - self._answered_cpu_s
         self._answered_cpu_s = None
@@ -66,7 +68,7 @@ class Watch:
 
     def answered(self, seconds: float, cpu_s: float, queued_s: float = 0.0) -> None:
         """The block is over: what the child says that it took, and for how long its answer waited for a core."""
-        now_s, now_cpu_s = time.monotonic(), processor_s(self.pid)
+        now_s, now_cpu_s = time.monotonic(), processor_s(self.pid, self.orphans)
         if self._asked is None or now_cpu_s is None:
             return
         began_s, began_cpu_s, _ = self._asked
@@ -125,11 +127,11 @@ def queued_s(pid: int) -> float:
     return total / 1e9
 
 
-def processor_s(pid: int) -> float | None:
-    """Seconds that a process and its descendants have computed for, ended ones with them, by the kernel's account; None
-    where there is none."""
+def processor_s(pid: int, orphans: Iterable[int] = ()) -> float | None:
+    """Seconds that a process, its descendants and its ``orphans`` have computed for, ended ones with them, by the
+    kernel's account; None where there is none."""
     total = 0.0
-    waiting, known = [pid], False
+    waiting, known = [pid, *orphans], False
     while waiting:
         process = waiting.pop()
         with suppress(OSError, ValueError, IndexError):
