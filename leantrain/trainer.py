@@ -72,7 +72,7 @@ class AppliedTechniques(TrainerCallback):
 
         self.trainer.training_step = training_step  # type: ignore[method-assign]
         if self.context.run.adding_terms():
-            self.trainer.compute_loss = compute_loss  # type: ignore[method-assign,assignment]
+            self.trainer.compute_loss = compute_loss  # type: ignore[method-assign]
 
     def _share(self, inputs: Any, num_items_in_batch: Any) -> Any:
         """Of a batch's mean loss, as much as is in what the Trainer makes of it: all, where it divides by the number of
