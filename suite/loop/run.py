@@ -27,7 +27,7 @@ from suite.loop.baseline import Baseline, Predictor, Sample
 from suite.loop.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.loop.stack import Stack
-from suite.loop.technique import AUXILIARY, ParameterGroups
+from suite.loop.technique import ParameterGroups, auxiliary_of
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, PartOfModel, anatomy
@@ -226,21 +226,10 @@ class Run:
             norms.append(norm)
         return norms[0]
 
-    @property
-    def auxiliary(self) -> set[int]:
-        """The ids of the parameters that train beside the model: a technique marks their groups so."""
-        return {id(p) for group in self.optimizer.param_groups if group.get(AUXILIARY) for p in group["params"]}
-
-    @property
-    def auxiliary_names(self) -> set[str]:
-        """Their names in the model."""
-        beside = self.auxiliary
-        return {name for name, parameter in self.model.named_parameters() if id(parameter) in beside}
-
     def clipped_together(self, parameters: Iterable[Tensor]) -> list[list[Tensor]]:
         """The ``parameters`` with a gradient, by whose norm they are clipped: the model's own, and, where there are
         auxiliary ones, those."""
-        beside = self.auxiliary
+        beside = auxiliary_of(self.optimizer)
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
         own = [parameter for parameter in with_gradient if id(parameter) not in beside]
         return [own, [parameter for parameter in with_gradient if id(parameter) in beside]] if beside else [own]

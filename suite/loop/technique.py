@@ -56,6 +56,11 @@ the norm of all gradients takes theirs apart, or the model's own would shrink by
 AUXILIARY = "auxiliary"
 
 
+def auxiliary_of(optimizer: Optimizer) -> set[int]:
+    """The ids of the parameters that train beside the model: a technique marks their groups so."""
+    return {id(p) for group in optimizer.param_groups if group.get(AUXILIARY) for p in group["params"]}
+
+
 def with_auxiliary(groups: ParameterGroups, auxiliary: Collection[Any]) -> ParameterGroups:
     """The groups, with those of their parameters that are ``auxiliary`` in groups of their own."""
     ids = {id(parameter) for parameter in auxiliary}

@@ -85,7 +85,7 @@ class DGC(CompressedRanks):
         return SGD(parameters, lr=recipe.learning_rate, momentum=0.0, fused=recipe.fused_optimizer)
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
-        own = clipped(gradients, self.largest_norm, run.auxiliary_names) if self.largest_norm else gradients
+        own = clipped(gradients, self.largest_norm, self.beside) if self.largest_norm else gradients
         vectors = mean_over_ranks({name: gradient for name, gradient in own.items() if gradient.ndim < 2}, run.group)
         ratio, messages = ratio_at(run.progress, self.ratio, self.warmup), []
         for name, gradient in own.items():

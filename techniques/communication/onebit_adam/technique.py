@@ -69,7 +69,7 @@ class OneBitAdam(CompressedRanks):
             name: optimizer.state[trained_parameter] for name, trained_parameter in run.trained_parameters().items()
         }
         momenta = [states[name]["first_moment"] for name in gradients]
-        own = clipped(gradients, self.largest_norm, run.auxiliary_names) if self.largest_norm else gradients
+        own = clipped(gradients, self.largest_norm, self.beside) if self.largest_norm else gradients
         moved = [m.lerp(g.to(m.dtype), 1 - self.beta1) for m, g in zip(momenta, own.values(), strict=True)]
         for momentum, mean in zip(momenta, self.mean(moved, run), strict=True):
             momentum.copy_(mean.view_as(momentum))

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique
+from suite.loop.technique import Technique, auxiliary_of
 from techniques.communication.shared.exchange import Message, gathered
 from techniques.shared.replicas import begin_alike, first_rank_s_statistics
 
@@ -37,6 +37,7 @@ class CompressedRanks(Technique):
 
     ranks: int = 2
     errors: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)
+    beside: set[str] = field(init=False, repr=False, default_factory=set)  # names of what trains beside the model
     exchanged: Act = field(init=False, repr=False, default_factory=Act)
 
     def __post_init__(self) -> None:
@@ -59,6 +60,8 @@ class CompressedRanks(Technique):
     def after_backward(self, run: Run) -> None:
         parameters = run.trained_parameters()
         own = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+        auxiliary = auxiliary_of(run.optimizer)
+        self.beside = {name for name, parameter in parameters.items() if id(parameter) in auxiliary}
         for name, mean in self.exchange({name: value.float() for name, value in own.items()}, run).items():
             parameters[name].grad = mean.to(own[name].dtype)
         first_rank_s_statistics(run.model, run.group)

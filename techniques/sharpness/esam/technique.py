@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique
+from suite.loop.technique import Technique, auxiliary_of
 from techniques.sharpness.shared.ascent import Ascent, Noise, ascend, check_radius, finite, restore
 from techniques.sharpness.shared.sharpness import sharpness
 
@@ -137,5 +137,5 @@ class Esam(Technique):
 
 def trainable(run: Run) -> list[Tensor]:
     """The model's own parameters, not those that its optimizer may hold in their place (shards)."""
-    beside = run.auxiliary
+    beside = auxiliary_of(run.optimizer)
     return [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]

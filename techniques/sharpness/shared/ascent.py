@@ -23,6 +23,7 @@ from suite.kernels.sharded import distributed_as, local, local_gradient, total_n
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
+from suite.loop.technique import auxiliary_of
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 
@@ -140,7 +141,7 @@ def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
 def weights_with_gradient(run: Run) -> list[Tensor]:
     """The weights that the ball is around: the model's own that train, whole, also where the optimizer holds shards of
     them."""
-    beside = run.auxiliary
+    beside = auxiliary_of(run.optimizer)
     own = [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]
     return [parameter for parameter in own if parameter.grad is not None]
 

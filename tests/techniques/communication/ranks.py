@@ -43,7 +43,7 @@ TRIED = {
 
 def run_of(group: Any, rank: int, step: int = 0) -> Any:
     """As much of a run as an exchange asks for."""
-    return SimpleNamespace(group=group, rank=rank, seed=7, step=step, progress=step / STEPS, auxiliary_names=set())
+    return SimpleNamespace(group=group, rank=rank, seed=7, step=step, progress=step / STEPS)
 
 
 def stored(state: dict[str, Any]) -> dict[str, Any]:
