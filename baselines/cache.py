@@ -24,7 +24,15 @@ from torch import Tensor
 
 from suite.record.files import cache_folder
 
-_CODE = ("cache.py", "source.py", "documents.py", "text.py", "images.py")  # what decides the bytes of a prepared folder
+_CODE = (
+    "cache.py",
+    "source.py",
+    "plain_files.py",
+    "classes.py",
+    "documents.py",
+    "text.py",
+    "images.py",
+)  # what decides the bytes of a prepared folder
 _MANIFEST = "manifest.json"
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baselines import cache, source
+from baselines import cache, plain_files, source
 from baselines.labelled_text import LIMITS, splits_of
 from baselines.tokens import Tokens
 from suite.loop.data import Batch, Data, Examples
@@ -114,7 +114,7 @@ def _first(split: Any, most: int | None) -> Iterator[Any]:
 
 def _entries(location: str, file: Path, several: bool, most: int | None) -> list[Entry]:
     prefix = f"{file.name}, " if several else ""
-    text = file.read_text("utf-8", "replace")
+    text = plain_files.decoded(location, file)
     try:
         whole = json.loads(text)
         listed = whole if isinstance(whole, list) else [whole]
@@ -122,7 +122,7 @@ def _entries(location: str, file: Path, several: bool, most: int | None) -> list
     except (ValueError, RecursionError):
         pass
     entries = []
-    for number, line in enumerate(text.splitlines()[:most], 1):
+    for number, line in enumerate(plain_files.lines(text)[:most], 1):
         if line.strip():
             try:
                 entries.append(Entry(f"{prefix}line {number}", json.loads(line)))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baselines import cache, source
+from baselines import cache, classes, source
 from baselines.tokens import Tokens
 from suite.loop.data import Batch, Data, Examples
 
@@ -41,9 +41,12 @@ def is_labelled(location: str) -> bool:
     def look(folder: Path) -> dict[str, bool]:
         with tempfile.TemporaryDirectory() as scratch:
             train = splits_of(location, scratch)["train"]
-            return {"labelled": _label(train) is not None and any(map(_is_text, train.features.values()))}
+            label = classes.column(train)
+            others = [feature for name, feature in train.features.items() if name != label]
+            return {"labelled": label is not None and any(source._type(each) == "text" for each in others)}
 
-    return bool(cache.prepared({"labelled": source.identity(location)}, look).facts["labelled"])
+    parameters = {"labelled": source.identity(location), "code": _code()}
+    return bool(cache.prepared(parameters, look).facts["labelled"])
 
 
 def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
@@ -56,11 +59,15 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
     def build(folder: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as scratch:
             splits = splits_of(location, scratch)
-            column, label = source._column(location, splits["train"], "text"), _label(splits["train"])
-            parts = {name: _examples(split, column, label, LIMITS[name]) for name, split in splits.items()}
+            column, label = source._column(location, splits["train"], "text"), classes.column(splits["train"])
+            assert label is not None
+            known = classes.read(location, splits, label)
+            parts = {
+                name: _examples(f"{location}: row {{}} of {name}", splits[name][column], labels, LIMITS[name])
+                for name, labels in known.labels.items()
+            }
         parts = _divided(location, {name: part for name, part in parts.items() if part[0]})
-        classes = 1 + max(int(labels.max()) for _, labels in parts.values())
-        if classes < 2:
+        if known.count < 2:
             raise ValueError(f"{location}: all of {label!r} is one class: there is nothing to tell apart")
         for name, (texts, labels) in parts.items():
             rows = [tokens.row(encoded, length, framed=True) for encoded in _encoded(tokens, texts)]
@@ -68,7 +75,7 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
             np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
             np.save(folder / f"{name}_labels.npy", labels)
         kind = "letters only" if tokens.letters else "labelled"
-        return {"name": f"{Path(location).name}, {kind}, by class", "classes": classes}
+        return {"name": f"{Path(location).name}, {kind}, by class", "classes": known.count}
 
     prepared = cache.prepared(
         {"labelled text": source.identity(location), "length": length, "tokens": tokens.key, "limits": LIMITS,
@@ -95,23 +102,14 @@ def splits_of(location: str, scratch: str) -> dict[str, Any]:
 Part = tuple[list[str], NDArray[np.int64]]
 
 
-def _label(split: Any) -> str | None:
-    """The column of classes: one that is declared as such, or an integer one with a usual name."""
-    import datasets
-
-    declared = [name for name, feature in split.features.items() if isinstance(feature, datasets.ClassLabel)]
-    named = [name for name in source._NAMES["label"] if source._type(split.features.get(name)) == "label"]
-    return next(iter([*declared, *named]), None)
-
-
-def _is_text(feature: Any) -> bool:
-    return source._type(feature) == "text"
-
-
-def _examples(split: Any, column: str, label: str | None, limit: int) -> Part:
-    rows = source._spread(source._labelled(split, label), limit)
-    taken = split.select(rows)
-    return [str(text) for text in taken[column]], np.asarray(taken[label], dtype=np.int64)
+def _examples(place: str, texts: Sequence[str | None], labels: NDArray[np.int64], limit: int) -> Part:
+    """Texts with their labels, spread over those that have one. Raises ValueError for a label without a text."""
+    rows = source._spread(np.flatnonzero(labels >= 0), limit)
+    taken = [texts[row] for row in rows.tolist()]
+    for row, text in zip(rows.tolist(), taken, strict=True):
+        if text is None or not text.strip():
+            raise ValueError(f"{place.format(row + 1)} has a label and no text: give it one, or leave it out")
+    return [text for text in taken if text is not None], labels[rows]
 
 
 def _divided(location: str, parts: dict[str, Part]) -> dict[str, Part]:

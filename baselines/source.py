@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from baselines import classes, plain_files
 from baselines.cache import content_hash
 
 # In a folder that holds several kinds, the first is the data: a README.txt or a metadata.json often lies beside it.
@@ -35,9 +36,8 @@ _SPLITS = {
     "train": {"train", "training"},
 }
 _NAMES = {
-    "text": ("text", "sentence", "content", "document", "article", "body", "code"),
+    "text": plain_files.TEXTS[:7],
     "image": ("image", "img", "pixel_values", "picture"),
-    "label": ("label", "labels", "fine_label", "class", "target"),
 }
 _HUB_ID = re.compile(r"(?P<id>[\w-][\w.-]*(/[\w.-]+)?)(:(?P<name>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 _SCRIPT = "data sets that are scripts are refused, since reading one would run its code"
@@ -109,24 +109,23 @@ def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool
     folder = tempfile.TemporaryDirectory()  # its files are read until the last pixel; removed when collected
     splits = _load(location, folder.name)
     column = _column(location, splits["train"], "image")
-    label = _column(location, splits["train"], "label") if labelled else None
-    indices = {name: _labelled(split, label) for name, split in splits.items()}
-    train = splits["train"].select(_spread(indices["train"], limits["train"]))
-    name = _name(location, len(train), len(indices["train"]))
-    parts = {}
+    known = classes.read(location, splits, _label(location, splits["train"])) if labelled else None
+    given = {name: np.full(len(split), classes.UNKNOWN) for name, split in splits.items()}
+    given |= known.labels if known else {}
+    indices = {name: np.flatnonzero(each >= 0) if known else np.arange(len(each)) for name, each in given.items()}
+    chosen = {"train": ("train", _spread(indices["train"], limits["train"]))}
+    name = _name(location, len(chosen["train"][1]), len(indices["train"]))
     for part in ("test", "validation"):
         if len(indices.get(part, ())):
-            parts[part] = splits[part].select(_spread(indices[part], limits[part]))
+            chosen[part] = part, _spread(indices[part], limits[part])
         else:
-            held = _held_out(location, [_raw(value) for value in _undecoded(train, column)])
-            parts[part] = train.select(_spread(np.flatnonzero(held), limits[part]))
-            train = train.select(np.flatnonzero(~held))
-    ordered = [train, parts["validation"], parts["test"]]
-    values = [np.asarray(part[label], dtype=np.int64) if label else np.full(len(part), -1) for part in ordered]
-    names, labels = np.unique(np.concatenate(values), return_inverse=True)
-    declared = getattr(splits["train"].features[label], "num_classes", None) if label else None
-    if declared:  # keep the data's own numbering, also where a class is missing from what was taken
-        labels = np.concatenate(values)
+            rows = chosen["train"][1]
+            held = _held_out(location, [_raw(value) for value in _undecoded(splits["train"].select(rows), column)])
+            chosen[part] = "train", rows[_spread(np.flatnonzero(held), limits[part])]
+            chosen["train"] = "train", rows[~held]
+    three = [chosen[part] for part in ("train", "validation", "test")]
+    ordered = [splits[split].select(rows) for split, rows in three]
+    labels = np.concatenate([given[split][rows] for split, rows in three])
 
     def pixels() -> Iterator[NDArray[np.uint8]]:
         with folder:
@@ -137,7 +136,8 @@ def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool
                     except (OSError, ValueError, Image.DecompressionBombError) as error:
                         raise ValueError(f"{location}: cannot decode the image of example {row}: {error}") from error
 
-    return Pictures(name, [len(part) for part in ordered], labels.astype(np.int64), declared or len(names), pixels())
+    count = known.count if known else 1
+    return Pictures(name, [len(part) for part in ordered], labels.astype(np.int64), count, pixels())
 
 
 def _files(location: str) -> tuple[str, dict[str, Path]]:
@@ -192,15 +192,19 @@ def _load(location: str, folder: str) -> dict[str, Any]:
         elif kind == "saved":
             loaded = datasets.load_from_disk(str(Path(location).expanduser()))
         else:
-            by_split: dict[str, list[str]] = {}
+            if not any(file.stat().st_size for file in files.values()):
+                raise ValueError(f"{location}: the data is empty")
+            by_split: dict[str, list[Path]] = {}
             for name, file in files.items():
-                by_split.setdefault(_split_of(name) if len(files) > 1 else "train", []).append(str(file.resolve()))
-            loaded = datasets.load_dataset(kind, data_files=by_split, cache_dir=folder)
+                by_split.setdefault(_split_of(name) if len(files) > 1 else "train", []).append(file.resolve())
+            loaded = plain_files.loaded(location, kind, by_split, folder)
     except Exception as error:  # the library raises many kinds; what the user needs is the location and the reason
+        if isinstance(error, ValueError) and str(error).startswith(f"{location}: "):
+            raise
         if "script" in str(error):
             reason = _SCRIPT
         else:
-            reason = str(error.__cause__ or error).splitlines()[0]
+            reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
         hint = " (and no such file or folder here)" if kind == "hub" else ""
         raise ValueError(f"{location}: cannot read this as {kind} data{hint}: {reason}") from error
     splits: dict[str, Any] = {}
@@ -218,16 +222,16 @@ def _load(location: str, folder: str) -> dict[str, Any]:
 
 def _column(location: str, split: Any, wanted: str) -> str:
     """The column of the wanted type, by usual name where there are several. Raises ValueError."""
+    label = classes.column(split)
     fitting = [name for name, feature in split.features.items() if _type(feature) == wanted]
+    fitting = [name for name in fitting if name != label] or fitting
     for name in _NAMES[wanted]:
         if name in fitting:
             return name
-    if not fitting or (wanted == "label" and len(fitting) > 1):
+    if not fitting:
         columns = ", ".join(f"{name} ({_type(feature) or 'other'})" for name, feature in split.features.items())
-        what = {"text": "text (string)", "image": "image", "label": "label (integer)"}[wanted]
-        if not fitting:
-            raise ValueError(f"{location}: no {what} column among {columns}")
-        raise ValueError(f"{location}: more than one {what} column among {columns}; rename one to 'label'")
+        what = {"text": "text (string)", "image": "image"}[wanted]
+        raise ValueError(f"{location}: no {what} column among {columns}")
     return fitting[0]
 
 
@@ -265,11 +269,15 @@ def _first(values: Iterable[str | None], limit_bytes: int) -> tuple[list[str], i
     return taken, total
 
 
-def _labelled(split: Any, label: str | None) -> NDArray[np.int64]:
-    """The rows that have a label (data sets mark unknown ones with -1 or null); all rows without a label column."""
-    if label is None:
-        return np.arange(len(split))
-    return np.flatnonzero([value is not None and value >= 0 for value in split[label]])
+def _label(location: str, split: Any) -> str:
+    """The column of classes. Raises ValueError where there is none, or are several."""
+    if (label := classes.column(split, any_name=True)) is not None:
+        return label
+    columns = ", ".join(f"{name} ({_type(feature) or 'other'})" for name, feature in split.features.items())
+    several = sum(_type(feature) == "label" for feature in split.features.values()) > 1
+    if several:
+        raise ValueError(f"{location}: more than one label (integer) column among {columns}; rename one to 'label'")
+    raise ValueError(f"{location}: no label (integer) column among {columns}")
 
 
 def _spread(rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

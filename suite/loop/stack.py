@@ -119,7 +119,7 @@ class Stack(Technique):
             sites = technique.sites(run)
             if not sites and len(self.techniques) > 1:
                 raise NotAttached(
-                    f"{name} has nothing to act on in this stack: another technique took or froze what it changes; "
+                    f"{name} has nothing to act on in this stack: another technique took or froze what it changes: "
                     "leave one of them out"
                 )
             if not sites:

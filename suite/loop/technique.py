@@ -88,8 +88,8 @@ class Technique:
     """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
 
     takes: ClassVar[str] = ""
-    """What of a step it has to itself beside its slots, in words that follow *each*, as *plans how the same blocks
-    run*: two techniques of a stack that take the same exclude one another."""
+    """What of a step it has to itself beside its slots, in words that follow *each* (plans how the same blocks run):
+    two techniques of a stack that take the same exclude one another."""
 
     whole_batch: ClassVar[bool] = False
     """Whether what it adds to the loss is no mean over the examples, so that a batch's parts do not add up to it."""
