@@ -30,6 +30,7 @@ from suite.cli.options import (
     Techniques,
     TrainingOptions,
     Wandb,
+    check_reached,
     refusing,
     setting_of,
     task_of,
@@ -145,6 +146,7 @@ def run(
     keep the machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
+        check_reached(training)
         from suite.entries.cards import with_cards
         from suite.entries.catalogue import catalogue, lookup
         from suite.entries.installed import baselines
@@ -337,6 +339,7 @@ def compare(
     machine too busy to time, 5 if a run failed.
     """
     with understandable(as_json):
+        check_reached(training)
         from suite.judge.rows import as_dict
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
@@ -396,6 +399,7 @@ def stack(
     The interaction is the stack's speedup over the product of its parts' speedups, with its interval.
     """
     with understandable(as_json):
+        check_reached(training)
         from suite.judge import interaction, rows
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks

@@ -412,6 +412,14 @@ def setting_of(
     )  # fmt: skip
 
 
+def check_reached(training: TrainingOptions) -> None:
+    """Raises FileNotFoundError for data that is nowhere, before what measures is loaded, which takes seconds."""
+    if training.data is not None:
+        from suite.entries import locations
+
+        locations.check_reached(training.data)
+
+
 def task_of(training: TrainingOptions) -> Task | None:
     """The task, where one was named, in place of what a technique's card says. Raises UnknownId."""
     from suite.entries.setting import chosen

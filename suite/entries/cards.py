@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from suite.entries.card import Card, CardError
@@ -21,6 +22,9 @@ def with_cards(entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str
     return sound, broken
 
 
+SHORT = 4  # letters
+
+
 def known_as(text: str, entries: Mapping[str, Entry]) -> list[Entry]:
     """The entries that a reader means by ``text``, in any case: a category, an id, a name or an arXiv number, or else
     part of a name or of a paper's title. Raises UnknownId with the nearest ids and categories."""
@@ -37,4 +41,7 @@ def _exactly(card: Card, wanted: str) -> bool:
 
 
 def _in_part(card: Card, wanted: str) -> bool:
-    return bool(wanted) and any(wanted in text.casefold() for text in (card.id, card.name, card.paper.title))
+    texts = [text.casefold() for text in (card.id, card.name, card.paper.title)]
+    if len(wanted) < SHORT:  # three letters stand in many words: they are a name, and here perhaps a misspelt one
+        return any(wanted in re.split(r"[\W_]+", text) for text in texts)
+    return any(wanted in text for text in texts)

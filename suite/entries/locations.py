@@ -15,12 +15,14 @@ import difflib
 import json
 import os
 import re
+import socket
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from suite.record.files import open_plain, read_plain_text
 from suite.record.text import printable
@@ -37,6 +39,7 @@ KINDS: Mapping[str, frozenset[str]] = {
 """The suffixes that the reader takes, the kinds in its order: of several in a folder the first is the data."""
 STATE, SPLITS = "state.json", "dataset_dict.json"
 HEAD_BYTES = 4096
+REACHED_WITHIN_S = 1.0
 ARCHIVES = (
     b"\x1f\x8b",
     b"\xfd7zXZ\x00",
@@ -74,12 +77,8 @@ def check_data(location: str, of_images: bool) -> None:
     What is no data is for the reader to say.
     """
     path = Path(location).expanduser()
-    if not path.exists():
-        match = HUB_ID.fullmatch(location)
-        if match is None or _names_a_file(Path(match["id"])):
-            near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
-            hint = f"did you mean {path.with_name(near[0])}?" if near else "a data set of the hub is OWNER/NAME"
-            raise FileNotFoundError(f"--data {location}: no such file or folder; {hint}")
+    match = check_named(location)
+    if match is not None:
         if of_images:
             _check_images(location, _of_hub(match), path)
         return
@@ -99,6 +98,41 @@ def check_data(location: str, of_images: bool) -> None:
         _check_content(location, file, kind, path)
         if of_images:
             _check_images(location, _images_of(location, file, kind), folder)
+
+
+def check_named(location: str) -> re.Match[str] | None:
+    """The hub id that a location is where no file or folder is there. Raises FileNotFoundError where it is neither."""
+    path = Path(location).expanduser()
+    if path.exists():
+        return None
+    match = HUB_ID.fullmatch(location)
+    if match is None or _names_a_file(Path(match["id"])):
+        near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else "a data set of the hub is OWNER/NAME"
+        raise FileNotFoundError(f"--data {location}: no such file or folder; {hint}")
+    return match
+
+
+def check_reached(location: str) -> None:
+    """Raises FileNotFoundError for what is neither here nor in the cache of data sets while the hub is out of reach:
+    its client would try again and again for a minute. What a proxy reaches is the client's to find out."""
+    match = check_named(location)
+    proxies = [os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")]
+    if match is None or any(proxies):
+        return
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cached = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")) / match["id"].replace("/", "___")
+    if cached.is_dir():
+        return
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    try:
+        socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=REACHED_WITHIN_S).close()
+    except OSError:
+        near = difflib.get_close_matches(Path(location).name, _names_in(Path(location).parent), n=1)
+        hint = f"; did you mean {Path(location).with_name(near[0])}?" if near else ""
+        raise FileNotFoundError(
+            f"--data {location}: no such file or folder, and the hub, which may have it, is out of reach{hint}"
+        ) from None
 
 
 def _names_a_file(path: Path) -> bool:

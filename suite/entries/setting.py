@@ -13,7 +13,7 @@ from typing import TypeVar
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, lookup
 from suite.entries.installed import baselines
-from suite.entries.locations import Outside, check_configuration, check_data
+from suite.entries.locations import Outside, check_configuration, check_data, check_reached
 from suite.loop.technique import Unavailable
 from suite.record.job import RECIPES, SIZES, TASKS, Setting, Size
 from suite.record.numerics import check_environment
@@ -49,6 +49,8 @@ def setting_of(
     """
     check_device(device)
     check_environment()
+    if data is not None:  # before torch is loaded to look up a baseline
+        check_reached(data)
     lookup("baseline", baseline, baselines())
     if steps is not None and steps < 2:
         raise ValueError(f"steps must be at least 2, not {steps}")

@@ -117,6 +117,8 @@ def test_an_entry_is_known_by_its_id_its_name_its_paper_and_its_category(text: s
         assert meant == ids
     with pytest.raises(UnknownId, match="did you mean lora"):
         known_as("lorra", catalogue())
+    with pytest.raises(UnknownId, match="did you mean sam"):
+        known_as("sma", catalogue())  # which stands in small, and in smart
 
 
 def test_a_stack_is_measured_against_what_its_cards_name() -> None:

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from baselines import source
-from suite.entries.locations import KINDS, Outside, check_configuration, check_data
+from suite.entries.locations import KINDS, Outside, check_configuration, check_data, check_reached
 from suite.entries.setting import setting_of
 
 datasets = pytest.importorskip("datasets")
@@ -331,3 +331,25 @@ def test_a_configuration_that_is_no_file_keeps_no_command_waiting(tmp_path: Path
         make(tmp_path / name / "config.json")
         with pytest.raises(Outside, match=r"its config\.json is no regular file; write one there"):
             setting_of(baseline="gpt", model=str(tmp_path / name))
+
+
+def test_a_hub_that_is_out_of_reach_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the cache of data sets is for the reader, and so is what a proxy may reach."""
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("socket.create_connection", unreachable)
+    with pytest.raises(
+        FileNotFoundError, match="--data nofile: no such file or folder, and the hub, which may have it"
+    ):
+        check_reached("nofile")
+    (tmp_path / "datasets" / "owner___name").mkdir(parents=True)
+    check_reached("owner/name:configuration")
+    check_reached(str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    check_reached("nofile")
