@@ -46,7 +46,6 @@ class UserModel(Baseline):
     ) -> None:
         self._latest = ref(model)  # what a loss of its own may read beside the outputs
         self.own_loss, self.own_recipe, self.examples = loss, recipe, examples
-        self.form: Callable[[Batch], Any] = dict
         self.causal = type(model).__name__ in _causal_names()
         self.example = None if example is None else self.named(example)
         try:
@@ -78,10 +77,8 @@ class UserModel(Baseline):
         """The tensors of a batch by name: a mapping's own, a sequence's places. Raises ValueError for another form."""
         if isinstance(batch, Mapping):
             tensors = {name: each for name, each in batch.items() if isinstance(each, Tensor)}
-            self.form = dict
         elif isinstance(batch, Sequence) and all(isinstance(each, Tensor) for each in batch):
             tensors = {str(place): each for place, each in enumerate(batch)}
-            self.form = _sequence
         else:
             raise ValueError(
                 f"a batch is a mapping or a sequence of tensors, not a {type(batch).__name__}: give it in one of these "
@@ -101,11 +98,11 @@ class UserModel(Baseline):
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         """The outputs, which have ``logits``; the loss is not computed."""
         if self.own_loss is None or self.example is None:
-            return _outputs(_called(model, self.form(batch)))
+            return _outputs(_called(model, form(batch)))
         self._latest = ref(model)
         stand_in: Any = _Standing(model)
         try:
-            self.own_loss(stand_in, self.form(batch))
+            self.own_loss(stand_in, form(batch))
         except _Called as called:
             return _outputs(called.outputs)
         raise ValueError(UNCALLED)
@@ -118,7 +115,7 @@ class UserModel(Baseline):
 
     def passed(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
         """Outputs and the loss, of one pass; the loss is a scalar or one for each example."""
-        own = self.form(batch)
+        own = form(batch)
         if self.own_loss is None:
             outputs = _outputs(_called(model, own))
             return outputs, self._built_in(outputs, batch)
@@ -137,7 +134,7 @@ class UserModel(Baseline):
         if self.own_loss is not None:
             given = outputs.logits if isinstance(outputs, Logits) else outputs
             stand_in: Any = _Standing(self._latest(), (given,))
-            return self.own_loss(stand_in, self.form(batch))
+            return self.own_loss(stand_in, form(batch))
         by_example = self._by_example(outputs, batch)
         return self._built_in(outputs, batch) if by_example is None else by_example
 
@@ -155,7 +152,7 @@ class UserModel(Baseline):
 
     def _by_example(self, outputs: Any, batch: Batch) -> Tensor | None:
         logits = getattr(outputs, "logits", None)
-        labels = batch.get("labels") if self.form is dict else next(reversed(batch.values()))
+        labels = next(reversed(batch.values())) if _by_place(batch) else batch.get("labels")
         if not isinstance(logits, Tensor) or labels is None or labels.is_floating_point():
             return None
         if labels.shape == logits.shape[:1]:
@@ -267,8 +264,14 @@ def _called(model: nn.Module, batch: Any) -> Any:
     return model(*(batch[:-1] if len(batch) > 1 else batch))
 
 
-def _sequence(batch: Batch) -> tuple[Tensor, ...]:
-    return tuple(batch.values())
+def form(batch: Batch) -> Any:
+    """The batch as its loop has it: a sequence where its names are places, a mapping otherwise. It is in the names, and
+    nowhere else, since a loop may have batches of both kinds."""
+    return tuple(batch.values()) if _by_place(batch) else dict(batch)
+
+
+def _by_place(batch: Batch) -> bool:
+    return list(batch) == [str(place) for place in range(len(batch))]
 
 
 def _causal_names() -> set[str]:

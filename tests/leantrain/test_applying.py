@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import leantrain
 from leantrain.applying import Applied, apply, refusals
+from leantrain.user_model import form
 from suite.entries.catalogue import UnknownId, catalogue
 from suite.entries.spelling import build as built_stack
 from suite.loop.data import mixed_seed
@@ -348,6 +349,15 @@ def test_a_prompt_stands_before_a_text_whose_labels_the_model_itself_reads() -> 
             expected = F.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten())
             torch.testing.assert_close(outputs.loss, expected)
         stepped(applied, batch)
+
+
+def test_batches_of_both_forms_are_each_their_own() -> None:
+    """The techniques know pairs; what is evaluated between two steps is named."""
+    pair = (torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(4))
+    user = apply(build("vit"), "sam", batch=pair).context.run.user
+    assert user.named({"x": pair[0]}).keys() == {"x"}
+    assert user.forward(build("vit"), user.named(pair)).logits.shape == (4, 10)
+    assert form(user.named(pair))[1] is pair[1] and form({"x": pair[0]}).keys() == {"x"}
 
 
 def test_a_loss_may_read_the_models_parameters() -> None:
