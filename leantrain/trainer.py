@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback
 from leantrain.loop_context import StepContext
 from leantrain.wrappers import SAM
 from suite.record.files import replacing
+from techniques.sharpness.shared.ascent import buffers_kept
 
 STATE = "leantrain.pt"  # in a checkpoint's folder
 
@@ -131,7 +132,7 @@ class SharpnessAware(TrainerCallback):
         >>> trainer.train()
 
     The batches of a step, several where gradients are accumulated, are computed twice; clipping, scaling and the step
-    itself stay the Trainer's. Raises TypeError as training begins if the optimizer is no SAM.
+    itself stay the Trainer's. Running statistics are those of the first passes. Raises TypeError as training begins if the optimizer is no SAM.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -146,7 +147,7 @@ class SharpnessAware(TrainerCallback):
             loss = plain(*arguments, **named)
             batches.append((arguments, named))
             if self.trainer.accelerator.sync_gradients:  # the step's last batch
-                with sam.worst_point():
+                with sam.worst_point(), buffers_kept(self.trainer.model):
                     for one, its in batches:
                         plain(*one, **its)
                 batches.clear()

@@ -27,7 +27,7 @@ from suite.kernels.wrapped import WrappedOptimizer
 from techniques.sharpness.esam.technique import drawn, sharpest
 from techniques.sharpness.saf.technique import PastOutputs
 from techniques.sharpness.saf_mesa.technique import average_in, frozen
-from techniques.sharpness.shared.ascent import ascend, check_radius, restore
+from techniques.sharpness.shared.ascent import ascend, buffers_kept, check_radius, restore
 from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_losses
 
 
@@ -64,7 +64,8 @@ class SAM(Wrapper):
     ``step(closure)`` does all of it with a closure that returns the loss after its backward pass. Gradients of several
     ranks are as the model leaves them: averaged under DDP, sharded under FSDP2, where the norm is over all ranks. The
     worst point has memory of its own: a CUDA graph of the forward pass alone (``torch.cuda.make_graphed_callables``)
-    would go on reading the weights.
+    would go on reading the weights. With ``model``, its running statistics (batch norm's) are those of the first pass,
+    at the weights themselves; an optimizer alone cannot see them, and they move twice a step.
     """
 
     help = (
@@ -72,10 +73,13 @@ class SAM(Wrapper):
         "the callback leantrain.trainer.SharpnessAware"
     )
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rho: float = 0.05, adaptive: bool = False) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, rho: float = 0.05, adaptive: bool = False,
+        model: nn.Module | None = None,
+    ) -> None:  # fmt: skip
         check_radius(rho)
         super().__init__(optimizer)
-        self.rho, self.adaptive = rho, adaptive
+        self.rho, self.adaptive, self.model = rho, adaptive, model
 
     @contextmanager
     def worst_point(self) -> Iterator[None]:
@@ -86,7 +90,8 @@ class SAM(Wrapper):
         weights = ascend(parameters, self.rho, adaptive=self.adaptive)
         try:
             self.zero_grad()
-            yield
+            with buffers_kept(self.model):
+                yield
             self._helped = True
         finally:
             restore(parameters, weights)

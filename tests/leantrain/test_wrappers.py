@@ -73,6 +73,19 @@ def test_sam_is_the_papers_formula(way: Callable[[SAM, nn.Module], None]) -> Non
     torch.testing.assert_close(flat(model), flat(copied), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", [by_context, by_closure])
+def test_running_statistics_are_those_of_the_first_pass(way: Callable[[SAM, nn.Module], None]) -> None:
+    model, plain = (nn.Sequential(network(), nn.BatchNorm1d(4).double()) for _ in range(2))
+    optimizer = SAM(sgd(model), rho=0.3, model=model)
+    for step in range(1, 3):
+        plain(INPUTS)
+        way(optimizer, model)
+        assert model[1].num_batches_tracked == step
+        for name, each in model[1].named_buffers():
+            assert torch.equal(each, plain[1].get_buffer(name)), name
+        plain.load_state_dict(model.state_dict())
+
+
 def test_sam_comes_back_to_the_bit_also_by_an_error() -> None:
     model = network()
     optimizer = SAM(sgd(model), rho=0.3)
@@ -466,6 +479,15 @@ def test_a_trainers_passes_are_all_taken_at_the_worst_point(tmp_path: Path) -> N
         assert "training_step" not in vars(trainer)
         ends.append(flat(model))
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+
+
+def test_in_a_trainer_running_statistics_move_once_a_pass(tmp_path: Path) -> None:
+    model = Classifier()
+    model.layers.append(nn.BatchNorm1d(4))
+    trainer = trainer_of(tmp_path, model, SAM(sgd(model), rho=0.3), steps=2, passes=2)
+    trainer.add_callback(SharpnessAware(trainer))
+    trainer.train()
+    assert model.layers[-1].num_batches_tracked == 4
 
 
 @pytest.mark.parametrize("name", ["lion", "sam"])

@@ -104,6 +104,17 @@ def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [parameter.abs() + ETA if parameter.ndim >= 2 else torch.ones_like(parameter) for parameter in parameters]
 
 
+@contextmanager
+def buffers_kept(model: nn.Module | None) -> Iterator[None]:
+    """Passes in here leave the model's buffers, running statistics among them, as they are. Nothing is done for None."""
+    buffers = [] if model is None else list(model.buffers())
+    copies = [buffer.clone() for buffer in buffers]
+    yield
+    with torch.no_grad():
+        for buffer, copied in zip(buffers, copies, strict=True):
+            buffer.copy_(copied)
+
+
 class Noise:
     """The state of every random generator that a forward pass draws from, so that a later pass sees the same masks."""
 
@@ -118,11 +129,8 @@ class Noise:
         first pass's, at the weights themselves."""
         self.drawn.restore()
         self.run.generator.set_state(self.own)
-        buffers = list(self.run.model.buffers())
-        copies = [buffer.clone() for buffer in buffers]
-        yield
-        for buffer, copied in zip(buffers, copies, strict=True):
-            buffer.copy_(copied)
+        with buffers_kept(self.run.model):
+            yield
 
 
 def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
