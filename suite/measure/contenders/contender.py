@@ -125,7 +125,7 @@ class TimedBlock(BaseModel):
     losses: list[Finite]
 
 
-class Scores(BaseModel):
+class HeldOutScores(BaseModel):
     """What an evaluation gives: the loss, and the further metrics by their names."""
 
     model_config = ConfigDict(extra="allow")
@@ -342,7 +342,7 @@ class Contender:
 
     def evaluate(self, part: HeldOut, step: int) -> Evaluation:
         """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
-        scores: Scores = self._checked(Scores, self._call("evaluate", part)[0], "evaluate")
+        scores: HeldOutScores = self._checked(HeldOutScores, self._call("evaluate", part)[0], "evaluate")
         return Evaluation(step=step, loss=scores.loss, metrics=scores.model_extra or {})
 
     def count(self) -> Counters:

@@ -24,7 +24,7 @@ OTHERS = "others are left alone"
 
 
 @dataclass(frozen=True)
-class Placed:
+class Treatment:
     """How the system treats a thread."""
 
     priority: int
@@ -32,19 +32,19 @@ class Placed:
     policy: int
 
 
-def placed(process: int) -> dict[int, Placed]:
+def treatments(process: int) -> dict[int, Treatment]:
     """All threads of a process, by their ids; none where it has ended, or the system does not say."""
     with suppress(OSError):
         threads = map(int, os.listdir(f"/proc/{process}/task"))
-        return {thread: known for thread in threads if (known := placed_thread(thread))}
+        return {thread: known for thread in threads if (known := treatment_of(thread))}
     return {}
 
 
-def placed_thread(thread: int) -> Placed | None:
-    """The same of one thread; None where it has ended."""
+def treatment_of(thread: int) -> Treatment | None:
+    """Asks how the system treats one thread; None where it has ended."""
     with suppress(OSError):
         cores = frozenset(os.sched_getaffinity(thread))
-        return Placed(os.getpriority(os.PRIO_PROCESS, thread), cores, os.sched_getscheduler(thread))
+        return Treatment(os.getpriority(os.PRIO_PROCESS, thread), cores, os.sched_getscheduler(thread))
     return None
 
 
@@ -56,21 +56,21 @@ class Disturbed(RuleBroken):
         self.lost = lost
 
 
-def put_back(before: Mapping[int, Placed]) -> bool:
+def put_back(before: Mapping[int, Treatment]) -> bool:
     """Has the system treat threads as before. False where it does not let us: a priority is not raised by everybody."""
     for thread, own in before.items():
         with suppress(OSError):
             os.sched_setaffinity(thread, own.cores)
             os.sched_setscheduler(thread, own.policy, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, thread, own.priority)
-    return all(placed_thread(thread) in (own, None) for thread, own in before.items())
+    return all(treatment_of(thread) in (own, None) for thread, own in before.items())
 
 
 class Turns:
     """What stands around the contenders of one set, as it was after the turn before."""
 
     def __init__(self) -> None:
-        self._placed: dict[int, dict[int, Placed]] = {}
+        self._treated: dict[int, dict[int, Treatment]] = {}
         self._orphans: set[int] = set()
 
     def ended(self, own: Sequence[int], others: Sequence[int], server: int) -> set[int]:
@@ -84,12 +84,12 @@ class Turns:
         left, self._orphans = orphans - self._orphans, orphans
         lost = frozenset(process for process, threads in moved.items() if not put_back(threads))
         for process in (*own, *others):
-            self._placed[process] = placed(process)
+            self._treated[process] = treatments(process)
         if any(moved.values()):
             raise Disturbed("it changed the priority, the cores or the scheduling of another side", lost)
         return left
 
-    def _moved(self, process: int) -> dict[int, Placed]:
+    def _moved(self, process: int) -> dict[int, Treatment]:
         """The threads that are treated otherwise than before, as they were."""
-        before, now = self._placed.get(process, {}), placed(process)
+        before, now = self._treated.get(process, {}), treatments(process)
         return {thread: own for thread, own in before.items() if thread in now and now[thread] != own}
