@@ -25,7 +25,7 @@ class Classes(NamedTuple):
     """int64 [examples] of each split, UNKNOWN where an example has none, and how many there are."""
 
     labels: dict[str, NDArray[np.int64]]
-    count: int
+    number: int
 
 
 def column(split: Any, any_name: bool = False) -> str | None:
@@ -71,7 +71,7 @@ def read(location: str, splits: Mapping[str, Any], label: str) -> Classes:
             f"{location}: column {label!r} has {len(known)} different values in {examples} rows, so that it numbers or "
             "describes them: name the column of classes 'label', and this one otherwise"
         )
-    number = {each: place for place, each in enumerate(sorted(known))}  # type: ignore[type-var]  # of one type
+    number: dict[Any, int] = {each: place for place, each in enumerate(sorted(known))}  # of one type
     labels = {name: [number.get(each, UNKNOWN) for each in split] for name, split in plain.items()}
     return Classes({name: np.asarray(each, dtype=np.int64) for name, each in labels.items()}, len(number))
 

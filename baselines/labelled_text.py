@@ -67,7 +67,7 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
                 for name, labels in known.labels.items()
             }
         parts = _divided(location, {name: part for name, part in parts.items() if part[0]})
-        if known.count < 2:
+        if known.number < 2:
             raise ValueError(f"{location}: all of {label!r} is one class: there is nothing to tell apart")
         for name, (texts, labels) in parts.items():
             rows = [tokens.row(encoded, length, framed=True) for encoded in _encoded(tokens, texts)]
@@ -75,7 +75,7 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
             np.save(folder / f"{name}_lengths.npy", np.array([count for _, count in rows], dtype=np.int32))
             np.save(folder / f"{name}_labels.npy", labels)
         kind = "letters only" if tokens.letters else "labelled"
-        return {"name": f"{Path(location).name}, {kind}, by class", "classes": known.count}
+        return {"name": f"{Path(location).name}, {kind}, by class", "classes": known.number}
 
     prepared = cache.prepared(
         {"labelled text": source.identity(location), "length": length, "tokens": tokens.key, "limits": LIMITS,

@@ -136,7 +136,7 @@ def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool
                     except (OSError, ValueError, Image.DecompressionBombError) as error:
                         raise ValueError(f"{location}: cannot decode the image of example {row}: {error}") from error
 
-    count = known.count if known else 1
+    count = known.number if known else 1
     return Pictures(name, [len(part) for part in ordered], labels.astype(np.int64), count, pixels())
 
 

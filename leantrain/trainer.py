@@ -132,7 +132,8 @@ class SharpnessAware(TrainerCallback):
         >>> trainer.train()
 
     The batches of a step, several where gradients are accumulated, are computed twice; clipping, scaling and the step
-    itself stay the Trainer's. Running statistics are those of the first passes. Raises TypeError as training begins if the optimizer is no SAM.
+    itself stay the Trainer's. Running statistics are those of the first passes. Raises TypeError as training begins if
+    the optimizer is no SAM.
     """
 
     def __init__(self, trainer: Trainer) -> None:

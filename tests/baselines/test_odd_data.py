@@ -164,7 +164,7 @@ def test_classes_are_those_that_stand_there(name: str, tmp_path: Path) -> None:
         label = classes.column(splits["train"])
         assert label == "label" and source._column(location, splits["train"], "text") == "text"
         known = classes.read(location, splits, label)
-    assert known.labels["train"].tolist() == expected and known.count == max(expected) + 1
+    assert known.labels["train"].tolist() == expected and known.number == max(expected) + 1
 
 
 @pytest.mark.parametrize("name", NO_CLASSES)
