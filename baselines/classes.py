@@ -71,9 +71,9 @@ def read(location: str, splits: Mapping[str, Any], label: str) -> Classes:
             f"{location}: column {label!r} has {len(known)} different values in {examples} rows, so that it numbers or "
             "describes them: name the column of classes 'label', and this one otherwise"
         )
-    number: dict[Any, int] = {each: place for place, each in enumerate(sorted(known))}  # of one type
-    labels = {name: [number.get(each, UNKNOWN) for each in split] for name, split in plain.items()}
-    return Classes({name: np.asarray(each, dtype=np.int64) for name, each in labels.items()}, len(number))
+    place: Any = {each: at for at, each in enumerate(sorted(known))}
+    labels = {name: [place.get(each, UNKNOWN) for each in split] for name, split in plain.items()}
+    return Classes({name: np.asarray(each, dtype=np.int64) for name, each in labels.items()}, len(place))
 
 
 def _plain(value: Any) -> int | float | str | None:

@@ -3,7 +3,6 @@
 Only the configuration is read. The model is freshly initialised, and no code beside it is run.
 """
 
-import json
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from baselines.text import PAD, SEP
+from suite.model.attributes import check_dtype
+from suite.record.files import object_of
+from suite.record.text import reason, understood
 
 UNBUILT = (TypeError, ValueError, LookupError, AttributeError, AssertionError, ArithmeticError, ImportError)
 """What a library raises of a configuration that it reads and cannot build. A RuntimeError may come of tensors without
@@ -27,10 +29,9 @@ def configuration(folder: str, fitting: Container[type], task: str) -> PreTraine
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"--model {folder}: no config.json there; give a Hugging Face configuration folder")
-    try:
+    with understood(folder, "cannot read config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--model {folder}: cannot read config.json: {error}") from error
+        check_dtype(config)
     if type(config) not in fitting:
         raise ValueError(f"--model {folder}: a {config.model_type!r} model has no {task} head; choose another")
     config.architectures = config.architectures or []  # transformers (5.23) walks the list where a type has two heads
@@ -40,8 +41,7 @@ def configuration(folder: str, fitting: Container[type], task: str) -> PreTraine
 def contents(folder: str) -> dict[str, Any]:
     """``folder``/config.json as it stands; {} where it is no JSON object."""
     with suppress(OSError, ValueError):
-        content = json.loads((Path(folder).expanduser() / "config.json").read_text("utf-8"))
-        return content if isinstance(content, dict) else {}
+        return object_of(Path(folder).expanduser() / "config.json")
     return {}
 
 
@@ -50,7 +50,11 @@ def built(auto: Any, config: PreTrainedConfig, folder: str) -> nn.Module:
     try:
         model: nn.Module = auto.from_config(config)
     except UNBUILT as error:
-        raise ValueError(f"--model {folder}: transformers cannot build it: {type(error).__name__}: {error}") from error
+        raise ValueError(f"--model {folder}: transformers cannot build it: {reason(error)}") from error
+    except RuntimeError as error:
+        if "negative dimension" not in str(error):
+            raise
+        raise ValueError(f"--model {folder}: transformers cannot build it: {reason(error)}") from error
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,10 @@ from suite.entries.locations import check_configuration
 from suite.entries.together import built
 from suite.loop.technique import overrides
 from suite.model.anatomy import anatomy
+from suite.model.attributes import check_dtype
+from suite.record.files import object_of
 from suite.record.job import canonical
+from suite.record.text import understood
 
 LOADERS = {
     "CAUSAL_LM": "AutoModelForCausalLM", "MASKED_LM": "AutoModelForMaskedLM",
@@ -24,6 +27,9 @@ LOADERS = {
     "PRETRAINING": "AutoModelForPreTraining",
 }  # fmt: skip
 """transformers' mappings of architectures, and the classes that load them."""
+
+TIMM = "import itertools\n\nimport timm\n\nimport leantrain"
+"""What a script of a timm model imports."""
 
 SCRIPT = '''"""Trains {model} with {stack}. Written by: leantrain apply -t {stack} --model {model}"""
 
@@ -104,14 +110,12 @@ def source_of(model: str) -> Source:
     """How ``model`` is loaded; it is built once, without memory, to see that it has blocks."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
-        import timm
-
-        if not timm.is_model(model):
+        if not timm_has(model):
             raise FileNotFoundError(f"--model {model}: no such folder, and timm has no model of that name")
-        return _timm(model, model)
+        return _timm(model)
     config = _configuration(folder)
     if "architecture" in config:
-        return _timm(f"local-dir:{folder}", str(config["architecture"]))
+        return _timm_folder(folder, config)
     check_configuration(model)
     return _transformers(folder, config.get("architectures") or [])
 
@@ -121,37 +125,65 @@ def _configuration(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"--model {folder}: no config.json there; give a Hugging Face or timm folder")
     with suppress(ValueError):
-        content = json.loads(path.read_text("utf-8"))
-        if isinstance(content, dict):
-            return content
+        return object_of(path)
     raise ValueError(f"--model {folder}: config.json is no JSON object; give a Hugging Face or timm folder")
 
 
-def _timm(name: str, architecture: str) -> Source:
+def _timm(name: str) -> Source:
+    with understood(name, "timm cannot build it"), torch.device("meta"):
+        model = timm_model(name)
+    anatomy(model)
+    return Source(TIMM, f"timm.create_model({name!r}, pretrained=True)", pair=True)
+
+
+def _timm_folder(folder: Path, config: Mapping[str, Any]) -> Source:
+    """By its weights where it has any, else by its architecture with the arguments that it names."""
+    name, arguments = config["architecture"], config.get("model_args") or {}
+    if not isinstance(name, str) or not timm_has(name):
+        raise ValueError(f"--model {folder}: timm has no model of the name {name!r}")
+    if not isinstance(arguments, dict) or not all(map(str.isidentifier, arguments)):
+        raise ValueError(f"--model {folder}: model_args in config.json names no arguments")
+    with understood(folder, "timm cannot build it"), torch.device("meta"):
+        model = timm_model(name, **arguments)
+    anatomy(model)
+    if weight_files(folder):
+        return Source(TIMM, f"timm.create_model({f'local-dir:{folder}'!r}, pretrained=True)", pair=True)
+    given = "".join(f", {key}={value!r}" for key, value in arguments.items())
+    return Source(TIMM, f"timm.create_model({name!r}, pretrained=False{given})", pair=True)
+
+
+def timm_has(name: str) -> bool:
+    """Whether timm has a model of that name."""
     import timm
 
-    with torch.device("meta"):
-        anatomy(timm.create_model(architecture))
-    local = name.startswith("local-dir:")
-    weights = bool(weight_files(name.removeprefix("local-dir:"))) if local else True
-    if local and not weights:
-        name = architecture
-    imports = "import itertools\n\nimport timm\n\nimport leantrain"
-    return Source(imports, f"timm.create_model({name!r}, pretrained={weights})", pair=True)
+    return bool(timm.is_model(name))
+
+
+def timm_model(name: str, **arguments: Any) -> torch.nn.Module:
+    """timm's model, freshly initialised."""
+    import timm
+
+    model: torch.nn.Module = timm.create_model(name, pretrained=False, **arguments)
+    return model
 
 
 def _transformers(folder: Path, architectures: list[str]) -> Source:
     import transformers
     from transformers.models.auto import modeling_auto
 
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    with understood(folder, "cannot read config.json"):
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        check_dtype(config)
+    if not isinstance(architectures, list) or not all(isinstance(each, str) for each in architectures):
+        raise ValueError(f"--model {folder}: architectures in config.json is no list of names")
     kinds = {loader: getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES") for kind, loader in LOADERS.items()}
     named = [loader for loader, names in kinds.items() if set(architectures) & set(names.values())]
     able = named or [loader for loader, names in kinds.items() if config.model_type in names]
     if not able:
         raise ValueError(f"--model {folder}: a {config.model_type!r} model has no head that gives a loss")
-    with torch.device("meta"):
-        anatomy(getattr(transformers, able[0]).from_config(config))
+    with understood(folder, "transformers cannot build it"), torch.device("meta"):
+        built_once = getattr(transformers, able[0]).from_config(config)
+    anatomy(built_once)
     whole = f"{able[0]}.from_pretrained(MODEL)"
     fresh = f"{able[0]}.from_config(AutoConfig.from_pretrained(MODEL))"
     weights = weight_files(folder)

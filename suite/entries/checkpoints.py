@@ -8,7 +8,6 @@ with their shapes; what stands around them, a head for another task or a table o
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy
-from suite.record.text import printable
+from suite.record.files import json_of, object_of
+from suite.record.text import printable, understood
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -45,9 +45,11 @@ def weight_files(folder: str | Path) -> list[Path]:
         return [path / SINGLE]
     if (path / INDEX).exists():
         try:
-            shards = sorted(set(json.loads((path / INDEX).read_text("utf-8"))["weight_map"].values()))
+            shards = sorted(set(object_of(path / INDEX)["weight_map"].values()))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise ValueError(f"--model {folder}: cannot read {INDEX}: {AGAIN}") from None
+        if not shards:
+            raise ValueError(f"--model {folder}: {INDEX} names no weight file: {AGAIN}")
         if foreign := [shard for shard in shards if not isinstance(shard, str) or Path(shard).name != shard]:
             raise ValueError(
                 f"--model {folder}: {INDEX} names {printable(str(foreign[0]))}, which is no file beside it"
@@ -70,9 +72,14 @@ def weight_files(folder: str | Path) -> list[Path]:
 
 def places(folder: str | Path) -> dict[str, Place]:
     """Every tensor of a checkpoint by name. Raises ValueError where a file is not whole."""
+    from safetensors import safe_open  # it comes with the models' libraries
+
     known: dict[str, Place] = {}
     for file in weight_files(folder):
-        known |= {name: Place(file, shape) for name, shape in _header(folder, file).items()}
+        shapes = _header(folder, file)
+        with understood(folder, f"cannot read {file.name}"), safe_open(file, framework="np"):
+            pass  # it looks at types and sizes of all tensors
+        known |= {name: Place(file, shape) for name, shape in shapes.items()}
     return known
 
 
@@ -84,15 +91,22 @@ def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
         length = struct.unpack("<Q", beginning)[0] if len(beginning) == 8 else 0
         whole = 0 < length <= min(size - 8, HEADER_LIMIT_BYTES)
         try:
-            header = json.loads(opened.read(length)) if whole else {}
+            header = json_of(opened.read(length)) if whole else {}
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            ends = [entry["data_offsets"][1] for entry in tensors.values()]
-            shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
+            ends = [_numbers(entry["data_offsets"])[1] for entry in tensors.values()]
+            shapes = {name: _numbers(entry["shape"]) for name, entry in tensors.items()}
         except (ValueError, LookupError, TypeError, AttributeError):
             whole = False
     if not whole or not tensors or size != 8 + length + max(ends):
         raise ValueError(f"--model {folder}: {printable(file.name)} is cut off or damaged ({size} bytes): {AGAIN}")
     return shapes
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    """A list of sizes. Raises TypeError for anything else that JSON has."""
+    if not isinstance(value, list) or any(type(each) is not int or not 0 <= each < 2**63 for each in value):
+        raise TypeError(f"{value!r} is no list of sizes")
+    return tuple(value)
 
 
 def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
@@ -139,7 +153,7 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 def weights(folder: str | Path, model: nn.Module) -> dict[str, Tensor]:
     """The checkpoint's tensors by the names of ``model``'s parameters. Raises ValueError as :func:`fitted`."""
-    from safetensors import safe_open  # it comes with the models' libraries
+    from safetensors import safe_open
 
     fitting, saved = fitted(folder, model), places(folder)
     by_file: dict[Path, list[str]] = {}

@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 INTERNAL = frozenset(vars(nn.Module()))
@@ -69,3 +70,11 @@ def refill(container: Any, content: Any) -> None:
     """Has a list, dictionary or set hold this content."""
     container.clear()
     container.extend(content) if isinstance(container, list) else container.update(content)
+
+
+def check_dtype(config: object) -> None:
+    """Raises TypeError for a configuration whose ``dtype`` is no floating-point type: its library would find that as it
+    builds the model, or never."""
+    dtype = getattr(config, "dtype", None)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype is a floating-point type, not {str(dtype)[:80]}")

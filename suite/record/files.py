@@ -101,6 +101,22 @@ def read_plain_text(path: Path) -> str:
     return read_plain(path).decode("utf-8")
 
 
+def json_of(text: str | bytes) -> Any:
+    """Its content. Raises ValueError for what is none, also where it is nested deeper than a reader can follow."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def object_of(path: Path) -> dict[str, Any]:
+    """A JSON object as it stands in a file. Raises ValueError for what is none, OSError where it cannot be read."""
+    content = json_of(read_plain_text(path))
+    if not isinstance(content, dict):
+        raise ValueError(f"it is a {type(content).__name__}")
+    return content
+
+
 def write_json(stored: Stored, path: Path) -> None:
     """Writes ``stored``, whole or not at all. Raises OSError."""
     with replacing(path) as partial:

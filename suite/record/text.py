@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 PLAIN = re.compile(r"[\w.:=,+/ -]*")  # nothing in here ends a code span or a table cell, or is a link
 ADDRESS = re.compile(r"[\w.:=,+/@-]+")  # of a word with an @: what a code span can hold
+LONGEST_REASON = 240  # characters of another library's own words
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # OWASP, "CSV Injection"; the wide forms count in some locales
 
 
@@ -53,3 +56,23 @@ def code_in_markdown(name: str) -> str:
 def in_csv(text: str) -> str:
     """``text``, with an apostrophe in front where a spreadsheet would take it for a formula."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+
+
+@contextmanager
+def understood(folder: object, what: str) -> Iterator[None]:
+    """Around another library's look at ``folder``: raises ValueError that it cannot do ``what``, with its reason.
+
+    Of a library's errors none is to be expected: one configuration makes it raise TypeError, another KeyError.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"--model {folder}: {what}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """An error's own words in one line, with its kind, as far as they are short."""
+    words = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    kind = type(error).__name__
+    short = words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON].rsplit(' ', 1)[0]} ..."
+    return printable(short if isinstance(error, OSError) else f"{kind}: {short}" if short else kind)

@@ -106,7 +106,7 @@ def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 @contextmanager
 def buffers_kept(model: nn.Module | None) -> Iterator[None]:
-    """Passes in here leave the model's buffers, running statistics among them, as they are; None has none."""
+    """Passes in here leave the buffers of a model, running statistics among them, as they are."""
     buffers = [] if model is None else list(model.buffers())
     copies = [buffer.clone() for buffer in buffers]
     yield
