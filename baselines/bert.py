@@ -23,7 +23,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, BertConfig
 from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, shrink_branches, weight_deviation
 from baselines.recipes import named
-from baselines.text import CHARACTERS, CLS, MASK, SEP, SPECIAL, VOCABULARY, spelled, text_data
+from baselines.text import CHARACTERS, CLS, MASK, SEP, SPECIAL, VOCABULARY, spelled, text_data, text_shapes
 from suite.loop.baseline import Baseline, Family, Predictor, Sample
 from suite.loop.data import Batch, Data
 from suite.loop.recipe import Recipe
@@ -97,6 +97,11 @@ class Bert(Baseline):
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         transform = MaskedTokens(VOCABULARY[size], MASKED_SHARE[size])
         return text_data(size, split, location, LENGTH[size], framed=True, transform=transform)
+
+    def shapes(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
+        if location is not None:
+            return self.data(size, split, location)
+        return text_shapes(LENGTH[size], MaskedTokens(VOCABULARY[size], MASKED_SHARE[size]))
 
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from baselines import classical, models
 from baselines.initialisation import begin_at_sinusoids, weight_deviation
 from baselines.recipes import named
-from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data
+from baselines.text import CHARACTERS, PAD, SEP, SPECIAL, VOCABULARY, spelled, text_data, text_shapes
 from suite.loop.baseline import Baseline, Family, Predictor, Sample
 from suite.loop.data import Batch, Data, generator
 from suite.loop.recipe import Recipe
@@ -79,6 +79,9 @@ class Gpt(Baseline):
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return text_data(size, split, location, LENGTH[size], framed=False, transform=next_tokens)
+
+    def shapes(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
+        return self.data(size, split, location) if location is not None else text_shapes(LENGTH[size], next_tokens)
 
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         if override is not None:

@@ -14,6 +14,7 @@ them. All CPU sizes are tested on the same documents, and a larger one trains on
 """
 
 import hashlib
+import json
 import re
 import string
 import warnings
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
@@ -59,6 +61,8 @@ _LIBRARIES = ("numpy", "scipy", "pandas", "networkx", "torch", "sympy", "sklearn
 _ADAPT = "matplotlib"
 # Of the modules, to test and to validate with.
 _SOURCE_SHARES, _ADAPT_SHARES = (1 / 32, 1 / 64), (1 / 5, 1 / 5)
+
+SHAPED_ROWS = 1 << 14
 
 Texts = source.Texts
 Encoder = Callable[[Sequence[str]], Iterable[np.ndarray]]
@@ -124,6 +128,12 @@ def text_data(
         Examples({"input_ids": prepared.array(part)}) for part in ("train", "validation", "test")
     )
     return Data(prepared.facts["name"], prepared.sha256, train, validation, test, transform)
+
+
+def text_shapes(length: int, transform: Transform) -> Data:
+    """Rows of ``length`` tokens as :func:`text_data` has them, many and without their values: no text is read."""
+    rows = Examples({"input_ids": torch.empty(SHAPED_ROWS, length, dtype=torch.int16)})
+    return Data(f"rows of {length} tokens, without values", "", rows, rows, rows, transform)
 
 
 # tokens -------------------------------------------------------------------------------------------------------------
@@ -210,11 +220,31 @@ def _texts(split: str, location: str | None, limit: int) -> Texts:
         return source.texts(location, limit)
     chosen = _chosen(split, limit)
     modules = [module for part in chosen.values() for module in part]
-    read = dict(zip(modules, documents.read(modules), strict=True))
+    read = _read(modules)
     whose = "Matplotlib" if split == "adapt" else f"Python and {len(_LIBRARIES)} libraries"
     name = f"docstrings of {whose}, chosen by hash{_missing(read)}"
     parts = {part: [read[module].text for module in modules] for part, modules in chosen.items()}
     return Texts(name, **{part: [text for text in texts if text] for part, texts in parts.items()})
+
+
+def _read(modules: Sequence[documents.Module]) -> dict[documents.Module, documents.Text]:
+    """Each module's text; that of a library is kept as soon as it has been read, which takes a minute for all."""
+    read: dict[documents.Module, documents.Text] = {}
+    for library in dict.fromkeys(module.library for module in modules):
+        own = [module for module in modules if module.library == library]
+        files = {file: path for module in own for file, path in module.here().items()}
+        key = {
+            "docstrings": cache.content_hash({"list": documents.LIST, **files}),
+            "of": [module.name for module in own],
+        }
+
+        def build(folder: Path, own: Sequence[documents.Module] = own) -> dict[str, str]:
+            (folder / "texts.json").write_text(json.dumps(documents.read(own)), "utf-8")
+            return {}
+
+        kept = json.loads((cache.prepared(key, build).folder / "texts.json").read_text("utf-8"))
+        read |= {module: documents.Text(*text) for module, text in zip(own, kept, strict=True)}
+    return {module: read[module] for module in modules}
 
 
 def _missing(read: Mapping[documents.Module, documents.Text]) -> str:

@@ -128,7 +128,7 @@ def check_model(setting: Setting) -> None:
     from suite.model.anatomy import anatomy
 
     baseline = baseline_for(setting)
-    data = baseline.data(setting.size, setting.task, setting.data)
+    data = baseline.shapes(setting.size, setting.task, setting.data)
     with suppress(RuntimeError), torch.device("meta"):  # of a model that needs values to be built a run will tell
         model = baseline.model(setting.size, data, setting.model)
         anatomy(model)

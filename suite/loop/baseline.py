@@ -78,6 +78,11 @@ class Baseline(ABC):
     def data(self, size: Size, split: Split, location: str | None = None) -> Data:
         """The embedded data, or a Hugging Face data set by hub id or local path (``location``)."""
 
+    def shapes(self, size: Size, split: Split, location: str | None = None) -> Data:
+        """What :meth:`data` gives, for whoever looks at shapes alone; values need not be read to say them. How many
+        examples there are may differ."""
+        return self.data(size, split, location)
+
     @abstractmethod
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
         """A freshly initialised model under torch's current seed; ``override`` is a Hugging Face configuration folder

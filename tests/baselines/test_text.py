@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines import documents, text
+from baselines.bert import Bert
 from baselines.gpt import Gpt
 
 
@@ -119,3 +120,34 @@ def test_preparation_is_the_same_in_a_fresh_cache(tmp_path, monkeypatch):
     second = Gpt().data("nano", "adapt")
     assert second.sha256 == first.sha256
     assert np.array_equal(first.train.tensors["input_ids"], second.train.tensors["input_ids"])
+
+
+def test_what_has_been_read_is_kept_when_the_rest_is_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
+    read, asked = text.documents.read, []
+
+    def interrupted(modules):
+        asked.append(modules[0].library)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return read(modules)
+
+    monkeypatch.setattr(text.documents, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        text._texts("pretrain", None, text._LIMIT["pico"])
+    found = text._texts("pretrain", None, text._LIMIT["pico"])
+    assert len(asked) > 3 and len(set(asked)) == len(asked) - 1, "each library once, but the one that was interrupted"
+    chosen = text._chosen("pretrain", text._LIMIT["pico"])
+    assert found.train == [each.text for each in read(chosen["train"]) if each.text]
+
+
+@pytest.mark.parametrize("baseline", [Bert(), Gpt()])
+def test_shapes_are_those_of_the_data_and_read_nothing(baseline, monkeypatch):
+    data = baseline.data("pico", "pretrain")
+    monkeypatch.setattr(text, "_texts", lambda *_: pytest.fail("text was read"))
+    monkeypatch.setattr(text.cache, "prepared", lambda *_: pytest.fail("something was prepared"))
+    shapes = baseline.shapes("pico", "pretrain")
+    (batch, _), (shaped, _) = data.batch(0, 0, 2), shapes.batch(0, 0, 2)
+    assert {name: (each.shape, each.dtype) for name, each in batch.items() if each.ndim > 1} == {
+        name: (each.shape, each.dtype) for name, each in shaped.items() if each.ndim > 1
+    }

@@ -146,7 +146,8 @@ LLAMA = {
 }  # fmt: skip
 
 
-def test_half_precision_of_a_model_folder_is_said(tmp_path: Path) -> None:
+def test_half_precision_of_a_model_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("baselines.text._texts", lambda *_: pytest.fail("text was read to count shapes"))
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"dtype": "bfloat16"}))
     (pair,) = side_by_side(["lion"], scale("gpt", model=str(tmp_path), batch_size=2, sequence_length=16))
     assert any(note.startswith("parameters take 2 bytes each, as the model's own") for note in notes(pair))

@@ -463,7 +463,8 @@ def _shaped(baseline: Baseline, scale: Scale, distributed: bool) -> Baseline:
             return replace(recipe, batch_size=_batch_size(recipe.batch_size, scale, distributed))
 
         def data(self, size: Size, split: Split, location: str | None = None) -> Data:
-            data: Data = super().data(size, split, location)
+            of_a_user = scale.setting.model is not None  # the baseline's own counts say which data they are of
+            data: Data = (super().shapes if of_a_user else super().data)(size, split, location)
             parts = {"train": data.train, "validation": data.validation, "test": data.test}
             shapes: dict[str, Any] = {
                 name: _without_values(part, scale.sequence_length) for name, part in parts.items()
