@@ -30,6 +30,7 @@ from suite.device.random_state import unchanged_randomness
 from suite.loop.data import Batch
 from suite.loop.sites import Act, Due, NotAttached, Site
 from suite.model.anatomy import anatomy
+from suite.model.calls import lacks_values
 
 if TYPE_CHECKING:
     from suite.loop.run import Run
@@ -162,7 +163,7 @@ class Attachment:
             name, _, rest = path.partition(".")
             if due == "run" or not isinstance(site, Act) or site.due == due:
                 by_technique.setdefault(name, {})[rest] = site
-        done = _done_by_any(run, {path for path, site in self.sites.items() if did(site)})
+        done = _done_by_any(run, {path for path, site in self.sites.items() if did(site)}, set(self.sites))
         for technique, sites in by_technique.items():
             idle = [f"{name} {idleness(site)}" for name, site in sites.items() if f"{technique}.{name}" not in done]
             if idle:
@@ -176,10 +177,13 @@ class Attachment:
                 )
 
 
-def _done_by_any(run: Run, done: set[str]) -> set[str]:
-    """The sites at which this rank did something; of a model that ranks hold in parts, at which any did."""
+def _done_by_any(run: Run, done: set[str], sites: set[str]) -> set[str]:
+    """The sites at which this rank did something; of a model that ranks hold in parts, at which any did: of tensors
+    without values, whose other ranks are imagined, all."""
     if run.mesh is None or not run.anatomy.is_part:
         return done
+    if any(map(lacks_values, run.model.parameters())):
+        return sites
     everyones: list[set[str]] = [set()] * run.world_size
     torch.distributed.all_gather_object(everyones, done, group=run.group)
     return set().union(*everyones)

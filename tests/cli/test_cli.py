@@ -437,7 +437,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lion:lr=abc"), "lion has no hyper-parameter 'lr'; it has: "),
     (("run", "-t", "lion:beta1"), "write hyper-parameters as lion:name=value"),
     (("run", "-t", "lion+lion"), "lion stands twice in the stack"),
-    (("run", "--data", "nowhere"), "choose it with -b"),
+    (("run", "--data", "nowhere"), "--data nowhere: no such file or folder"),
     (("run", "--data", "/no/such/folder", "-b", "gpt", "-t", "lion"), "/no/such/folder"),
     (("run", "--model", "/no/such/folder", "-b", "gpt", "-t", "lion"), "no config.json there"),
     (("compare", "lion", "--model", "resnet18", "-b", "vit"), "no Transformer blocks in ResNet"),

@@ -104,6 +104,7 @@ def test_a_gate_that_fails_is_a_violation(entry: Entry) -> None:
 
 
 def test_what_runs_ends_with_the_command(entry: Entry, tmp_path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
     begun, over = tmp_path / "begun", tmp_path / "over"
     wait = f"import pathlib, subprocess, sys, time\npathlib.Path({str(begun)!r}).touch()\n"
     lasting = f"import pathlib, time; time.sleep(5); pathlib.Path({str(over)!r}).touch()"

@@ -11,7 +11,15 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
 from tests.techniques.left_out import leave_unless_changed
-from tests.techniques.tried_mutants import IN_EVERY_RUN, changed_on, is_as_noticed, is_as_tried, kept, ways_of
+from tests.techniques.tried_mutants import (
+    IN_EVERY_RUN,
+    changed_on,
+    is_as_noticed,
+    is_as_tried,
+    kept,
+    sha256_on,
+    ways_of,
+)
 
 WRITTEN = 4
 FEW = 3
@@ -42,8 +50,18 @@ def test_what_every_run_tries_goes_every_way_that_the_harness_has() -> None:
     assert {"task pretrain", "task adapt", "no parallelize", "metric probe"} <= tried
 
 
-def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:
-    whole = next(entry for id, entry in catalogue().items() if id in kept() and is_as_tried(entry))
+def as_tried(id: str, on: str, monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """An entry that was tried as it is now, and all of whose mutants were noticed on one baseline."""
+    entry = catalogue()[id]
+    shas = {name: sha256_on(entry, name) for name in entry.card.baselines}
+    noticed_on = {on: {each.name: "noticed" for each in mutants_of(entry)}}
+    monkeypatch.setitem(kept(), id, {"sha256": shas, "noticed": noticed_on})
+    assert is_as_tried(entry)
+    return entry
+
+
+def test_another_card_or_another_list_of_mutants_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = as_tried("lion", "gpt", monkeypatch)
     entry = Entry(whole.id, whole.folder, whole.module)
     entry.__dict__["card"] = whole.card.model_copy(update={"claim": (), "properties": ()})
     assert not is_as_tried(entry)
@@ -60,10 +78,8 @@ def test_another_card_or_another_list_of_mutants_is_tried_again() -> None:
 
 
 def test_a_change_on_one_baseline_leaves_what_was_noticed_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [each for each in catalogue().values() if each.id in kept() and is_as_tried(each)]
-    silent = {each.id: {*each.card.baselines} - kept()[each.id]["noticed"].keys() for each in entries}
-    whole = next(each for each in entries if silent[each.id])
-    here, elsewhere = min(kept()[whole.id]["noticed"]), min(silent[whole.id])
+    here, elsewhere = "gpt", "bert"
+    whole = as_tried("lion", here, monkeypatch)
     shas = kept()[whole.id]["sha256"]
     monkeypatch.setitem(shas, elsewhere, "another")
     assert changed_on(whole) == [elsewhere] and is_as_noticed(whole) and not is_as_tried(whole)

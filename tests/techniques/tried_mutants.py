@@ -37,7 +37,7 @@ from suite.record.machine import versions
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")
 IN_EVERY_RUN = frozenset(
-    {"albert_sharing", "bitfit", "ckpt_chen_sqrt", "esam", "lawa", "lion", "mass", "zero1"}
+    {"albert_sharing", "bitfit", "ckpt_chen_sqrt", "esam", "lawa", "lion", "mass", "zero1", "zero2"}
 )  # of those that go every way, some that take little time
 WORDS = {"statement", "place", "read", "unread", "note", "setting"}
 """What a claim says for its reader, and no try depends on."""

@@ -1,6 +1,7 @@
 """SAM against its closed form on a quadratic, optax and a loop of its own; the identities of the ascent."""
 
 import copy
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,9 @@ class Quadratic:
     def forward(self, batch: Any) -> Tensor:
         self.noise.append((torch.rand(()).item(), torch.rand((), generator=self.generator).item()))
         return self.theta @ self.matrix @ self.theta / 2
+
+    def unreduced(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()
