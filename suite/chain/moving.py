@@ -1,8 +1,8 @@
 """Values that leave for a second tier and come back, in the hooks of calls that keep their graph.
 
-    schedule   F0 >s0.1   F1 ~s0.1 >x2   f2   |   f2...   <x2   B1   <s0.1 B0
+    schedule   F0 >s0.1   F1 ~s0.1   f2 >x2   |   <x2 F2 B2   <s0.1 B1   B0
     forward    a call's values go into slots as autograd saves them; behind it those that the schedule names leave
-    backward   the first value of call 1 that autograd asks for: what the schedule has before B1 is done
+    backward   as autograd asks for the first value of call 1, what the schedule has before B1 is done
 
 Whatever else holds a value (a side output, the model) keeps it on the device. A value that comes back stays until the
 nodes that saved it are done.
@@ -90,7 +90,6 @@ class MovingPass:
             for item, slot in enumerate(rest):
                 self._register(Value(index, item), slot)
             call.slots.clear()  # autograd keeps the hooks
-            del rest
         for op in self.moving.after.get(index, ()):
             self._do(op)
 
