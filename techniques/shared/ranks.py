@@ -39,6 +39,25 @@ def unequal(recording: Recording) -> int:
     return int(summed(recording, (own != first).sum()))
 
 
+def reduced_all_the_same(recording: Recording) -> int:
+    """Parameters whose gradient is not the rank's own after a pass that asks for it (:meth:`Run.unreduced`), as the
+    first pass of SAM's step does."""
+    run = recording.run
+    trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    own: dict[int, Tensor] = {}
+    hooks = [
+        parameter.register_hook(lambda it, at=at: own.update({at: it.clone()})) for at, parameter in enumerate(trained)
+    ]
+    run.optimizer.zero_grad(set_to_none=True)
+    with run.unreduced():
+        run.backward(run.forward(dict(recording.trace.batch)))
+    kept = {at: parameter.grad for at, parameter in enumerate(trained)}
+    for hook in hooks:
+        hook.remove()
+    run.optimizer.zero_grad(set_to_none=True)
+    return sum(kept[at] is None or not torch.equal(kept[at], gradient) for at, gradient in own.items())
+
+
 def mean_gradients(recording: Recording, trace: Trace) -> dict[str, Tensor]:
     """The mean over ranks of the gradients that each made of its own examples, float64."""
     own = plainly(trace.of("backward")[0].gradients)

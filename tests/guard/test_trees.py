@@ -218,8 +218,12 @@ def test_what_a_tree_leaves_ends_with_its_worker(tmp_path: Path) -> None:
         f"    open({str(told)!r}, 'w').write(f'{{os.getpid()}} {{tempfile.mkstemp()[1]}}')\n"
         "    time.sleep(60)\n    os._exit(0)\n"
     )
-    with TreeWorker(tmp_path) as worker, pytest.raises(ContenderFailed):
-        worker.ask("no such command")
+    with TreeWorker(tmp_path) as worker:
+        with pytest.raises(ContenderFailed):
+            worker.ask("no such command")
+        until = time.monotonic() + 60
+        while not (told.exists() and told.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)  # it is its own process, and may be late
     pid, _, file = told.read_text().partition(" ")
     assert not Path(file).exists()
     stat = Path(f"/proc/{pid}/stat")

@@ -13,7 +13,7 @@ from suite.loop.run import Run
 from suite.reading.recording import Recording
 from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
 from techniques.shared.plain import apart
-from techniques.shared.ranks import summed, unequal, update_roundings
+from techniques.shared.ranks import reduced_all_the_same, summed, unequal, update_roundings
 
 STEPS = 3  # with as many the optimizer's state counts, too
 BUCKETS = 8  # of a pass that is looked at; at small sizes the usual bucket holds the whole model
@@ -25,15 +25,16 @@ def records(run: Run, own: CommunicationOverlap) -> bool:
 
 
 def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, float]:
-    """``ranks``; ``unequal``: values in which the ranks' models differ at the run's end; ``update_roundings``: of the
-    steps from AdamW's with the ranks' mean gradient; and of passes in buckets of an eighth of the model:
-    ``differing``, gradients' values that are others overlapped than serial, to the bit; ``mean_roundings``, of them
-    from the mean of the ranks' own; ``begun_early`` and
-    ``serial_begun_early``, the share of reductions that began while gradients were still to come."""
+    """``ranks``; ``reduced_all_the_same``; ``unequal``: values in which the ranks' models differ at the run's end;
+    ``update_roundings``: of the steps from AdamW's with the ranks' mean gradient; and of passes in buckets of an eighth
+    of the model: ``differing``, gradients' values that are others overlapped than serial, to the bit;
+    ``mean_roundings``, of them from the mean of the ranks' own; ``begun_early`` and ``serial_begun_early``, the
+    share of reductions that began while gradients were still to come."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}
     shown = {"unequal": unequal(recording), "update_roundings": update_roundings(recording, recording.traces)}
+    shown["reduced_all_the_same"] = reduced_all_the_same(recording)
     if own.reduction is not None:
         own.reduction.remove()
     random = RandomState.now(run.device)

@@ -11,7 +11,7 @@ from suite.loop.run import Run
 from suite.reading.recording import Recording
 from techniques.parallelism.shared.shard_probes import partition
 from techniques.parallelism.zero2.technique import Zero2
-from techniques.shared.ranks import summed
+from techniques.shared.ranks import reduced_all_the_same, summed
 
 STEPS = 3  # with as many the optimizer's state counts, too
 
@@ -24,7 +24,8 @@ def records(run: Run, own: Zero2) -> bool:
 def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
     """``ranks``, what :func:`partition` says, and of one more backward pass, before anything else happens:
     ``whole_gradients``, the parameters that still have theirs; ``gradient_share``, the values of gradients that this
-    rank keeps, over the model's; ``norm``, of all ranks' shards together, over that of the mean of the ranks' own."""
+    rank keeps, over the model's; ``norm``, of all ranks' shards together, over that of the mean of the ranks' own; and
+    ``reduced_all_the_same``."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}
@@ -52,6 +53,7 @@ def probes(recording: Recording, own: Zero2) -> Mapping[str, float]:
         "gradient_share": sum(tensor.numel() for tensor in held) / sum(parameter.numel() for parameter in trained),
     }
     run.optimizer.zero_grad(set_to_none=True)
+    figures["reduced_all_the_same"] = reduced_all_the_same(recording)
     return {"ranks": run.world_size, **shown, **figures}
 
 

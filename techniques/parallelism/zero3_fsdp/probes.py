@@ -15,6 +15,7 @@ from suite.kernels.sharded import local
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.reading.recording import Recording
+from suite.record.job import StackError
 from techniques.parallelism.zero3_fsdp.technique import Zero3
 from techniques.shared.plain import apart, filled, plain_model
 from techniques.shared.ranks import summed
@@ -30,7 +31,8 @@ def records(run: Run, own: Zero3) -> bool:
 def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
     """``ranks``; ``share``, ``gradient_share``, ``state_share``: values that this rank holds after a backward pass over
     those of the model; ``gathered``: the most blocks whose parameters are whole at once in a forward pass;
-    ``mean_roundings``: of the gradients from the ranks' mean; ``update_roundings``: of the step from AdamW's."""
+    ``mean_roundings``: of the gradients from the ranks' mean; ``update_roundings``: of the step from AdamW's;
+    ``own_gradients``: 1 where a pass may ask for them."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}
@@ -54,6 +56,11 @@ def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
         expected = _mean_gradients(recording, before, batch)
     shown = {"gathered": gathered, "mean_roundings": apart(gradients, expected)}
     shown["update_roundings"] = _update_roundings(run, trained, before, gradients)
+    try:
+        with run.unreduced():
+            shown["own_gradients"] = 1.0
+    except StackError:
+        shown["own_gradients"] = 0.0
     return {"ranks": run.world_size, **shares, **shown}
 
 
