@@ -10,14 +10,22 @@ from suite.loop.baseline import Family
 DEPTH, WIDTH, HEADS, INNER = 4, 32, 4, 64
 _TEXT: dict[str, Any] = {"vocab_size": 64, "max_position_embeddings": 64}
 _BLOCKS: dict[str, Any] = {
-    "hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "intermediate_size": INNER,
-}  # fmt: skip
+    "hidden_size": WIDTH,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "intermediate_size": INNER,
+}
 _GROUPED: dict[str, Any] = {**_BLOCKS, "num_key_value_heads": 2, "head_dim": 8}
 _GPT: dict[str, Any] = {"vocab_size": 64, "n_embd": WIDTH, "n_layer": DEPTH, "n_head": HEADS, "n_positions": 64}
 _PICTURES: dict[str, Any] = {**_BLOCKS, "patch_size": 8}
 _STAGES: dict[str, Any] = {
-    "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "patch_size": 4, "mlp_ratio": 2.0,
-}  # fmt: skip
+    "embed_dim": 16,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 4,
+    "patch_size": 4,
+    "mlp_ratio": 2.0,
+}
 _VIT: dict[str, Any] = {"patch_size": 8, "depth": DEPTH, "embed_dim": WIDTH, "num_heads": HEADS}
 
 
@@ -35,7 +43,11 @@ def _timm(architecture: str, **arguments: Any) -> Family:
 
 DECODERS = {
     "opt": _text(
-        "opt", hidden_size=WIDTH, word_embed_proj_dim=WIDTH, ffn_dim=INNER, num_hidden_layers=DEPTH,
+        "opt",
+        hidden_size=WIDTH,
+        word_embed_proj_dim=WIDTH,
+        ffn_dim=INNER,
+        num_hidden_layers=DEPTH,
         num_attention_heads=HEADS,
     ),
     "llama": _text("llama", **_GROUPED),
@@ -51,7 +63,7 @@ DECODERS = {
     "gpt_bigcode": _hugging_face("gpt_bigcode", **_GPT),
     "phi": _text("phi", **_BLOCKS),
     "phi3": _text("phi3", **{**_BLOCKS, "num_key_value_heads": 1}),
-}  # fmt: skip
+}
 ENCODERS = {
     "roberta": _text("roberta", **_BLOCKS, max_position_embeddings=16),  # as many as the data's, and none for padding
     "electra": _text("electra", **_BLOCKS, embedding_size=16),
@@ -60,14 +72,26 @@ ENCODERS = {
     "modernbert": _text("modernbert", **_BLOCKS),
     "distilbert": _text("distilbert", dim=WIDTH, n_layers=DEPTH, n_heads=HEADS, hidden_dim=INNER),
     "t5": _hugging_face(
-        "t5", vocab_size=64, d_model=WIDTH, d_kv=8, d_ff=INNER, num_layers=DEPTH, num_decoder_layers=DEPTH,
+        "t5",
+        vocab_size=64,
+        d_model=WIDTH,
+        d_kv=8,
+        d_ff=INNER,
+        num_layers=DEPTH,
+        num_decoder_layers=DEPTH,
         num_heads=HEADS,
     ),
     "bart": _text(
-        "bart", d_model=WIDTH, encoder_layers=DEPTH, decoder_layers=DEPTH, encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER,
+        "bart",
+        d_model=WIDTH,
+        encoder_layers=DEPTH,
+        decoder_layers=DEPTH,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=INNER,
+        decoder_ffn_dim=INNER,
     ),
-}  # fmt: skip
+}
 CLASSIFIERS = {
     "timm_vit": _timm("vit_tiny_patch16_224", **_VIT),
     "timm_deit3": _timm("deit3_small_patch16_224", **_VIT),
@@ -95,10 +119,14 @@ CLASSIFIERS = {
     "hf_resnet": Family(
         {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2]}, False
     ),
-}  # fmt: skip
+}
 AUTOENCODERS = {
     "vit_mae": _hugging_face(
-        "vit_mae", **{**_BLOCKS, "patch_size": 2}, decoder_hidden_size=16, decoder_num_hidden_layers=2,
-        decoder_num_attention_heads=2, decoder_intermediate_size=32,
+        "vit_mae",
+        **{**_BLOCKS, "patch_size": 2},
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=2,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=32,
     ),
-}  # fmt: skip
+}

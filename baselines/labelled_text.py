@@ -78,14 +78,25 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
         return {"name": f"{Path(location).name}, {kind}, by class", "classes": known.number}
 
     prepared = cache.prepared(
-        {"labelled text": source.identity(location), "length": length, "tokens": tokens.key, "limits": LIMITS,
-         "code": _code()}, build,
-    )  # fmt: skip
+        {
+            "labelled text": source.identity(location),
+            "length": length,
+            "tokens": tokens.key,
+            "limits": LIMITS,
+            "code": _code(),
+        },
+        build,
+    )
     train, validation, test = (
-        Examples({"input_ids": prepared.array(f"{part}_rows"), "lengths": prepared.array(f"{part}_lengths"),
-                  "labels": prepared.array(f"{part}_labels")})
+        Examples(
+            {
+                "input_ids": prepared.array(f"{part}_rows"),
+                "lengths": prepared.array(f"{part}_lengths"),
+                "labels": prepared.array(f"{part}_labels"),
+            }
+        )
         for part in ("train", "validation", "test")
-    )  # fmt: skip
+    )
     facts = prepared.facts
     return LabelledText(facts["name"], prepared.sha256, train, validation, test, class_of_row, classes=facts["classes"])
 

@@ -114,9 +114,15 @@ def small_vit(shape: PictureShape, classes: int, branch_scale: float, **config: 
     classified, as nothing has yet taught a class token where to look.
     """
     model = VisionTransformer(
-        img_size=shape.side, patch_size=shape.patch, in_chans=shape.channels, num_classes=classes,
-        class_token=False, global_pool="avg", weight_init="jax", **config,
-    )  # fmt: skip
+        img_size=shape.side,
+        patch_size=shape.patch,
+        in_chans=shape.channels,
+        num_classes=classes,
+        class_token=False,
+        global_pool="avg",
+        weight_init="jax",
+        **config,
+    )
     for block in anatomy(model).blocks:
         for branch in block.branches:
             weight_matrix(branch.module).mul_(branch_scale)

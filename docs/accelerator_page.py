@@ -50,8 +50,11 @@ def _beside(row: Mapping[str, object]) -> Iterator[str]:
     spread = f" ({_number(row['least'])} to {_number(row['most'])})" if row.get("modelled") is not None else ""
     yield _number(row.get("modelled")) + spread
     yield from (_number(row.get(name)) for name in ("measured", "drift_modelled", "drift_measured"))
-    words = [f"{kind}: {row[name]}" for kind, name in (("modelled", "modelled_of"), ("measured", "measured_of"))
-             if row.get(name)]  # fmt: skip
+    words = [
+        f"{kind}: {row[name]}"
+        for kind, name in (("modelled", "modelled_of"), ("measured", "measured_of"))
+        if row.get(name)
+    ]
     yield escape("; ".join([*words, *([f"unavailable: {row['unavailable']}"] if row.get("unavailable") else [])]))
 
 
@@ -92,11 +95,17 @@ def _context() -> Iterator[str]:
     yield from _table(
         ("kind", "statement", "figure", "against", "place", "conditions"),
         (
-            ("literature", escape(quote.statement), "none" if quote.low is None else f"{quote.low:g} to {quote.high:g}",
-             escape(quote.against), escape(quote.place), escape(quote.conditions))
+            (
+                "literature",
+                escape(quote.statement),
+                "none" if quote.low is None else f"{quote.low:g} to {quote.high:g}",
+                escape(quote.against),
+                escape(quote.place),
+                escape(quote.conditions),
+            )
             for quote in context()
         ),
-    )  # fmt: skip
+    )
 
 
 def _table(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -38,15 +38,27 @@ ELSEWHERE = re.compile(
     r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//[^>]*>'
 )
 METHODS = {
-    "Kinds of evidence": "evidence", "The ruler": "ruler", "Exact counters": "counters", "Energy": "energy",
-    "Statistics": "statistics", "Claims and verdicts": "claims", "Mutants": "mutants", "Attachment": "attachment",
-    "Stacks": "stacks", "Schedules": "schedules", "Changes over time": "history", "Guard and calibration": "guard",
+    "Kinds of evidence": "evidence",
+    "The ruler": "ruler",
+    "Exact counters": "counters",
+    "Energy": "energy",
+    "Statistics": "statistics",
+    "Claims and verdicts": "claims",
+    "Mutants": "mutants",
+    "Attachment": "attachment",
+    "Stacks": "stacks",
+    "Schedules": "schedules",
+    "Changes over time": "history",
+    "Guard and calibration": "guard",
     "Kernels": "kernels",
-}  # fmt: skip
+}
 API = {
-    "From Python": "index", "Optimizers": "optim", "Layers": "layers", "Gradient communication": "communication",
+    "From Python": "index",
+    "Optimizers": "optim",
+    "Layers": "layers",
+    "Gradient communication": "communication",
     "The contract of a technique": "contract",
-}  # fmt: skip
+}
 
 
 @cache

@@ -63,9 +63,12 @@ def _lines() -> list[dict[str, str]]:
 def _groups() -> Iterator[str]:
     lines = [line for line in _lines() if line["of"] != "not expressed"]
     for of, title in (
-        ("time", "Step times"), ("ratio", "Ratios of steps"), ("peak memory", "Allocated peaks, counted"),
-        ("board power", "Power and energy of a board"), ("fits 80 GB", "Fits 80 GB, or not"),
-    ):  # fmt: skip
+        ("time", "Step times"),
+        ("ratio", "Ratios of steps"),
+        ("peak memory", "Allocated peaks, counted"),
+        ("board power", "Power and energy of a board"),
+        ("fits 80 GB", "Fits 80 GB, or not"),
+    ):
         own = [line for line in lines if line["of"] == of]
         yield f"\n## {title}\n"
         columns = [column for column in own[0] if column != "of" and any(line[column] for line in own)] if own else []

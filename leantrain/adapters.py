@@ -95,9 +95,12 @@ def _trained_besides(model: nn.Module, adapted: dict[str, LowRankLinear]) -> lis
 
 
 def _configuration(
-    model: nn.Module, adapted: dict[str, LowRankLinear], ranks: dict[str, int], alphas: dict[str, float],
+    model: nn.Module,
+    adapted: dict[str, LowRankLinear],
+    ranks: dict[str, int],
+    alphas: dict[str, float],
     whole: list[str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     first = next(iter(adapted))
     transposed = {is_transposed(each.linear) for each in adapted.values()}
     return {

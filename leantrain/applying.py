@@ -48,9 +48,17 @@ class Applied(NamedTuple):
 
 
 def apply(
-    model: nn.Module, stack: str, *, batch: Any = None, loss: Loss | None = None, learning_rate: float = 1e-4,
-    steps: int | None = None, examples: int | None = None, seed: int = 0, **recipe: Any,
-) -> Applied:  # fmt: skip
+    model: nn.Module,
+    stack: str,
+    *,
+    batch: Any = None,
+    loss: Loss | None = None,
+    learning_rate: float = 1e-4,
+    steps: int | None = None,
+    examples: int | None = None,
+    seed: int = 0,
+    **recipe: Any,
+) -> Applied:
     """Attaches a stack to a model; it is changed in place, where the stack changes it.
 
     Args:

@@ -123,9 +123,16 @@ def compare(
     A contender that fails is no exception: the result says how it ended.
     """
     setting = setting_of(
-        baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, data=data, model=model, device=device,
+        baseline=baseline,
+        size=size,
+        recipe=recipe,
+        task=task,
+        steps=steps,
+        data=data,
+        model=model,
+        device=device,
         threads=threads,
-    )  # fmt: skip
+    )
     if seeds < 1 or timings < 1 or ruler < 0 or minutes <= 0 or (rounds is not None and rounds < 2):
         raise ValueError("seeds and timings are 1 or more, ruler 0 or more, minutes more than 0, rounds 2 or more")
     pair = pair_of(setting, stack, against, chosen("task", task, TASKS) if task else None)
@@ -135,7 +142,10 @@ def compare(
     folder = Path(results)
     wanted, limits = Wanted(seeds, timings if time else 0, ruler, learn, tune), Limits(time_limit_s, hang_limit_s)
     measure(
-        [pair], folder, Effort(wanted, minutes, limits, rounds or ROUNDS, sequential), progress=progress,
+        [pair],
+        folder,
+        Effort(wanted, minutes, limits, rounds or ROUNDS, sequential),
+        progress=progress,
         warn=lambda sentence: warnings.warn(sentence, stacklevel=3),
-    )  # fmt: skip
+    )
     return Compared(result_of(pair, Store(folder).read()[0]))

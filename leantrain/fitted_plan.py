@@ -162,9 +162,13 @@ def link_to_host(offload: str, device: torch.device) -> Link:
 
 
 def chosen(
-    model: nn.Module, chain: Chain, front: Sequence[Plan], memory_bytes: int, resident: Mapping[str, int],
+    model: nn.Module,
+    chain: Chain,
+    front: Sequence[Plan],
+    memory_bytes: int,
+    resident: Mapping[str, int],
     least_bytes: int = 0,
-) -> FittedPlan:  # fmt: skip
+) -> FittedPlan:
     """The fastest plan of the chain beside ``resident`` bytes, by what they are of; ``least_bytes`` were needed by what
     was tried before.
 

@@ -66,9 +66,17 @@ _planning: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose passes
 
 
 def fit(
-    model: nn.Module, batch: Any, loss: Loss, memory: str, *, optimizer: Any = None, accumulate: bool = False,
-    seconds: Literal["counted", "clocked"] = "counted", verify: bool = True, offload: str | None = None,
-) -> Fitted:  # fmt: skip
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    memory: str,
+    *,
+    optimizer: Any = None,
+    accumulate: bool = False,
+    seconds: Literal["counted", "clocked"] = "counted",
+    verify: bool = True,
+    offload: str | None = None,
+) -> Fitted:
     """The fastest recomputation of the model's blocks whose pass stays within ``memory``; nothing is installed yet.
 
     Args:
@@ -314,9 +322,11 @@ class Fitted:
     def _resident(self, batch_bytes: int, held: bool) -> dict[str, int]:
         trained = [each for each in self.model.parameters() if each.requires_grad]
         return {
-            "weights": weight_bytes(self.model), "optimizer state": state_of(self.optimizer, self.model),
-            "batch": batch_bytes, "gradients": unique_bytes(trained) if held else 0,
-        }  # fmt: skip
+            "weights": weight_bytes(self.model),
+            "optimizer state": state_of(self.optimizer, self.model),
+            "batch": batch_bytes,
+            "gradients": unique_bytes(trained) if held else 0,
+        }
 
     # trials ---------------------------------------------------------------------------------------------------------
 

@@ -56,10 +56,15 @@ class LowRankLinear(low_rank.LowRankLinear):
     """
 
     def __init__(
-        self, linear: nn.Module, rows: Sequence[Sequence[int]] | None = None, rank: int = 8,
-        alpha: float | None = None, dropout: float = 0.0, initialization: Initialization = "kaiming_uniform",
+        self,
+        linear: nn.Module,
+        rows: Sequence[Sequence[int]] | None = None,
+        rank: int = 8,
+        alpha: float | None = None,
+        dropout: float = 0.0,
+        initialization: Initialization = "kaiming_uniform",
         generator: torch.Generator | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if rank < 1:
             raise ValueError(f"rank is 1 or more, not {rank}")
         whole = [range(out_features(linear))] if rows is None else rows

@@ -77,10 +77,17 @@ class StepContext:
         numbers and strings alone, so ``torch.load(path, weights_only=True)`` reads what ``torch.save`` wrote."""
         run, random = self.run, RandomState.now(self.run.device)
         return {
-            "stack": str(run.job.stack), "step": run.step, "position": run.position, "technique": run.technique.state(),
-            "acts": run.attachment.counts(), "model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(),
-            "generator": run.generator.get_state(), "random": random.cpu, "cuda_random": random.cuda,
-        }  # fmt: skip
+            "stack": str(run.job.stack),
+            "step": run.step,
+            "position": run.position,
+            "technique": run.technique.state(),
+            "acts": run.attachment.counts(),
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "generator": run.generator.get_state(),
+            "random": random.cpu,
+            "cuda_random": random.cuda,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state of the same stack, applied to a model of the same kind.

@@ -82,7 +82,7 @@ __all__ = [
     "Lion",
     "sam_ascend",
     "sam_restore",
-]  # fmt: skip
+]
 
 
 class APGnc(proximal.APGnc):

@@ -21,11 +21,13 @@ from suite.record.job import canonical
 from suite.record.text import understood
 
 LOADERS = {
-    "CAUSAL_LM": "AutoModelForCausalLM", "MASKED_LM": "AutoModelForMaskedLM",
+    "CAUSAL_LM": "AutoModelForCausalLM",
+    "MASKED_LM": "AutoModelForMaskedLM",
     "SEQUENCE_CLASSIFICATION": "AutoModelForSequenceClassification",
-    "IMAGE_CLASSIFICATION": "AutoModelForImageClassification", "SEQ_TO_SEQ_CAUSAL_LM": "AutoModelForSeq2SeqLM",
+    "IMAGE_CLASSIFICATION": "AutoModelForImageClassification",
+    "SEQ_TO_SEQ_CAUSAL_LM": "AutoModelForSeq2SeqLM",
     "PRETRAINING": "AutoModelForPreTraining",
-}  # fmt: skip
+}
 """transformers' mappings of architectures, and the classes that load them."""
 
 TIMM = "import itertools\n\nimport timm\n\nimport leantrain"

@@ -74,9 +74,12 @@ class SAM(Wrapper):
     )
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, rho: float = 0.05, adaptive: bool = False,
+        self,
+        optimizer: torch.optim.Optimizer,
+        rho: float = 0.05,
+        adaptive: bool = False,
         model: nn.Module | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_radius(rho)
         super().__init__(optimizer)
         self.rho, self.adaptive, self.model = rho, adaptive, model

@@ -54,9 +54,15 @@ VERSION = 99  # of every baseline here: newer than those that are installed, so 
 
 def conditions(**changes: Any) -> Conditions:
     values: dict[str, Any] = {
-        "baseline": "gpt", "baseline_version": VERSION, "size": "nano", "recipe": "modern", "task": "pretrain",
-        "steps": STEPS, "data": "test text", "data_sha256": "d" * 64,
-    }  # fmt: skip
+        "baseline": "gpt",
+        "baseline_version": VERSION,
+        "size": "nano",
+        "recipe": "modern",
+        "task": "pretrain",
+        "steps": STEPS,
+        "data": "test text",
+        "data_sha256": "d" * 64,
+    }
     return Conditions(**values | changes)
 
 
@@ -74,10 +80,15 @@ def heading(name: str, number: int = 0) -> dict[str, Any]:
 
 def counters(**changes: Any) -> Counters:
     values: dict[str, Any] = {
-        "flops": 10**9, "peak_tensor_bytes": 4 * 2**20, "peak_by_kind": {"activations": 2**20, "parameters": 2**20},
-        "saved_activation_bytes": 2**20, "optimizer_state_bytes": 2**20, "parameter_count": 2**18,
-        "trainable_parameter_count": 2**18, "operators": 500,
-    }  # fmt: skip
+        "flops": 10**9,
+        "peak_tensor_bytes": 4 * 2**20,
+        "peak_by_kind": {"activations": 2**20, "parameters": 2**20},
+        "saved_activation_bytes": 2**20,
+        "optimizer_state_bytes": 2**20,
+        "parameter_count": 2**18,
+        "trainable_parameter_count": 2**18,
+        "operators": 500,
+    }
     return Counters(**values | changes)
 
 
@@ -100,12 +111,17 @@ def learned(
     """A finished run that ended at the test loss ``final``."""
     budget = changes.get("conditions", conditions()).steps
     values: dict[str, Any] = {
-        **heading(f"learned {stack} {budget}", seed), "stack": stack, "code": CODE, "seed": seed, "steps": steps,
+        **heading(f"learned {stack} {budget}", seed),
+        "stack": stack,
+        "code": CODE,
+        "seed": seed,
+        "steps": steps,
         "train_loss": [loss_at(i / 50, final) for i in range(50)],
         "curve": [Evaluation(step=steps * i // 10, loss=loss_at(i / 10, final)) for i in range(11)],
         "final": Evaluation(step=steps, loss=final, metrics={"accuracy": 1 / final}),
-        "trajectory_sha256": f"{stack} {seed} {final}", "cpu_s": 20.0,
-    }  # fmt: skip
+        "trajectory_sha256": f"{stack} {seed} {final}",
+        "cpu_s": 20.0,
+    }
     return Learned(**values | changes)
 
 
@@ -157,18 +173,25 @@ def side(
         parts.append(Window(progress=window / windows, block_s=block_s.tolist(), block_steps=block_steps))
     seconds = sum(sum(map(sum, each.block_s)) for each in parts)
     values: dict[str, Any] = {
-        "stack": stack, "code": CODE, "steps": steps, "setup_s": setup_s, "windows": parts,
-        "memory": Memory(process_peak_bytes=500 * 2**20), "cpu_s": seconds,
-    }  # fmt: skip
+        "stack": stack,
+        "code": CODE,
+        "steps": steps,
+        "setup_s": setup_s,
+        "windows": parts,
+        "memory": Memory(process_peak_bytes=500 * 2**20),
+        "cpu_s": seconds,
+    }
     return Side(**values | changes)
 
 
 def timed(sides: Sequence[Side], replicate: int = 0, **changes: Any) -> Timed:
     values: dict[str, Any] = {
-        **heading(f"timed {[each.stack for each in sides]}", replicate), "replicate": replicate,
-        "spawn_order": list(range(len(sides))), "orders": [list(range(len(sides)))] * ROUNDS,
+        **heading(f"timed {[each.stack for each in sides]}", replicate),
+        "replicate": replicate,
+        "spawn_order": list(range(len(sides))),
+        "orders": [list(range(len(sides)))] * ROUNDS,
         "contenders": list(sides),
-    }  # fmt: skip
+    }
     return Timed(**values | changes)
 
 
@@ -197,9 +220,13 @@ def timings(
 def renewal(stack: str = "x", **changes: Any) -> Renewal:
     """Code that changed and moved no bit."""
     values: dict[str, Any] = {
-        "id": uuid.uuid5(uuid.NAMESPACE_OID, f"renewal {stack}").hex, "started": "2026-01-02T00:00:00+00:00",
-        "family": conditions().family, "stack": stack, "old": CODE.trajectory, "new": "n" * 32,
-    }  # fmt: skip
+        "id": uuid.uuid5(uuid.NAMESPACE_OID, f"renewal {stack}").hex,
+        "started": "2026-01-02T00:00:00+00:00",
+        "family": conditions().family,
+        "stack": stack,
+        "old": CODE.trajectory,
+        "new": "n" * 32,
+    }
     return Renewal(**values | changes)
 
 
@@ -267,9 +294,14 @@ def row(stack: str, **changes: Any) -> Row:
 def claim(**changes: Any) -> Claim:
     """That a step takes at most 0.8 of the reference's."""
     values: dict[str, Any] = {
-        "id": "a_claim", "statement": "It helps.", "metric": "step_time", "scope": "step",
-        "kind": "measured", "expected": 0.8, "relation": "<=",
-    }  # fmt: skip
+        "id": "a_claim",
+        "statement": "It helps.",
+        "metric": "step_time",
+        "scope": "step",
+        "kind": "measured",
+        "expected": 0.8,
+        "relation": "<=",
+    }
     if "read" not in changes:
         values["unread"] = "table 1"
     return Claim(**values | changes)

@@ -21,10 +21,13 @@ def two_of(script: Path, folder: Path, **environment: str) -> list[dict[str, Any
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(folder)],
-            env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         said = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
     finally:

@@ -59,11 +59,25 @@ def test_a_machine_is_the_same_an_hour_later():
 def test_a_real_run_carries_counts_floor_and_fingerprint(tmp_path):
     report = tmp_path / "report.json"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "benchmarks/test_optimizers.py", "--benchmark-only", "-q", "-k", "torch",
-         "-p", "no:cacheprovider", f"--benchmark-json={report}"],
-        cwd=FOLDER.parent, capture_output=True, text=True, timeout=300,
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "benchmarks/test_optimizers.py",
+            "--benchmark-only",
+            "-q",
+            "-k",
+            "torch",
+            "-p",
+            "no:cacheprovider",
+            f"--benchmark-json={report}",
+        ],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},  # it is no worker
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads(report.read_text())
     (case,) = [each for each in written["benchmarks"] if each["extra_info"]["device"] == "cpu"]

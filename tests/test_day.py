@@ -93,14 +93,23 @@ class Copy:
         info = self.root / "leantrain-0.1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: leantrain\nVersion: 0.1.0\n")
-        lines = [line for name, points in groups.items()
-                 for line in (f"[{name}]", *(f"{key} = {value}" for key, value in points.items()))]  # fmt: skip
+        lines = [
+            line
+            for name, points in groups.items()
+            for line in (f"[{name}]", *(f"{key} = {value}" for key, value in points.items()))
+        ]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
     def python(self, *arguments: object) -> str:
         """What Python prints in the copy; the process must end well."""
-        done = subprocess.run([sys.executable, *map(str, arguments)], cwd=self.root, capture_output=True, text=True,
-                              env=os.environ | {"PYTHONPATH": str(self.root)}, timeout=600)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(self.root)},
+            timeout=600,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

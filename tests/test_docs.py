@@ -77,12 +77,16 @@ def generated() -> list[Snippet]:
 
 
 def lines(among: list[Snippet]) -> list[str]:
-    return list(dict.fromkeys(
-        command.partition(" #")[0].strip()
-        for each in among if each.language == "console"
-        for line in each.text.splitlines() if line.startswith("$ ")
-        for command in line[2:].partition(" #")[0].split(" && ")
-    ))  # fmt: skip
+    return list(
+        dict.fromkeys(
+            command.partition(" #")[0].strip()
+            for each in among
+            if each.language == "console"
+            for line in each.text.splitlines()
+            if line.startswith("$ ")
+            for command in line[2:].partition(" #")[0].split(" && ")
+        )
+    )
 
 
 def parses(line: str) -> None:
@@ -177,10 +181,19 @@ def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
     block = SimpleNamespace(mlp=SimpleNamespace(fc1=torch.nn.Linear(4, 4), fc2=torch.nn.Linear(4, 4)))
     return {
-        "model": model, "inputs": inputs, "targets": targets, "indices": torch.arange(2), "dataset": inputs,
-        "loader": [inputs], "block": block,
-        "loss_of": loss_of, "closure": closure, "torch": torch, "F": functional, "leantrain": leantrain,
-    }  # fmt: skip
+        "model": model,
+        "inputs": inputs,
+        "targets": targets,
+        "indices": torch.arange(2),
+        "dataset": inputs,
+        "loader": [inputs],
+        "block": block,
+        "loss_of": loss_of,
+        "closure": closure,
+        "torch": torch,
+        "F": functional,
+        "leantrain": leantrain,
+    }
 
 
 def _forced(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:

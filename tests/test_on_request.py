@@ -36,8 +36,9 @@ def test_an_attack_takes_the_place_of_its_earlier_rows_alone(tmp_path, monkeypat
         table.keep(attack, rows, share, 1.25, path, page)
     known = table.read(path)
     assert [(each.attack, each.share, [row.test for row in each.rows]) for each in known.made] == [
-        ("disks", 1.0, ["full"]), ("kills", 0.5, ["new | one", "other"]),
-    ]  # fmt: skip
+        ("disks", 1.0, ["full"]),
+        ("kills", 0.5, ["new | one", "other"]),
+    ]
     text = page.read_text()
     assert "1 lost" not in text and "new \\| one | 50 | 0.5 | 50 held |" in text and "| 1.2 | abc |" in text
     assert "In part: kills. Not yet: appends," in text

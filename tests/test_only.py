@@ -17,8 +17,11 @@ FOLDER = Path(__file__).parent
 def collected(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--collect-only", *arguments],
-        cwd=FOLDER.parent, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,14 @@ def test_a_file_is_the_entrys_with_the_longest_name_that_fits(file: str, entry: 
 @pytest.mark.parametrize(
     ("test", "kept"),
     [
-        ("test_it[lion]", True), ("test_it[lion-gpt]", True), ("test_it[lion/float32-tail]", True),
-        ("test_it[lionel-gpt]", False), ("test_it[gpt]", False), ("test_lion", False),
+        ("test_it[lion]", True),
+        ("test_it[lion-gpt]", True),
+        ("test_it[lion/float32-tail]", True),
+        ("test_it[lionel-gpt]", False),
+        ("test_it[gpt]", False),
+        ("test_lion", False),
     ],
-)  # fmt: skip
+)
 def test_a_case_is_the_entrys_that_it_is_named_by(test: str, kept: bool) -> None:
     assert only.is_of("lion", FOLDER / "techniques" / "test_conformance.py", test) == kept
 

@@ -30,10 +30,14 @@ def counts() -> dict[str, int]:
     """How many there are, by what README and pages call them. Who adds an entry of no survey changes none."""
     surveyed = sum(bool(entry.card.surveys) for entry in catalogue().values())
     return {
-        "entries": surveyed, "in all": surveyed, "techniques": surveyed, "apply": surveyed - len(refusals()),
-        "baselines": len(baselines()), "commands": len(typer.main.get_command(app).commands),  # type: ignore[attr-defined]
+        "entries": surveyed,
+        "in all": surveyed,
+        "techniques": surveyed,
+        "apply": surveyed - len(refusals()),
+        "baselines": len(baselines()),
+        "commands": len(typer.main.get_command(app).commands),  # type: ignore[attr-defined]
         "budgets": len(BUDGETS),
-    }  # fmt: skip
+    }
 
 
 COUNTED = re.compile(

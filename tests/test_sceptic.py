@@ -31,8 +31,16 @@ RESULTS = ROOT / "results"
 DRAWN = 30
 UNJUDGED = ("not measured", "modelled", "quoted")
 OWN_SIZES = ("base", "large")
-COUNTS = ("flops", "peak_tensor_bytes", "saved_activation_bytes", "optimizer_state_bytes", "parameter_count",
-          "trainable_parameter_count", "operators", "communication_bytes")  # fmt: skip
+COUNTS = (
+    "flops",
+    "peak_tensor_bytes",
+    "saved_activation_bytes",
+    "optimizer_state_bytes",
+    "parameter_count",
+    "trainable_parameter_count",
+    "operators",
+    "communication_bytes",
+)
 
 
 def lines() -> dict[str, dict[str, Any]]:
@@ -82,9 +90,7 @@ def near(claim: dict[str, Any], baseline: str, size: str, parameters: float | No
     alike = baseline in setting.get("baselines", ()) and ("parameters" in setting or size in OWN_SIZES)
     if not alike and setting.get("architecture", "any") != "any":
         return False
-    return "parameters" not in setting or (
-        parameters is not None and 0.5 <= parameters / setting["parameters"] <= 2
-    )  # fmt: skip
+    return "parameters" not in setting or (parameters is not None and 0.5 <= parameters / setting["parameters"] <= 2)
 
 
 def said(claim: dict[str, Any], outcome: str, is_near: bool, size: str) -> str:
@@ -118,9 +124,11 @@ def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: li
             ours = {metric: ours[metric.removesuffix("_per_parameter")] / ours["parameter_count"]}
         value = ours[metric] if claim.get("absolute") else ours[metric] / theirs[metric]
         return said(
-            claim, holds(claim, value, value), near(claim, place.baseline, place.size, theirs.get("parameter_count")),
+            claim,
+            holds(claim, value, value),
+            near(claim, place.baseline, place.size, theirs.get("parameter_count")),
             place.size,
-        )  # fmt: skip
+        )
     evidence = [stored[id] for id in place.records]
     counted = {each["stack"]: each for each in evidence if each["kind"] == "counted"}
     own = next((it for stack, it in counted.items() if stack.partition(":")[0] == technique and stack != beside), None)
@@ -233,9 +241,11 @@ def _ended_alike(pair: LearnedPair) -> bool:
 
 def _promises_a_better_loss(claim: dict[str, Any]) -> bool:
     of_quality = claim["metric"] in ("loss", "equivalent_budget", "loss_at_equal_time")
-    return of_quality and claim["kind"] in ("quality", "measured") and (
-        claim.get("relation") == "<" or (claim.get("relation") == "<=" and claim["expected"] <= 1)
-    )  # fmt: skip
+    return (
+        of_quality
+        and claim["kind"] in ("quality", "measured")
+        and (claim.get("relation") == "<" or (claim.get("relation") == "<=" and claim["expected"] <= 1))
+    )
 
 
 def test_what_the_readme_says_of_the_records_is_so() -> None:
@@ -260,9 +270,13 @@ def test_what_the_readme_says_of_the_records_is_so() -> None:
 def _reference_flops(runs: list[dict[str, Any]], size: Size) -> float:
     """FLOPs of a whole run of GPT's reference."""
     sought = {
-        "baseline": "gpt", "baseline_version": Gpt.version, "size": size, "task": "pretrain", "recipe": "modern",
+        "baseline": "gpt",
+        "baseline_version": Gpt.version,
+        "size": size,
+        "task": "pretrain",
+        "recipe": "modern",
         "steps": Gpt().recipe(size, "modern", "pretrain").steps,
-    }  # fmt: skip
+    }
     whole = (each for each in runs if each["kind"] == "learned" and each["stack"] == "baseline")
     (flops,) = {each["flops"] for each in whole if sought.items() <= each["conditions"].items()}
     return float(flops)

@@ -143,13 +143,26 @@ def test_no_private_name_crosses_a_folder() -> None:
     assert taken == set()
 
 
+def test_the_formatter_decides() -> None:
+    """But where a kernel's parameters stand a line for each tensor, which the comment says."""
+    skips = [
+        line
+        for folder in ("suite", "techniques", "baselines", "leantrain", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in path.read_text("utf-8").splitlines()
+        if line.rstrip().startswith("):  # fmt:") or "# fmt: " in line and path.name != "test_shape.py"
+    ]
+    assert len(skips) <= 20
+    assert all("skip - " in line for line in skips)
+
+
 def test_a_function_can_be_looked_through() -> None:
     """A command's has an option with its help a line or two; a kernel's is one program."""
     longer = {
         f"{path.relative_to(ROOT)}: {node.name}"
         for folder in ("suite", "techniques", "baselines", "leantrain")
         for path, tree in trees(folder).items()
-        if "cli" not in path.parts and path.name != "kernel.py"
+        if "cli" not in path.parts and not path.name.endswith("kernel.py")
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > LONGEST
     }
@@ -177,7 +190,7 @@ OWN_READERS = {
     "show/pages/html.py": "ours, in the package",
     "guard/rehearsal.py": "its own, in the cache",
     "guard/gate_worker.py": "its own pipe",
-}  # fmt: skip
+}
 """Modules that read files without asking what they are, and why they may."""
 
 
@@ -219,8 +232,9 @@ def test_a_docstring_names_what_it_is_about() -> None:
         for path, tree in trees("suite").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (said := ast.get_docstring(node)) and BARE.match(said)
-    }  # fmt: skip
+        and (said := ast.get_docstring(node))
+        and BARE.match(said)
+    }
     assert bare == set()
 
 

@@ -50,8 +50,12 @@ def ran(command: Sequence[object], cwd: Path, **environment: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's wheel, built from a copy of what git tracks."""
     tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
-    listed = subprocess.run(["git", "ls-files", "-z", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"], cwd=ROOT,
-                            capture_output=True, text=True)  # fmt: skip
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else []
     if not names:
         pytest.skip("this is no git checkout, so nothing says which files are the project's")

@@ -26,9 +26,12 @@ Acted = Callable[[], None]
 
 
 def scheduled(
-    blocks: Sequence[nn.Module], schedule: Schedule, tier: Tier | None = None, acted: Acted = lambda: None,
+    blocks: Sequence[nn.Module],
+    schedule: Schedule,
+    tier: Tier | None = None,
+    acted: Acted = lambda: None,
     name: str = "the stack",
-) -> AbstractContextManager[Any]:  # fmt: skip
+) -> AbstractContextManager[Any]:
     """While active, passes through ``blocks`` run as the schedule says; reruns go to their ends, as papers count them.
 
     ``tier`` takes what the schedule moves. Raises ValueError where it moves values and there is none.

@@ -152,9 +152,12 @@ class BlockCall:
     """A block's call by the model: everything but the hidden states."""
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None,
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
         index: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function = function
         args = tuple(without_cache(value, index) for value in args)
         kwargs = {key: without_cache(value, index) for key, value in (kwargs or {}).items()}

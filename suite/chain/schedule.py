@@ -30,9 +30,17 @@ from typing import Literal, NamedTuple
 Kind = Literal["run", "save", "turn", "back", "drop", "offload", "prefetch", "wait", "load", "free"]
 
 SIGNS: dict[Kind, str] = {
-    "run": "f", "save": "F", "turn": "|", "back": "B", "drop": "-",
-    "offload": ">", "prefetch": "<", "wait": "~", "load": "+w", "free": "-w",
-}  # fmt: skip
+    "run": "f",
+    "save": "F",
+    "turn": "|",
+    "back": "B",
+    "drop": "-",
+    "offload": ">",
+    "prefetch": "<",
+    "wait": "~",
+    "load": "+w",
+    "free": "-w",
+}
 COMPUTES = frozenset({"run", "save", "back"})
 MOVES = frozenset({"offload", "prefetch", "wait"})
 WEIGHTS = frozenset({"load", "free"})

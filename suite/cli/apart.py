@@ -25,9 +25,16 @@ from contextlib import suppress
 from suite.record.text import printable
 
 SILENCE_S = {
-    "list": 120.0, "apply": 300.0, "count": 900.0, "plan": 900.0, "leaderboard": 1800.0, "history": 1800.0,
-    "claims": 1800.0, "kernels": 7200.0, "study": 21600.0,
-}  # fmt: skip
+    "list": 120.0,
+    "apply": 300.0,
+    "count": 900.0,
+    "plan": 900.0,
+    "leaderboard": 1800.0,
+    "history": 1800.0,
+    "claims": 1800.0,
+    "kernels": 7200.0,
+    "study": 21600.0,
+}
 """Commands that load or run techniques, their studies and kernels, and models of users, themselves, and how long they
 may be silent. All others ask contenders, which are processes of their own."""
 RUN_FAILED = 5

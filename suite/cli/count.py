@@ -237,9 +237,16 @@ def _keep_times(
     with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
         known = survey_times(
-            wanted, scale, device, folder, task, progress, apart.traced, apart.asked,
+            wanted,
+            scale,
+            device,
+            folder,
+            task,
+            progress,
+            apart.traced,
+            apart.asked,
             lambda stack, why: warn(f"{stack}: {why}"),
-        )  # fmt: skip
+        )
     shown = [time for time in known.times if time.gpu == name and time.stack in wanted]
     if as_json:
         print(json.dumps([time.model_dump() for time in shown], indent=1))
@@ -265,9 +272,16 @@ def _keep(
     with bar(quiet=as_json) as progress, aside(core_s) as apart:
         apart.check(wanted)
         known = survey(
-            wanted, scale, paper_scale.read(folder), partial(paper_scale.write, folder=folder), task, progress,
-            apart.counted, failures.append, apart.asked,
-        )  # fmt: skip
+            wanted,
+            scale,
+            paper_scale.read(folder),
+            partial(paper_scale.write, folder=folder),
+            task,
+            progress,
+            apart.counted,
+            failures.append,
+            apart.asked,
+        )
     for failure in failures:
         warn(f"{failure.stack}: {failure.unavailable}")
     shown = known.only([canonical(stack) for stack in wanted], [at])

@@ -142,11 +142,16 @@ def calibrate(
             fail(str(error), Exit.USAGE, as_json)
         with bar(quiet=as_json) as progress:
             calibration = calibrations.calibrate(
-                Path(__file__).parents[2], machine, job,
+                Path(__file__).parents[2],
+                machine,
+                job,
                 gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
                 planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
-                margin=margin, budget_s=budget, earlier=earlier, progress=progress,
-            )  # fmt: skip
+                margin=margin,
+                budget_s=budget,
+                earlier=earlier,
+                progress=progress,
+            )
         path = calibrations.store(calibration)
         try:
             calibrations.store(calibration, calibrations.path_beside(folder, machine))
@@ -293,9 +298,11 @@ def check(
     else:
         out.print(escape(f"against {against}: {regression.tally(findings)}"))
         if said := regression.notable(findings):
-            show_table(("verdict", "item", "seen"),
-                       [(finding.verdict, finding.item, finding.details) for finding in said],
-                       whole=(0, 1))  # fmt: skip
+            show_table(
+                ("verdict", "item", "seen"),
+                [(finding.verdict, finding.item, finding.details) for finding in said],
+                whole=(0, 1),
+            )
     if code := regression.exit_code(findings, accept_changes):
         raise typer.Exit(code)
     return None

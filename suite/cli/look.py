@@ -144,8 +144,10 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     if algorithm := getdoc(getmodule(cls)):
         out.print(f"\n[bold]Algorithm.[/bold] {escape(algorithm)}")
     for title, text in (
-        ("Variant", card.variant), ("Limitations", card.limitations), ("Counter-evidence", card.counter_evidence),
-    ):  # fmt: skip
+        ("Variant", card.variant),
+        ("Limitations", card.limitations),
+        ("Counter-evidence", card.counter_evidence),
+    ):
         if text:
             out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
     for claim in card.claim:
@@ -331,9 +333,7 @@ def doctor(
             from suite.guard import rehearsal
 
             with bar(quiet=as_json) as progress:
-                outcomes, late = rehearsal.rehearse(
-                    device, THREADS, minutes, file, techniques or (), progress=progress
-                )  # fmt: skip
+                outcomes, late = rehearsal.rehearse(device, THREADS, minutes, file, techniques or (), progress=progress)
             report |= rehearsal.report(outcomes, late, device, THREADS)
     if as_json:
         print(json.dumps(report, indent=1))

@@ -93,8 +93,11 @@ def new(
     for path in files:
         out.print(escape(str(path)))
     first = f"install it: pip install -e {root / name}; " if own else ""
-    out.print(escape(f"{first}try it: leantrain compare {name} -b gpt, pytest {files[0]}, and "
-                     f"leantrain claims {name} --mutants"))  # fmt: skip
+    out.print(
+        escape(
+            f"{first}try it: leantrain compare {name} -b gpt, pytest {files[0]}, and leantrain claims {name} --mutants"
+        )
+    )
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -199,10 +202,14 @@ def run(
             pair
             for size in sizes or ("nano",)
             for pair in pairs_of(
-                stacks, names, [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)],
-                setting.but(size=size), task, ranks,
+                stacks,
+                names,
+                [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)],
+                setting.but(size=size),
+                task,
+                ranks,
             )
-        ]  # fmt: skip
+        ]
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
         for pair_setting in dict.fromkeys(pair.setting for pair in pairs):

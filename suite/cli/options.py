@@ -383,10 +383,13 @@ class EvidenceOptions(Options):
 
         timings = self.timings if self.time else 0
         return Effort(
-            Wanted(learning.seeds, timings, self.ruler, self.learn, self.tune), learning.minutes,
-            Limits(self.time_limit, self.hang_limit), self.rounds or ROUNDS, self.sequential,
+            Wanted(learning.seeds, timings, self.ruler, self.learn, self.tune),
+            learning.minutes,
+            Limits(self.time_limit, self.hang_limit),
+            self.rounds or ROUNDS,
+            self.sequential,
             self.cores,
-        )  # fmt: skip
+        )
 
 
 PLAIN, HERE = TrainingOptions(), MachineOptions()
@@ -407,9 +410,16 @@ def setting_of(
     from suite.entries import setting
 
     return setting.setting_of(
-        baseline=target.baseline or baseline, size=target.size, recipe=target.recipe, task=training.task,
-        steps=training.steps, data=training.data, model=training.model, device=machine.device, threads=machine.threads,
-    )  # fmt: skip
+        baseline=target.baseline or baseline,
+        size=target.size,
+        recipe=target.recipe,
+        task=training.task,
+        steps=training.steps,
+        data=training.data,
+        model=training.model,
+        device=machine.device,
+        threads=machine.threads,
+    )
 
 
 def check_reached(training: TrainingOptions) -> None:

@@ -85,9 +85,11 @@ def _with_leave(stream: TextIO, line_buffering: bool = False) -> TextIO:
     stream.flush()
     raw = io.FileIO(stream.fileno(), "w", closefd=False)
     return MayLeave(
-        io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors,
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
         line_buffering=line_buffering or stream.isatty(),
-    )  # fmt: skip
+    )
 
 
 _open_closed_streams()  # before anything asks whether they are terminals

@@ -78,8 +78,10 @@ def recommend(
     gpu: Annotated[
         str | None,
         typer.Option(
-            "--gpu", help="Order by times modelled on this GPU: A100-80, H100, ... None need be here.",
-            autocompletion=gpu_names, callback=refusing(check_gpu),
+            "--gpu",
+            help="Order by times modelled on this GPU: A100-80, H100, ... None need be here.",
+            autocompletion=gpu_names,
+            callback=refusing(check_gpu),
         ),
     ] = None,
     counts: Annotated[int, typer.Option("--counts", min=2, help="Stacks that are counted at most.")] = 30,
@@ -90,7 +92,7 @@ def recommend(
     ] = False,
     folder: KnownResults = RESULTS,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Recommend the stack of techniques for a model, a memory and a goal: counted at its size, then measured here.
 
     Stacks of up to three techniques that go together are counted exactly, and what cannot fit is never run. The rest
@@ -112,9 +114,13 @@ def recommend(
         if gpu and where != "cuda":
             raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {where}")
         question = Question(
-            Scale(at.but(device=where, threads=threads), batch, sequence_length), bytes_of(memory), goal,  # type: ignore[arg-type]
-            lookup("GPU", gpu, by_any_name()) if gpu else None, counts, tuple(stacks or ()),
-        )  # fmt: skip
+            Scale(at.but(device=where, threads=threads), batch, sequence_length),
+            bytes_of(memory),
+            goal,  # type: ignore[arg-type]
+            lookup("GPU", gpu, by_any_name()) if gpu else None,
+            counts,
+            tuple(stacks or ()),
+        )
         with bar(quiet=as_json) as progress:
             answer = answer_to(question, folder, minutes, run=not dry_run, progress=progress)
     _show(answer, as_json)
@@ -136,9 +142,10 @@ def _show(answer: Recommendation, as_json: bool) -> None:
         peaks = {candidate.stack: candidate.cost.peak_bytes for candidate in (*ranking.fitting, *ranking.too_large)}
         for rung in answer.measured.rungs:
             show_table(
-                shown.MEASURED, shown.measured(rung, peaks),
+                shown.MEASURED,
+                shown.measured(rung, peaks),
                 title=f"measured over {rung.steps} steps, over {answer.measured.reference}",
-            )  # fmt: skip
+            )
     if answer.contributions:
         show_table(
             shown.CONTRIBUTED, shown.contributed(answer.contributions), title="the stack over what is left of it"

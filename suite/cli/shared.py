@@ -236,9 +236,12 @@ def show_table(
     for place, (name, width) in enumerate(zip(head, widths)):
         fixed = place in whole
         table.add_column(
-            escape(name), no_wrap=fixed, min_width=width if fixed else None, overflow="fold",
+            escape(name),
+            no_wrap=fixed,
+            min_width=width if fixed else None,
+            overflow="fold",
             justify="right" if place in right else "left",
-        )  # fmt: skip
+        )
     for line in cells:
         table.add_row(*map(escape, line))
     out.print(table)

@@ -36,9 +36,12 @@ def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMe
         torch.cuda.set_device(own)
     torch.distributed.init_process_group(
         "nccl" if device == "cuda" else "gloo",
-        init_method=rendezvous if launched else f"file://{rendezvous}/store", rank=rank, world_size=world_size,
-        device_id=own, timeout=timedelta(seconds=SET_UP_S),
-    )  # fmt: skip
+        init_method=rendezvous if launched else f"file://{rendezvous}/store",
+        rank=rank,
+        world_size=world_size,
+        device_id=own,
+        timeout=timedelta(seconds=SET_UP_S),
+    )
     return torch.distributed.init_device_mesh(device, (world_size,))
 
 

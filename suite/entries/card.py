@@ -109,9 +109,14 @@ class PaperSetting(Strict):
 
 
 SCOPES: Mapping[str, Scope] = {
-    "identity": "step", "counted": "step", "modelled": "step", "quality": "end_to_end", "measured": "end_to_end",
-    "literature": "end_to_end", "time_to_quality": "time_to_quality",
-}  # fmt: skip
+    "identity": "step",
+    "counted": "step",
+    "modelled": "step",
+    "quality": "end_to_end",
+    "measured": "end_to_end",
+    "literature": "end_to_end",
+    "time_to_quality": "time_to_quality",
+}
 """What a claim on a metric, or of a kind, is about where it does not say."""
 
 

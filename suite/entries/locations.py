@@ -310,10 +310,11 @@ def _columns_of_images(schema: Any) -> list[str]:
     declared = features.items() if isinstance(features, dict) else ()
     images = {name for name, feature in declared if isinstance(feature, dict) and feature.get("_type") == "Image"}
     return [
-        field.name for field in schema
+        field.name
+        for field in schema
         if field.name in images
         or (pa.types.is_struct(field.type) and {member.name for member in field.type} <= {"path", "bytes"})
-    ]  # fmt: skip
+    ]
 
 
 def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:

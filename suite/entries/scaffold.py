@@ -158,10 +158,13 @@ def test_gradients_are_scaled() -> None:
 EXAMPLES = {
     False: (TECHNIQUE, PROBES, PROPERTIES, MUTANTS, TEST),
     True: (
-        wrapper_example.TECHNIQUE, wrapper_example.PROBES, wrapper_example.PROPERTIES, wrapper_example.MUTANTS,
+        wrapper_example.TECHNIQUE,
+        wrapper_example.PROBES,
+        wrapper_example.PROPERTIES,
+        wrapper_example.MUTANTS,
         wrapper_example.TEST,
     ),
-}  # fmt: skip
+}
 """The files of an example; whether it wraps the optimizer."""
 
 PROJECT = """\

@@ -68,8 +68,10 @@ OF_THE_LOAD = ("timeout", "hung", "out_of_memory")  # what else ran may decide t
 
 NO_ROOM: Floats = np.empty(0)
 CURVES: Mapping[str, str] = {
-    "equal": "equal to the bit", "equivalent": "equal up to rounding", "changed": "differs",
-}  # fmt: skip
+    "equal": "equal to the bit",
+    "equivalent": "equal up to rounding",
+    "changed": "differs",
+}
 """What a verdict on a curve is called."""
 
 Piece = Counted | Learned | Timed
@@ -125,9 +127,13 @@ def quickest(records: Records, machine: Machine) -> Learned:
     known = [
         run
         for run in records.learned
-        if run.status == "ok" and run.conditions.device == "cpu" and not run.conditions.model
-        and not obstacles(run, machine) and not other_code(run) and _is_embedded(run)
-    ]  # fmt: skip
+        if run.status == "ok"
+        and run.conditions.device == "cpu"
+        and not run.conditions.model
+        and not obstacles(run, machine)
+        and not other_code(run)
+        and _is_embedded(run)
+    ]
     if not known:
         raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
     return min(known, key=lambda run: (run.place.key == machine.key, run.cpu_s or math.inf))
@@ -294,9 +300,13 @@ def noise_over_replicates(old: Timed, index: int, ratio: str, timed: Iterable[Ti
 
     alike = [timing for timing in timed if timing.replicate != old.replicate and code(timing) == code(old)]
     of_row = next(
-        (row.known.timed for row in pairs(Records(timed=[old, *alike]), lambda _: sides[0])
-         if old.id in row.records and row.stack == sides[1]), ()
-    )  # fmt: skip
+        (
+            row.known.timed
+            for row in pairs(Records(timed=[old, *alike]), lambda _: sides[0])
+            if old.id in row.records and row.stack == sides[1]
+        ),
+        (),
+    )
     medians = [median(BY_ROUND[ratio](timing)) for timing in of_row]
     if len(medians) < 2:
         return None

@@ -156,9 +156,16 @@ def calibrate(
             Gate(verdict=timing.decision.verdict, pairs=list(timing.pairs), seconds=round(timing.seconds, 3))
         )
     return Calibration(
-        machine=machine, made=earlier.made if earlier else datetime.now(UTC), design=DESIGN, margin=margin,
-        budget_s=budget_s, job=job, planted_slower=PLANTED_SLOWER, unchanged=done[0.0], planted=done[PLANTED_SLOWER],
-    )  # fmt: skip
+        machine=machine,
+        made=earlier.made if earlier else datetime.now(UTC),
+        design=DESIGN,
+        margin=margin,
+        budget_s=budget_s,
+        job=job,
+        planted_slower=PLANTED_SLOWER,
+        unchanged=done[0.0],
+        planted=done[PLANTED_SLOWER],
+    )
 
 
 @contextmanager

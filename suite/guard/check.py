@@ -199,9 +199,15 @@ def _timed(
 
         try:
             gated = gate(
-                old, new, job, coin=coin, margin=timing.margin, alpha=ALPHA / len(jobs), budget_s=timing.budget_s,
+                old,
+                new,
+                job,
+                coin=coin,
+                margin=timing.margin,
+                alpha=ALPHA / len(jobs),
+                budget_s=timing.budget_s,
                 progress=report,
-            )  # fmt: skip
+            )
         except GateFailed as failure:
             verdict: ChangeVerdict = "failed" if failure.side == "new" else "not comparable"
             why = f"the {failure.side} side {failure.status}: {failure}"

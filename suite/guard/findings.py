@@ -101,9 +101,14 @@ def flat(counters: Counters) -> dict[str, Any]:
 
 
 SPEED_WORDS: dict[ChangeVerdict, str] = {
-    "regressed": "slower", "inconclusive": "cannot tell", "improved": "faster", "equivalent": "not slower",
-    "equal": "of unchanged code", "failed": "failed", "not comparable": "not comparable",
-}  # fmt: skip
+    "regressed": "slower",
+    "inconclusive": "cannot tell",
+    "improved": "faster",
+    "equivalent": "not slower",
+    "equal": "of unchanged code",
+    "failed": "failed",
+    "not comparable": "not comparable",
+}
 NOT_CHECKED = "not checked"
 UNTIMED = ("unfit", "failed", "not comparable", "not checked")
 """Verdicts of a timing that judge no speed."""

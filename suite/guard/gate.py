@@ -141,9 +141,12 @@ def _pair(old: TreeWorker, new: TreeWorker, job: Job, seed: int, coin: random.Ra
     """The median log ratio new / old of one process pair."""
     planted = {"new": slower, "old": 0.0}
     times = in_fresh_processes(
-        {"new": new, "old": old}, job, seed, coin,
+        {"new": new, "old": old},
+        job,
+        seed,
+        coin,
         lambda ask, name, steps: ask(name, "block", steps=steps, slower=planted[name]),
-    )  # fmt: skip
+    )
     return float(np.median(round_log_ratios(times["old"], times["new"])))
 
 

@@ -108,9 +108,14 @@ def _examined(entry: Entry, peer: str, device: str, timed: bool) -> tuple[Mappin
 
 UNSEEN = "nothing checks it"
 CHECK_COLUMNS = (
-    "kernel", "correct (rounding units)", "registers", "spills", "16-byte loads, stores", "instructions an element",
+    "kernel",
+    "correct (rounding units)",
+    "registers",
+    "spills",
+    "16-byte loads, stores",
+    "instructions an element",
     "bytes an element",
-)  # fmt: skip
+)
 TIME_COLUMNS = ("time", "of floor", "launch (host)", "peers' times")
 
 

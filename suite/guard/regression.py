@@ -113,14 +113,19 @@ def jobs_of(
     return [
         Job(
             setting=Setting(
-                baseline=baseline, size=size, recipe=recipe, task=task, steps=COUNTED_STEPS, device=device,
+                baseline=baseline,
+                size=size,
+                recipe=recipe,
+                task=task,
+                steps=COUNTED_STEPS,
+                device=device,
                 threads=threads,
             ),
             stack=stack,
             seed=SEED,
         )
         for baseline, recipe, task, stack in places
-    ]  # fmt: skip
+    ]
 
 
 # storing -------------------------------------------------------------------------------------------------------------

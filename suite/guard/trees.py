@@ -40,11 +40,28 @@ ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
 PADDED_LENGTH = 4096  # of what differs in the environments of two workers: the path of the tree
 PASSED = frozenset(
     {
-        "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CC", "CXX",
-        "VIRTUAL_ENV", "XDG_CACHE_HOME", "LEANTRAIN_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE",
-        "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM", *ENVIRONMENT,
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "TMPDIR",
+        "TZ",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "LIBRARY_PATH",
+        "CC",
+        "CXX",
+        "VIRTUAL_ENV",
+        "XDG_CACHE_HOME",
+        "LEANTRAIN_CACHE",
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HF_DATASETS_CACHE",
+        "HF_HUB_OFFLINE",
+        "TOKENIZERS_PARALLELISM",
+        *ENVIRONMENT,
     }
-)  # fmt: skip
+)
 PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TRITON_", "TORCHINDUCTOR_", "OMP_", "MKL_")
 _libc = ctypes.CDLL(None)
 
@@ -96,8 +113,11 @@ def checked_out(revision: str, top: Path) -> Iterator[Path]:
 
 def _forget_removed(top: Path) -> None:
     """Has git forget the work trees of ours that are gone, and none of the user's."""
-    listed = [line.removeprefix("worktree ") for line in _git(top, "worktree", "list", "--porcelain").splitlines()
-              if line.startswith("worktree ")]  # fmt: skip
+    listed = [
+        line.removeprefix("worktree ")
+        for line in _git(top, "worktree", "list", "--porcelain").splitlines()
+        if line.startswith("worktree ")
+    ]
     for tree in map(Path, listed):
         if not tree.exists() and tree.parent.name.startswith("tree-") and tree.parents[1].name.startswith(PREFIX):
             with suppress(RevisionError):  # another process forgot it just now

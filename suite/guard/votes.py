@@ -138,9 +138,12 @@ def errors(unchanged: Sequence[float], rule: Rule, sets: int) -> Errors:
     most = 1.0 if beyond == n else float(special.betaincinv(beyond + 1, n - beyond, LEVEL))  # Clopper & Pearson 1934
     vote, worst, sets = beyond / n / 2 if n else 0.5, most / 2, min(sets, MOST_SETS)
     return Errors(
-        n, chances(vote, rule, sets).slower, chances(worst, rule, sets).slower,
-        chances(1 - vote, rule, sets).slower, chances(1 - worst, rule, sets).slower,
-    )  # fmt: skip
+        n,
+        chances(vote, rule, sets).slower,
+        chances(worst, rule, sets).slower,
+        chances(1 - vote, rule, sets).slower,
+        chances(1 - worst, rule, sets).slower,
+    )
 
 
 def sets_needed(unchanged: Sequence[float], rule: Rule) -> int | None:

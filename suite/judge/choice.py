@@ -174,12 +174,7 @@ def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combinat
     """Every stack of up to ``most`` members without a conflict. What changes the model comes first, for the others to
     find it as it will be."""
     ordered = sorted(members, key=lambda member: ("model" not in member.changes, member.id))
-    return [
-        chosen
-        for count in range(1, most + 1)
-        for chosen in combinations(ordered, count)
-        if not conflict(chosen)
-    ]  # fmt: skip
+    return [chosen for count in range(1, most + 1) for chosen in combinations(ordered, count) if not conflict(chosen)]
 
 
 def spelled(members: Sequence[Member]) -> str:
@@ -313,16 +308,20 @@ def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_
     known = list(candidates)
     counts = [option for option in known if not option.cost.why_not]
     return Ranking(
-        tuple(sorted(
-            (counted for counted in counts if counted.cost.peak_bytes <= memory_bytes),
-            key=lambda counted: (*counted.score(goal, plain), counted.stack.count("+"), counted.stack),
-        )),
-        tuple(sorted(
-            (counted for counted in counts if counted.cost.peak_bytes > memory_bytes),
-            key=lambda counted: counted.cost.peak_bytes,
-        )),
+        tuple(
+            sorted(
+                (counted for counted in counts if counted.cost.peak_bytes <= memory_bytes),
+                key=lambda counted: (*counted.score(goal, plain), counted.stack.count("+"), counted.stack),
+            )
+        ),
+        tuple(
+            sorted(
+                (counted for counted in counts if counted.cost.peak_bytes > memory_bytes),
+                key=lambda counted: counted.cost.peak_bytes,
+            )
+        ),
         tuple(option.cost for option in known if option.cost.why_not),
-    )  # fmt: skip
+    )
 
 
 # measured -----------------------------------------------------------------------------------------------------------

@@ -201,10 +201,14 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
     outcome, reason = decide(claim, seen)
     tested = seen.spread if outcome not in ("quoted", "not measured") and not seen.exact else None
     return Judgement(
-        claim, technique, outcome, "; ".join(filter(None, (reason, seen.note))), place,
+        claim,
+        technique,
+        outcome,
+        "; ".join(filter(None, (reason, seen.note))),
+        place,
         interval=None if outcome == "quoted" else seen.interval,
         detectable=detectable_effect(tested) if tested else None,
-    )  # fmt: skip
+    )
 
 
 def decide(claim: Claim, seen: Observation) -> tuple[Outcome | Unjudged, str]:
@@ -442,9 +446,12 @@ def _seen(claim: Claim, row: Row) -> Observation:
 
 
 NEEDED: Mapping[MetricKind, tuple[str, ...]] = {
-    "counted": ("counted",), "learned": ("learned",), "timed": ("timed",), "measured": ("timed",),
+    "counted": ("counted",),
+    "learned": ("learned",),
+    "timed": ("timed",),
+    "measured": ("timed",),
     "composed": ("learned", "timed"),
-}  # fmt: skip
+}
 """The kinds of evidence that a kind of metric is read from."""
 
 
@@ -623,9 +630,13 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
         place.baseline, place.size, parameters=counted.reference.quantities.get("parameter_count"), device=place.device
     )
     where = ClaimPlace(
-        place.baseline, place.recipe, place.size, unverified=unverified, command=command,
+        place.baseline,
+        place.recipe,
+        place.size,
+        unverified=unverified,
+        command=command,
         differs=differences(claim, is_exact(claim), here),
-    )  # fmt: skip
+    )
     return judge(claim, card.id, seen, where)
 
 
@@ -671,12 +682,15 @@ def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
     here = EvidenceSetting(study.baseline, study.size, device=study.device)
     options = f"-b {study.baseline} --size {study.size} --seeds {max(3, study.seeds)}"
     place = ClaimPlace(
-        study.baseline, study.recipe, study.size, study.machine.name,
+        study.baseline,
+        study.recipe,
+        study.size,
+        study.machine.name,
         unverified=("learned",) if changed else (),
         command=f"leantrain study {card.id} {options}",
         differs=differences(claim, False, here),
         newest=study.made.isoformat(),
-    )  # fmt: skip
+    )
     return judge(claim, card.id, seen, place)
 
 
@@ -784,14 +798,29 @@ def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
 def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
     c = row.conditions
     setting = {
-        "-b": c.baseline, "--recipe": c.recipe, "--size": c.size, "--task": c.task, "--steps": c.steps,
-        "--seeds": max(3, len(row.seeds)), "--model": c.model, "--device": c.device, "--threads": c.threads,
-    }  # fmt: skip
+        "-b": c.baseline,
+        "--recipe": c.recipe,
+        "--size": c.size,
+        "--task": c.task,
+        "--steps": c.steps,
+        "--seeds": max(3, len(row.seeds)),
+        "--model": c.model,
+        "--device": c.device,
+        "--threads": c.threads,
+    }
     return ClaimPlace(
-        c.baseline, c.recipe, c.model or c.size, row.machine.name, row.records, row.unverified,
-        _compare(stack_of(card, claim), control_of(claim), card.task, setting), _distance(claim, row), cpu_seconds(row),
-        row.newest, c.baseline_version,
-    )  # fmt: skip
+        c.baseline,
+        c.recipe,
+        c.model or c.size,
+        row.machine.name,
+        row.records,
+        row.unverified,
+        _compare(stack_of(card, claim), control_of(claim), card.task, setting),
+        _distance(claim, row),
+        cpu_seconds(row),
+        row.newest,
+        c.baseline_version,
+    )
 
 
 def _distance(claim: Claim, row: Row) -> tuple[str, ...]:
@@ -810,13 +839,15 @@ def setting_of(row: Row) -> EvidenceSetting:
     recipes += [timing.reference.recipe for timing in row.known.timed]
     batch = recipes[0].get("batch_size") if recipes else None
     return EvidenceSetting(
-        c.baseline, "" if c.model else c.size, c.model or "",
+        c.baseline,
+        "" if c.model else c.size,
+        c.model or "",
         parameters=counters.parameter_count if counters else None,
         examples=c.steps * batch if batch else None,
         data=c.data,
         device=str(row.machine.facts.get("gpu") or c.device) if c.device != "cpu" else "cpu",
         tuned=row.tuned is not None and not row.tuning_open,
-    )  # fmt: skip
+    )
 
 
 def cpu_seconds(row: Row) -> float | None:

@@ -29,9 +29,11 @@ ANY = "any"
 UNSAID = "the card names no setting of the paper's"
 
 MEANT: dict[str, tuple[str, ...]] = {
-    "loss": ("loss", "perplexity"), "loss_at_equal_time": ("loss", "perplexity"),
-    "equivalent_budget": ("loss", "perplexity"), "time_to_quality": ("loss", "perplexity"),
-}  # fmt: skip
+    "loss": ("loss", "perplexity"),
+    "loss_at_equal_time": ("loss", "perplexity"),
+    "equivalent_budget": ("loss", "perplexity"),
+    "time_to_quality": ("loss", "perplexity"),
+}
 """Words by one of which a paper names the quantity that a metric measures, or to which it measures."""
 
 FIELDS: dict[MetricKind, tuple[str, ...]] = {
@@ -78,10 +80,10 @@ def differences(claim: Claim, exact: bool, here: EvidenceSetting) -> tuple[str, 
         "tokens": lambda: _tokens(there, here),
         "metric": lambda: _metric(there, claim.metric),
         "optimizer": lambda: _optimizer(there),
-        "tuned": lambda: [f"rates not tuned, where the paper tuned {there.tuned}"] * (
-            bool(there.tuned) and not here.tuned
+        "tuned": lambda: (
+            [f"rates not tuned, where the paper tuned {there.tuned}"] * (bool(there.tuned) and not here.tuned)
         ),
-    }  # fmt: skip
+    }
     return tuple(words for field in FIELDS[kind] for words in reads[field]())
 
 

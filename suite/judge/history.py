@@ -303,9 +303,14 @@ def series(
         for metric, values in of_metrics.items():
             for value in values.values() if metric in metrics else ():
                 point = SeriesPoint(
-                    line.started, moment.replicate, value, moment.revision, line.place.name,
-                    str(line.machine.context.get("git_commit") or ""), line.id,
-                )  # fmt: skip
+                    line.started,
+                    moment.replicate,
+                    value,
+                    moment.revision,
+                    line.place.name,
+                    str(line.machine.context.get("git_commit") or ""),
+                    line.id,
+                )
                 points.setdefault((moment.stack, moment.reference, c.key, metric, line.source), []).append(point)
     if left_out is not None:
         left_out += unfit.values()
@@ -406,9 +411,16 @@ def _change_points(series: Series, splits: Sequence[Split], factor: float) -> It
     for position, split in enumerate(splits):
         before, after = x[cuts[position] : split.at], x[split.at : cuts[position + 2]]
         yield ChangePoint(
-            series, split.at, split.low, split.high, shift(before, after), min(1.0, split.p_value * factor), before,
-            after, last=position == len(splits) - 1,
-        )  # fmt: skip
+            series,
+            split.at,
+            split.low,
+            split.high,
+            shift(before, after),
+            min(1.0, split.p_value * factor),
+            before,
+            after,
+            last=position == len(splits) - 1,
+        )
 
 
 # confirming -----------------------------------------------------------------------------------------------------------

@@ -77,9 +77,11 @@ def equals_reference(theirs: Mapping[int, Learned], ours: Mapping[int, Learned])
     both = [(theirs[seed], ours[seed]) for seed in theirs.keys() & ours.keys()]
     return bool(both) and all(
         (a.status, a.trajectory_sha256, a.final) == (b.status, b.trajectory_sha256, b.final)
-        and b.status == "ok" and b.trajectory_sha256 and not b.probes
+        and b.status == "ok"
+        and b.trajectory_sha256
+        and not b.probes
         for a, b in both
-    )  # fmt: skip
+    )
 
 
 def completed(theirs: Mapping[int, Learned], ours: Mapping[int, Learned]) -> Mapping[int, Learned]:
@@ -254,8 +256,10 @@ class Known:
         """Final test losses of the references and of the contenders, by seed. Raises ValueError where one is none."""
         if not self.learned:
             raise ValueError("nothing was learned yet")
-        theirs, ours = ([side.final.loss if side.final else math.nan for side in sides]
-                        for sides in zip(*(run.sides for run in self.learned), strict=True))  # fmt: skip
+        theirs, ours = (
+            [side.final.loss if side.final else math.nan for side in sides]
+            for sides in zip(*(run.sides for run in self.learned), strict=True)
+        )
         if not all(loss > 0 for loss in (*theirs, *ours)):
             raise ValueError("no final test loss, positive and finite, was recorded")
         return theirs, ours

@@ -211,8 +211,9 @@ NOT_LEARNED = "nothing was learned yet: measure it with leantrain run"
 NO_RULER = "the reference's scaling curve was not learned here: leantrain run --ruler 3 learns it"
 
 
-def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float],
-           uses: Uses = Uses()) -> Metric:  # fmt: skip
+def _timed(
+    name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Callable[[TimedPair], float], uses: Uses = Uses()
+) -> Metric:
     """Define a time that every round of a set of processes measures, in seconds per step of the reference."""
 
     def samples(known: Known) -> Samples:
@@ -230,9 +231,14 @@ def _timed(name: str, title: str, rounds: Callable[[TimedPair], Floats], log: Ca
 
 
 def _of_process(
-    name: str, title: str, unit: str, kind: MetricKind, quantity: Callable[[Side], float | None], reason: str,
+    name: str,
+    title: str,
+    unit: str,
+    kind: MetricKind,
+    quantity: Callable[[Side], float | None],
+    reason: str,
     uses: Uses = Uses(),
-) -> Metric:  # fmt: skip
+) -> Metric:
     """Define what every timed process has once; it is unavailable for ``reason`` where one has not."""
 
     def samples(known: Known) -> Samples:
@@ -253,9 +259,13 @@ def _of_process(
 
 
 def _learned(
-    name: str, title: str, quantity: Callable[[Facts], float | None], *, direction: Direction = "lower",
+    name: str,
+    title: str,
+    quantity: Callable[[Facts], float | None],
+    *,
+    direction: Direction = "lower",
     uses: Uses = Uses(),
-) -> Metric:  # fmt: skip
+) -> Metric:
     """Define what every learned run ends with."""
 
     def samples(known: Known) -> Samples:
@@ -271,9 +281,7 @@ def _learned(
         theirs, ours = ([quantity(side) or math.nan for side in column] for column in zip(*known.facts(), strict=True))
         return _value_of(log, theirs, ours)
 
-    return Metric(
-        name, title, "", "learned", samples, value, quantity, direction=direction, quality=True, uses=uses
-    )  # fmt: skip
+    return Metric(name, title, "", "learned", samples, value, quantity, direction=direction, quality=True, uses=uses)
 
 
 def _counted(
@@ -343,17 +351,23 @@ COUNTER_USES: Mapping[str, Uses] = {
 
 def _counter(name: str, count: Count) -> Metric:
     metric = _counted(
-        name, count.title, count.unit, lambda facts: getattr(facts.counters, name) if facts.counters else None,
-        direction="lower" if count.cost else "none", uses=COUNTER_USES.get(name, Uses()),
-    )  # fmt: skip
+        name,
+        count.title,
+        count.unit,
+        lambda facts: getattr(facts.counters, name) if facts.counters else None,
+        direction="lower" if count.cost else "none",
+        uses=COUNTER_USES.get(name, Uses()),
+    )
     return _with_uncounted(metric) if name == "flops" else metric
 
 
 def _peak(kind: str) -> Metric:
     return _counted(
-        f"peak.{kind}", f"{kind.replace('_', ' ')} at the peak", "B",
+        f"peak.{kind}",
+        f"{kind.replace('_', ' ')} at the peak",
+        "B",
         lambda facts: facts.counters.peak_by_kind.get(kind, 0) if facts.counters else None,
-    )  # fmt: skip
+    )
 
 
 def _steps_flops(facts: Facts) -> float | None:
@@ -621,12 +635,21 @@ def _last_window(pair: TimedPair) -> Floats:
 
 REGISTRY: tuple[Metric | MetricFamily, ...] = (
     Metric(
-        "time_to_quality", "time to the same quality", "reference steps", "composed",
-        _time_to_quality_samples, _time_to_quality,
-        direction="higher", quality=True, uses=Uses(10, headline=True, in_stacks=True),
+        "time_to_quality",
+        "time to the same quality",
+        "reference steps",
+        "composed",
+        _time_to_quality_samples,
+        _time_to_quality,
+        direction="higher",
+        quality=True,
+        uses=Uses(10, headline=True, in_stacks=True),
     ),
     _timed(
-        "step_time", "step time", attrgetter("step_log_ratios"), lambda pair: median(pair.step_log_ratios),
+        "step_time",
+        "step time",
+        attrgetter("step_log_ratios"),
+        lambda pair: median(pair.step_log_ratios),
         Uses(20, headline=True, in_stacks=True, in_history=True),
     ),
     replace(  # judged by claims alone; its rounds are among those of step_time
@@ -634,7 +657,10 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
         round_samples=None,
     ),
     _timed(
-        "training_time", "training time", attrgetter("training_log_samples"), attrgetter("training_log_ratio"),
+        "training_time",
+        "training time",
+        attrgetter("training_log_samples"),
+        attrgetter("training_log_ratio"),
         Uses(30, in_stacks=True, in_history=True),
     ),
     replace(  # a set-up happens once, in no round
@@ -642,38 +668,73 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
         round_samples=None,
     ),
     Metric(
-        "equivalent_budget", "equivalent budget", "reference steps", "learned", _equivalent_samples,
-        _equivalent_budget, direction="higher", quality=True, uses=Uses(15),
+        "equivalent_budget",
+        "equivalent budget",
+        "reference steps",
+        "learned",
+        _equivalent_samples,
+        _equivalent_budget,
+        direction="higher",
+        quality=True,
+        uses=Uses(15),
     ),
     _learned("loss", "final loss", _final_loss, uses=Uses(80, headline=True, in_stacks=True, in_history=True)),
     Metric(
-        "loss_at_equal_time", "loss, equal time", "", "composed", _loss_at_equal_time_samples, _loss_at_equal_time,
-        quality=True, uses=Uses(90),
+        "loss_at_equal_time",
+        "loss, equal time",
+        "",
+        "composed",
+        _loss_at_equal_time_samples,
+        _loss_at_equal_time,
+        quality=True,
+        uses=Uses(90),
     ),
     Metric(
-        "first_crossing", "first crossing", "reference steps", "composed", _crossings, _first_crossing,
-        direction="higher", quality=True,
+        "first_crossing",
+        "first crossing",
+        "reference steps",
+        "composed",
+        _crossings,
+        _first_crossing,
+        direction="higher",
+        quality=True,
     ),
     replace(_JOULES, value=_energy),
-    Metric(
-        "modelled_energy", "energy, modelled", "J", "timed", _modelled_samples, _modelled_energy, uses=Uses(75)
-    ),
+    Metric("modelled_energy", "energy, modelled", "J", "timed", _modelled_samples, _modelled_energy, uses=Uses(75)),
     _of_process("processor_time", "processor time", "s", "timed", _processor_s, "not recorded"),
     _of_process(
-        "process_peak_bytes", "process peak", "B", "measured", attrgetter("memory.process_peak_bytes"),
-        "not readable on this machine", Uses(50),
+        "process_peak_bytes",
+        "process peak",
+        "B",
+        "measured",
+        attrgetter("memory.process_peak_bytes"),
+        "not readable on this machine",
+        Uses(50),
     ),
     _of_process(
-        "process_added_bytes", "process peak over its start", "B", "measured", _added_bytes,
+        "process_added_bytes",
+        "process peak over its start",
+        "B",
+        "measured",
+        _added_bytes,
         "not recorded, or not readable on this machine",
     ),
     _of_process(
-        "cuda_allocated_peak_bytes", "CUDA peak", "B", "measured", attrgetter("memory.cuda_allocated_peak_bytes"),
-        "no CUDA device", Uses(60),
+        "cuda_allocated_peak_bytes",
+        "CUDA peak",
+        "B",
+        "measured",
+        attrgetter("memory.cuda_allocated_peak_bytes"),
+        "no CUDA device",
+        Uses(60),
     ),
     _of_process(
-        "cuda_reserved_peak_bytes", "CUDA peak, reserved", "B", "measured",
-        attrgetter("memory.cuda_reserved_peak_bytes"), "no CUDA device",
+        "cuda_reserved_peak_bytes",
+        "CUDA peak, reserved",
+        "B",
+        "measured",
+        attrgetter("memory.cuda_reserved_peak_bytes"),
+        "no CUDA device",
     ),
     *(_counter(name, count) for name, count in COUNTS.items()),
     MetricFamily(
@@ -685,8 +746,14 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
     ),
     _training_flops(),
     Metric(
-        "flops_without_zeros", "FLOPs without zeros", "", "learned", _without_zeros_samples, _flops_without_zeros,
-        _without_zeros, uses=Uses(105),
+        "flops_without_zeros",
+        "FLOPs without zeros",
+        "",
+        "learned",
+        _without_zeros_samples,
+        _flops_without_zeros,
+        _without_zeros,
+        uses=Uses(105),
     ),
     MetricFamily(
         "final.",
@@ -700,7 +767,7 @@ REGISTRY: tuple[Metric | MetricFamily, ...] = (
         },
         _probe_ratio,
     ),
-)  # fmt: skip
+)
 """In the order of tables of all metrics.
 
 ``time_to_quality``: the whole cost of reaching what the reference reaches in the same time, set-up included.
@@ -769,6 +836,8 @@ def priors(pairs: Sequence[Known]) -> dict[str, Prior]:
     """The variance of a replicate by metric, shared by comparable pairs."""
     noisy = [metric for metric in METRICS.values() if metric.kind in ("learned", "timed", "measured")]
     read = [samples(known, noisy) for known in pairs]
-    shared = {metric.name: pooled_variance([list(one[metric.name].values()) for one in read if metric.name in one])
-              for metric in noisy}  # fmt: skip
+    shared = {
+        metric.name: pooled_variance([list(one[metric.name].values()) for one in read if metric.name in one])
+        for metric in noisy
+    }
     return {name: prior for name, prior in shared.items() if prior}

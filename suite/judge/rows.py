@@ -470,8 +470,9 @@ class _Draft:
                 failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
             else:
                 good.append(pair)
-        counted = tuple(_nearest(pool.counted[place.key, stack], place.machine)
-                        for stack in (place.reference, place.stack))  # fmt: skip
+        counted = tuple(
+            _nearest(pool.counted[place.key, stack], place.machine) for stack in (place.reference, place.stack)
+        )
         for one in counted:
             if one is None:
                 continue
@@ -578,8 +579,10 @@ def _unexercised(name: str, value: MetricValue, why: str) -> MetricValue:
 
 def _hidden_cost(pair: TimedPair) -> float:
     """ln of summed over median-priced time, contender over reference."""
-    summed = [sum(sum(map(sum, part.block_s)) / (2 * len(part.block_s) * part.block_steps) for part in side.windows)
-              for side in pair.sides]  # fmt: skip
+    summed = [
+        sum(sum(map(sum, part.block_s)) / (2 * len(part.block_s) * part.block_steps) for part in side.windows)
+        for side in pair.sides
+    ]
     assert pair.contender.steps and pair.reference.steps
     progress = math.log(pair.contender.steps / pair.reference.steps)
     return math.log(summed[1] / summed[0]) - (pair.training_log_ratio - progress)
@@ -668,9 +671,14 @@ def rows(
     """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards; ``left_out`` as in
     :func:`pairs`."""
     shown = pairs(
-        records, card_reference, tuned=_tuned, wanted=wanted, version_of=installed_version, left_out=left_out,
+        records,
+        card_reference,
+        tuned=_tuned,
+        wanted=wanted,
+        version_of=installed_version,
+        left_out=left_out,
         active=_activity_probes,
-    )  # fmt: skip
+    )
     return sorted(shown, key=lambda row: (row.board, row.stack))
 
 
@@ -704,9 +712,13 @@ def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Ro
 def rows_against(records: Records, reference: str, stacks: Collection[str]) -> list[Row]:
     """All rows of these stacks beside that reference."""
     return pairs(
-        records, lambda _: reference, tuned=tunes, wanted=stacks.__contains__, version_of=installed_version,
+        records,
+        lambda _: reference,
+        tuned=tunes,
+        wanted=stacks.__contains__,
+        version_of=installed_version,
         active=activity_probes,
-    )  # fmt: skip
+    )
 
 
 def row_among(known: Sequence[Row], setting: Setting, stack: str, reference: str) -> Row:
@@ -720,9 +732,10 @@ def row_among(known: Sequence[Row], setting: Setting, stack: str, reference: str
     ]
     if not fitting:
         raise NoRecord(f"no record of {stack} against {reference} on {setting.baseline}; measure it again")
-    return max(fitting, key=lambda row: (
-        row.conditions.baseline_version, row.machine.key == machine, not row.unverified, row.newest
-    ))  # fmt: skip
+    return max(
+        fitting,
+        key=lambda row: (row.conditions.baseline_version, row.machine.key == machine, not row.unverified, row.newest),
+    )
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -771,8 +784,10 @@ def interval_as_dict(interval: Interval | None) -> dict[str, Any] | None:
         return None
     ends = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
     return {name: finite(end) for name, end in ends.items()} | {
-        "level": interval.level, "method": interval.method, "n": interval.n,
-    }  # fmt: skip
+        "level": interval.level,
+        "method": interval.method,
+        "n": interval.n,
+    }
 
 
 def finite(number: float) -> float | None:

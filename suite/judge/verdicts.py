@@ -48,8 +48,18 @@ def rank(said: str) -> tuple[int, str]:
 
 
 ChangeVerdict = Literal[
-    "equal", "equivalent", "improved", "changed", "regressed", "new", "gone", "failed", "not comparable",
-    "inconclusive", "unfit", "not checked",
-]  # fmt: skip
+    "equal",
+    "equivalent",
+    "improved",
+    "changed",
+    "regressed",
+    "new",
+    "gone",
+    "failed",
+    "not comparable",
+    "inconclusive",
+    "unfit",
+    "not checked",
+]
 """``equal``: to the bit. ``equivalent``: as near as noise allows. ``changed``: different, and neither better nor worse.
 ``unfit``: this machine must not judge. ``not checked``: nobody asked, or nothing can tell."""

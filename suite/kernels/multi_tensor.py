@@ -95,9 +95,16 @@ def pointers(addresses, first, ROWS: tl.constexpr, DTYPES: tl.constexpr, ALIGNED
 
 @triton.jit
 def over_block(
-    function: tl.constexpr, arguments, table, blocks, tensors,
-    ROWS: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    function: tl.constexpr,
+    arguments,
+    table,
+    blocks,
+    tensors,
+    ROWS: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     """``function(pointers, place, *arguments)`` over this program's block, by wide accesses if it is `vectorizable`.
 
     ``pointers`` are to the block's first elements in the lists ``ROWS``; ``DTYPES`` are those of all the table's lists.

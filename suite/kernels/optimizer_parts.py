@@ -160,9 +160,16 @@ def total(partials, count, PARTIALS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def square_sums_kernel(
-    table, blocks, tensors, programs, partials,
-    ROW: tl.constexpr, LISTS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    programs,
+    partials,
+    ROW: tl.constexpr,
+    LISTS: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Each program's share of the sum of squares of the list ``ROW``, in float32, to ``partials``.
 
     ``programs`` is the length of ``blocks``, of which each program takes every ``num_programs``-th.
@@ -238,10 +245,17 @@ def launch(kernel: Any, group: Group, hyper: Mapping[str, Number], **arguments: 
     numbers = {name: _passed(number, group.table.device) for name, number in hyper.items()}
     with torch.cuda.device_of(group.table):
         kernel[(group.programs,)](
-            group.table, group.blocks, group.tensors, **numbers, **arguments,
-            DTYPES=tuple(DTYPES[dtype] for dtype in group.dtypes), BLOCK=BLOCK, PIECE=PIECE,
-            num_warps=NUM_WARPS, **OPTIONS,
-        )  # fmt: skip
+            group.table,
+            group.blocks,
+            group.tensors,
+            **numbers,
+            **arguments,
+            DTYPES=tuple(DTYPES[dtype] for dtype in group.dtypes),
+            BLOCK=BLOCK,
+            PIECE=PIECE,
+            num_warps=NUM_WARPS,
+            **OPTIONS,
+        )
 
 
 def precise(number: Number) -> Number:

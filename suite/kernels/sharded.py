@@ -41,9 +41,13 @@ def distributed_as(parameter: Any, part: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
-        part, parameter.device_mesh, parameter.placements, run_check=False,
-        shape=parameter.shape, stride=parameter.stride(),
-    )  # fmt: skip
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def layout(tensor: Any) -> Hashable:

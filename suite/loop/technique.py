@@ -196,9 +196,19 @@ class Technique:
 
 
 CHAINED = (
-    "recipe", "data", "model", "parameters", "wrap_optimizer", "around_step", "unreduced", "loss",
-    "after_backward", "after_step", "evaluated", "probes",
-)  # fmt: skip
+    "recipe",
+    "data",
+    "model",
+    "parameters",
+    "wrap_optimizer",
+    "around_step",
+    "unreduced",
+    "loss",
+    "after_backward",
+    "after_step",
+    "evaluated",
+    "probes",
+)
 SLOTS = ("optimizer", "update", "parallelize")
 
 

@@ -437,9 +437,12 @@ class _Campaign:
         wanted = set(fresh)
         finished = 0
         runs = learn_all(
-            jobs, at_once=self.effort.cores, stop=lambda: self._late, limits=self.effort.limits,
+            jobs,
+            at_once=self.effort.cores,
+            stop=lambda: self._late,
+            limits=self.effort.limits,
             progress=lambda share, what: self._show(share, f"learning on {what}"),
-        )  # fmt: skip
+        )
         for job, learned in runs:
             finished += 1
             if job in wanted:

@@ -67,11 +67,14 @@ def learn(
         known |= {"status": failure.status, "reason": failure.reason, "details": failure.details}
     parts = np.array_split(np.array(losses), min(LOSSES, max(1, len(losses))))
     return Learned(
-        **heading.fields(), **known, curve=curve, cpu_s=round(cpu_s, 3) if losses else None,
+        **heading.fields(),
+        **known,
+        curve=curve,
+        cpu_s=round(cpu_s, 3) if losses else None,
         train_loss=[float(f"{part.mean():.6g}") for part in parts if len(part)],
         trajectory_sha256=trajectory_sha256(losses, curve),
         first_losses=[float(f"{loss:.9g}") for loss in losses[:FIRST_STEPS]],
-    )  # fmt: skip
+    )
 
 
 def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> str:
@@ -104,18 +107,29 @@ def renewal_of(old: Trained, new: Trained) -> Renewal | None:
     if new.status != "ok" or old.code.trajectory == new.code.trajectory or not equal_to_the_bit(old, new):
         return None
     return Renewal(
-        id=uuid.uuid4().hex, started=new.started, family=old.conditions.family, stack=old.stack,
-        old=old.code.trajectory, new=new.code.trajectory, machine=new.machine.name,
-    )  # fmt: skip
+        id=uuid.uuid4().hex,
+        started=new.started,
+        family=old.conditions.family,
+        stack=old.stack,
+        old=old.code.trajectory,
+        new=new.code.trajectory,
+        machine=new.machine.name,
+    )
 
 
 def renewal_up_to_rounding(old: Trained, new: Trained, distance: float) -> Renewal:
     """The renewal of what ``old`` learned with other arithmetic: ``new``, of other code, parts from it by rounding."""
     return Renewal(
-        id=uuid.uuid4().hex, started=new.started, family=old.conditions.family, stack=old.stack,
-        old=old.code.trajectory, new=new.code.trajectory, machine=new.machine.name,
-        equality="rounding", distance=distance,
-    )  # fmt: skip
+        id=uuid.uuid4().hex,
+        started=new.started,
+        family=old.conditions.family,
+        stack=old.stack,
+        old=old.code.trajectory,
+        new=new.code.trajectory,
+        machine=new.machine.name,
+        equality="rounding",
+        distance=distance,
+    )
 
 
 def learn_all(

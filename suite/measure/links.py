@@ -107,8 +107,11 @@ class LinkedNodes:
         try:
             holder = subprocess.Popen(
                 ["unshare", "--net", "sh", "-c", HOLD],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         except OSError as error:
             raise Unavailable(f"no network namespace: {error.strerror}: unshare") from None
         self._holders.append(holder)

@@ -92,8 +92,13 @@ class Notice:
 
     def as_dict(self) -> dict[str, Any]:
         """Makes JSON values of it."""
-        return {"technique": self.mutant.technique, "mutant": self.mutant.name, "survives": self.survives,
-                "claims": list(self.claims), "error": self.error}  # fmt: skip
+        return {
+            "technique": self.mutant.technique,
+            "mutant": self.mutant.name,
+            "survives": self.survives,
+            "claims": list(self.claims),
+            "error": self.error,
+        }
 
 
 def mutants_of(entry: Entry) -> list[Mutant]:

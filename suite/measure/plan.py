@@ -507,18 +507,21 @@ class CampaignPlan:
         wanted = self._windows(pair.setting, pair.sides)
         at = _key(pair.setting), *pair.sides
         return [
-            timed for timed, index in self._timings.get(at, ())
+            timed
+            for timed, index in self._timings.get(at, ())
             if timed.windows_of(index) >= wanted and self._is_current(timed, (0, index))
-        ]  # fmt: skip
+        ]
 
     def _timed_together(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
         """The current timings of exactly these stacks on this machine."""
         wanted, at = self._windows(setting, stacks), (_key(setting), stacks[0], stacks[1])
         return [
-            timed for timed, _ in self._timings.get(at, ())
+            timed
+            for timed, _ in self._timings.get(at, ())
             if tuple(side.stack for side in timed.contenders) == tuple(stacks)
-            and timed.windows >= wanted and self._is_current(timed, range(len(stacks)))
-        ]  # fmt: skip
+            and timed.windows >= wanted
+            and self._is_current(timed, range(len(stacks)))
+        ]
 
     def _is_current(self, timed: Timed, sides: Iterable[int]) -> bool:
         return all(self.currency.has_side(timed, timed.contenders[index]) for index in sides)

@@ -60,10 +60,17 @@ def learned(setting: Setting, seeds: Iterable[int]) -> LearnedReference:
         passed = at_least_as_good(scores.get(metric, math.nan), theirs[metric], metric)
         bars.append(Bar(method=method, scores=theirs, passed=passed))
     return LearnedReference(
-        conditions=conditions_of(setting), code=code_of(setting, BASELINE), made=datetime.now(UTC).date(),
-        judged_by=metric, quality=baseline.quality, seeds=ends, bars=bars, further=means(further),
-        samples=[*map(_picture, samples)], why=why,
-    )  # fmt: skip
+        conditions=conditions_of(setting),
+        code=code_of(setting, BASELINE),
+        made=datetime.now(UTC).date(),
+        judged_by=metric,
+        quality=baseline.quality,
+        seeds=ends,
+        bars=bars,
+        further=means(further),
+        samples=[*map(_picture, samples)],
+        why=why,
+    )
 
 
 def _learned_apart(setting: Setting, seeds: Sequence[int]) -> LearnedReference:

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARED: dict[str, ModuleType] = {
-    "batch_sweep": batch_sweep, "label_noise": label_noise, "link_sweep": link_sweep, "rate_grid": rate_grid,
-}  # fmt: skip
+    "batch_sweep": batch_sweep,
+    "label_noise": label_noise,
+    "link_sweep": link_sweep,
+    "rate_grid": rate_grid,
+}
 
 
 class CardStudy:
@@ -82,10 +85,17 @@ def stored_form(lab: Lab, entry: Entry, tables: Sequence[StudyTable]) -> Study:
     """The tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad cell."""
     at = lab.setting
     return Study(
-        technique=entry.id, code=code_of(at, entry.id).trajectory, baseline=at.baseline, size=at.size,
-        recipe=at.recipe, device=at.device, seeds=lab.seeds, machine=fingerprint(at.device, at.threads),
-        made=datetime.now(UTC), tables=list(tables),
-    )  # fmt: skip
+        technique=entry.id,
+        code=code_of(at, entry.id).trajectory,
+        baseline=at.baseline,
+        size=at.size,
+        recipe=at.recipe,
+        device=at.device,
+        seeds=lab.seeds,
+        machine=fingerprint(at.device, at.threads),
+        made=datetime.now(UTC),
+        tables=list(tables),
+    )
 
 
 def write_study(study: Study, records: Path) -> Path | None:

@@ -68,9 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lookup("baseline", asked.baseline, baselines())
         stack = with_ranks(asked.technique, ranks)
         setting = Setting(
-            baseline=asked.baseline, size=asked.size, recipe=asked.recipe, steps=asked.steps,
+            baseline=asked.baseline,
+            size=asked.size,
+            recipe=asked.recipe,
+            steps=asked.steps,
             device=device_of(int(os.environ.get("LOCAL_RANK", rank)), asked.device),
-        )  # fmt: skip
+        )
         world_size(Job(setting=setting, stack=stack))
     except (LookupError, ValueError) as error:
         parser.error(str(error))

@@ -108,9 +108,19 @@ def _flash_out(
 
 
 def _flash_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, oq: Any, ok: Any, q: int, k: int,
-    *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    oq: Any,
+    ok: Any,
+    q: int,
+    k: int,
+    *_: Any,
+    **__: Any,
+) -> int:
     return _packed_backward(query, key, value, oq, ok, q, k)
 
 
@@ -121,9 +131,19 @@ def _efficient(
 
 
 def _efficient_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, oq: Any, ok: Any, q: Any, k: Any,
-    *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Any,
+    out: Tensor,
+    oq: Any,
+    ok: Any,
+    q: Any,
+    k: Any,
+    *_: Any,
+    **__: Any,
+) -> int:
     return _packed_backward(query, key, value, oq, ok, q, k)
 
 
@@ -157,9 +177,22 @@ def _cudnn_out(
 
 
 def _cudnn_gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, seed: Any, offset: Any,
-    bias: Any, oq: Any, ok: Any, q: int, k: int, *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    seed: Any,
+    offset: Any,
+    bias: Any,
+    oq: Any,
+    ok: Any,
+    q: int,
+    k: int,
+    *_: Any,
+    **__: Any,
+) -> int:
     return _cudnn_backward(query, key, value, oq, ok, q, k)
 
 
@@ -199,9 +232,20 @@ def _grouped(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
 
 
 def _convolution_gradients(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int, wanted: list[bool], *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    wanted: list[bool],
+    *_: Any,
+    **__: Any,
+) -> int:
     """The gradient of the input takes as many as the forward pass, 2 batch points weights, and so does that of the
     weights. Torch multiplies those of the weights by the groups."""
     points = prod((x if transposed else grad).shape[2:])

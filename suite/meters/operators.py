@@ -54,16 +54,25 @@ KINDS = tuple(
         ("softmax", r"_?(log_)?softmax.*|_safe_softmax"),
         ("loss", r"nll_loss.*|.*cross_entropy.*|mse_loss.*"),
         ("optimizer", r"_foreach.*|_fused_.*|_amp_foreach.*"),
-        ("index", r"embedding.*|index.*|_unsafe_index.*|gather|scatter.*|_index_put.*|masked_(select|scatter).*|"
-                  r"take.*"),
+        (
+            "index",
+            r"embedding.*|index.*|_unsafe_index.*|gather|scatter.*|_index_put.*|masked_(select|scatter).*|"
+            r"take.*",
+        ),
         ("sort", r"sort|topk|argsort|randperm|multinomial|unique.*|kthvalue|cumsum|median|nonzero.*|searchsorted"),
         ("random", r"native_dropout.*|bernoulli.*|uniform.*|normal.*|rand.*|exponential.*"),
-        ("reduction", r"sum|mean|var.*|std.*|norm.*|linalg_vector_norm|amax|amin|max|min|argmax|argmin|any|all|"
-                      r"logsumexp|prod|aminmax|count_nonzero"),
-        ("copy", r"copy_|_to_copy|clone|cat|_?stack|contiguous|flip|roll|repeat.*|tri[lu]|constant_pad.*|zero_|fill_|"
-                 r".*_backward|new_zeros|zeros.*|ones.*|full.*|arange.*|.*_scatter|pixel.*|im2col|col2im"),
+        (
+            "reduction",
+            r"sum|mean|var.*|std.*|norm.*|linalg_vector_norm|amax|amin|max|min|argmax|argmin|any|all|"
+            r"logsumexp|prod|aminmax|count_nonzero",
+        ),
+        (
+            "copy",
+            r"copy_|_to_copy|clone|cat|_?stack|contiguous|flip|roll|repeat.*|tri[lu]|constant_pad.*|zero_|fill_|"
+            r".*_backward|new_zeros|zeros.*|ones.*|full.*|arange.*|.*_scatter|pixel.*|im2col|col2im",
+        ),
     )
-)  # fmt: skip
+)
 """The first pattern that an operator's whole name has says its kind; pointwise ones are known by their tag."""
 
 FUSED = frozenset({"pointwise", "copy", "cast", "transposing copy", "reduction", "norm", "softmax", "random", "loss"})
@@ -71,9 +80,13 @@ FUSED = frozenset({"pointwise", "copy", "cast", "transposing copy", "reduction",
 WRITE_ONLY = frozenset({"zero_", "fill_", "copy_", "uniform_", "normal_", "bernoulli_", "random_"})
 PLACED = frozenset({"index_put_", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_", "index_copy_"})
 KERNELS = {
-    "native_layer_norm_backward": 2, "embedding_dense_backward": 4, "index_put_": 3, "sort": 4, "slice_backward": 2,
+    "native_layer_norm_backward": 2,
+    "embedding_dense_backward": 4,
+    "index_put_": 3,
+    "sort": 4,
+    "slice_backward": 2,
     "select_backward": 2,
-}  # fmt: skip
+}
 """Kernels that torch launches for one operator, where it is more than one (attention's backward takes three)."""
 UNSEEN = frozenset({"detach", "is_same_size", "lift_fresh"})
 """What autograd does without the dispatcher's path: no time of a host's."""
@@ -186,11 +199,17 @@ class OperatorTrace(TorchDispatchMode):
                 self.undeclared(f"the kernel {func.namespace}::{name} has no declared bytes and FLOPs")
         kind = _kind(func, name)
         operator = Operator(
-            name, kind, self.phase, _dtype(inputs, outputs), _differing(inputs), _shapes(args),
+            name,
+            kind,
+            self.phase,
+            _dtype(inputs, outputs),
+            _differing(inputs),
+            _shapes(args),
             flops=int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0,
             kernels=KERNELS.get(name, 3 if kind == "attention" and "backward" in name else 1),
-            tensors=max(1, len(inputs)), compiled=self._compiled,
-        )  # fmt: skip
+            tensors=max(1, len(inputs)),
+            compiled=self._compiled,
+        )
         operator = _with_sizes(operator, func, inputs, outputs, args, kwargs)
         self._events.append(_Event(operator, *self._moved(func, name, kind, (args, kwargs), inputs, outputs)))
 

@@ -23,8 +23,16 @@ from suite.model.replica import Replica, each_design
 Role = Literal["query", "key", "value"]
 Numbers = range | tuple[int, ...]
 ROLES: tuple[Role, ...] = ("query", "key", "value")
-PRODUCTS = {torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm,
-            Tensor.baddbmm}  # fmt: skip
+PRODUCTS = {
+    torch.matmul,
+    torch.bmm,
+    torch.baddbmm,
+    torch.einsum,
+    Tensor.matmul,
+    Tensor.__matmul__,
+    Tensor.bmm,
+    Tensor.baddbmm,
+}
 
 
 @dataclass(frozen=True)

@@ -206,9 +206,11 @@ def _last_norm(model: nn.Module, stack: BlockStack, forward: Forward) -> nn.Modu
     norms = [
         module
         for module in model.modules()
-        if "norm" in type(module).__name__.lower() and id(module) not in inside
-        and getattr(module, "weight", None) is not None and module.weight.shape == (stack.width,)
-    ]  # fmt: skip
+        if "norm" in type(module).__name__.lower()
+        and id(module) not in inside
+        and getattr(module, "weight", None) is not None
+        and module.weight.shape == (stack.width,)
+    ]
     handles = [module.register_forward_hook(note) for module in norms]
     try:
         _quietly(model, forward)

@@ -191,9 +191,15 @@ def cut(model: nn.Module, stages: int, forward: Forward, examples: int) -> Stage
     used = _with_unseen(model, blocks, ranges, used)
     handed = [Shape(tuple(root.shape[1:]), root.dtype) for root in seen.roots[:-1]]
     return Stages(
-        [block.module for block in blocks], ranges, used, handed, seen.extras, without_values(model),
-        _owners_of_buffers(model, blocks, ranges, used), unseen,
-    )  # fmt: skip
+        [block.module for block in blocks],
+        ranges,
+        used,
+        handed,
+        seen.extras,
+        without_values(model),
+        _owners_of_buffers(model, blocks, ranges, used),
+        unseen,
+    )
 
 
 class _Trial:

@@ -32,9 +32,15 @@ class Reached:
 
 
 LANES: Mapping[str, int] = {
-    "volta": 64, "pascal": 64, "turing": 64, "ampere": 64, "ampere, GA10x": 128, "ada": 128, "hopper": 128,
+    "volta": 64,
+    "pascal": 64,
+    "turing": 64,
+    "ampere": 64,
+    "ampere, GA10x": 128,
+    "ada": 128,
+    "hopper": 128,
     "blackwell": 128,
-}  # fmt: skip
+}
 """What a multiprocessor computes in float32 at once, by generation (NVIDIA's papers on their architectures)."""
 
 

@@ -15,9 +15,15 @@ from pathlib import Path
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME")
 OFF = {
-    "core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.sshCommand": "false", "core.askPass": "",
-    "core.alternateRefsCommand": "", "diff.external": "", "submodule.recurse": "false", "protocol.allow": "never",
-}  # fmt: skip
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.sshCommand": "false",
+    "core.askPass": "",
+    "core.alternateRefsCommand": "",
+    "diff.external": "",
+    "submodule.recurse": "false",
+    "protocol.allow": "never",
+}
 """Settings that name programs, or have git fetch what is elsewhere."""
 LIMIT_S = 600.0
 
@@ -48,9 +54,15 @@ def _run(folder: Path, settings: dict[str, str], arguments: tuple[str, ...]) -> 
     named = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *named, *arguments], env=environment | fixed, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", check=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            ["git", "-C", str(folder), *named, *arguments],
+            env=environment | fixed,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            timeout=LIMIT_S,
+        )
     except subprocess.CalledProcessError as error:
         raise GitFailed(f"git {arguments[0]}: {error.stderr.strip()}") from None
     except subprocess.TimeoutExpired:

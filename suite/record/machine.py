@@ -34,19 +34,44 @@ from suite.record.schema import Machine
 
 ROOT = Path("/")
 ENVIRONMENT = (  # what changes speed without showing in any fact
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY",
-    "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "MALLOC_ARENA_MAX", "CUDA_LAUNCH_BLOCKING",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "OMP_WAIT_POLICY",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MALLOC_ARENA_MAX",
+    "CUDA_LAUNCH_BLOCKING",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+)
 LIMITS = (*VARIABLES, "OPENBLAS_CORETYPE")
 """What keeps a library from instructions that the CPU has: another code path, another speed."""
 
 INSTRUCTION_SETS = {  # by the kernel's name of the flag; those that kernels of this decade choose between
-    "avx": "avx", "avx2": "avx2", "fma": "fma", "avx_vnni": "avx_vnni", "avx512f": "avx512f",
-    "avx512_vnni": "avx512_vnni", "avx512_bf16": "avx512_bf16", "avx512_fp16": "avx512_fp16", "amx_tile": "amx",
-    "amx_bf16": "amx_bf16", "asimd": "neon", "asimddp": "dotprod", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
-    "sve2": "sve2", "sme": "sme",
-}  # fmt: skip
+    "avx": "avx",
+    "avx2": "avx2",
+    "fma": "fma",
+    "avx_vnni": "avx_vnni",
+    "avx512f": "avx512f",
+    "avx512_vnni": "avx512_vnni",
+    "avx512_bf16": "avx512_bf16",
+    "avx512_fp16": "avx512_fp16",
+    "amx_tile": "amx",
+    "amx_bf16": "amx_bf16",
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "bf16": "bf16",
+    "sve": "sve",
+    "sve2": "sve2",
+    "sme": "sme",
+}
 ATEN_AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"))
 CLOCK_STEP_MHZ = 50  # makers name clocks in such steps, and a counter's calibration is a few MHz beside them
 LIBRARIES = ("torch", "transformers", "timm")

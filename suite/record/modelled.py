@@ -20,7 +20,7 @@ PATH = Path(__file__).with_name("modelled.json")
 SCHEMA = 1
 Change = Literal[
     "the number of runs of equal operators", "shapes or what is trained", "compilation or kernels", "precision"
-]  # fmt: skip
+]
 RUNS: Change = "the number of runs of equal operators"
 SHAPES: Change = "shapes or what is trained"
 KERNELS: Change = "compilation or kernels"

@@ -175,6 +175,9 @@ def _grown(before: Operator, now: Operator, layers: int) -> Operator:
         return int(getattr(now, name) + layers * (getattr(now, name) - getattr(before, name)))
 
     return replace(
-        now, flops=more("flops"), read_bytes=more("read_bytes"), written_bytes=more("written_bytes"),
+        now,
+        flops=more("flops"),
+        read_bytes=more("read_bytes"),
+        written_bytes=more("written_bytes"),
         tensors=more("tensors"),
-    )  # fmt: skip
+    )

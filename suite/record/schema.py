@@ -460,8 +460,12 @@ class Renewal(Stored):
 
 Line = Counted | Learned | Timed | Witness | Renewal
 KINDS: Mapping[str, type[Line]] = {
-    "counted": Counted, "learned": Learned, "timed": Timed, "witness": Witness, "renewal": Renewal,
-}  # fmt: skip
+    "counted": Counted,
+    "learned": Learned,
+    "timed": Timed,
+    "witness": Witness,
+    "renewal": Renewal,
+}
 
 
 def unattached(line: Line) -> list[Ended]:

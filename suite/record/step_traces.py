@@ -54,9 +54,15 @@ def read(folder: Path) -> Traces:
 def write(traces: Traces, folder: Path) -> None:
     """Writes the traces into a results folder, equal ones to equal bytes. Raises OSError."""
     stored = [
-        {"place": place, "stack": stack, "code": trace.code, "step": trace.step.as_json() if trace.step else "",
-         "unavailable": trace.unavailable, "steps": trace.steps}
+        {
+            "place": place,
+            "stack": stack,
+            "code": trace.code,
+            "step": trace.step.as_json() if trace.step else "",
+            "unavailable": trace.unavailable,
+            "steps": trace.steps,
+        }
         for (place, stack), trace in sorted(traces.items(), key=lambda item: item[0])
-    ]  # fmt: skip
+    ]
     with replacing(folder / NAME) as partial:
         partial.write_bytes(gzip.compress(json.dumps(stored).encode(), 9, mtime=0))

@@ -66,9 +66,12 @@ class Records:
         """The lines by kind, in order of their start."""
         records = cls(places=places or {})
         lists: dict[str, list[Any]] = {
-            "counted": records.counted, "learned": records.learned, "timed": records.timed,
-            "witness": records.witnesses, "renewal": records.renewals,
-        }  # fmt: skip
+            "counted": records.counted,
+            "learned": records.learned,
+            "timed": records.timed,
+            "witness": records.witnesses,
+            "renewal": records.renewals,
+        }
         for line in sorted(lines, key=lambda line: line.started):
             lists[line.kind].append(line)
         return records

@@ -22,14 +22,20 @@ GPUS = ("A100-80", "H100")
 BUDGET = METRICS["equivalent_budget"]
 COUNTED: Mapping[str, str] = {"peak_tensor_bytes": "memory at paper's size", "flops": "FLOPs at paper's size"}
 PREFERRED: tuple[tuple[Size, RecipeName], ...] = (
-    ("large", "modern"), ("base", "modern"), ("large", "classic"), ("base", "classic"),
-)  # fmt: skip
+    ("large", "modern"),
+    ("base", "modern"),
+    ("large", "classic"),
+    ("base", "classic"),
+)
 """Of several places of a baseline, the one whose counts are shown."""
 
 GOALS: Mapping[str, str] = {
-    "memory": "less memory", "time": "less time", "flops": "fewer FLOPs", "trained": "cheap fine-tuning",
+    "memory": "less memory",
+    "time": "less time",
+    "flops": "fewer FLOPs",
+    "trained": "cheap fine-tuning",
     "traffic": "less traffic",
-}  # fmt: skip
+}
 """What a reader may want, by the attribute that a line is then sorted by."""
 
 

@@ -15,8 +15,17 @@ READING = (
     "of one set-up. Modelled is the same ratio by constants of other sources' rows alone; FLOPs and peaks are counted "
     "from the set-up's own operators. Below 1 is less."
 )
-COLUMNS = ("source", "settings", "with / without", "time, measured", "modelled", "FLOPs", "peak, measured", "counted",
-           "in words")  # fmt: skip
+COLUMNS = (
+    "source",
+    "settings",
+    "with / without",
+    "time, measured",
+    "modelled",
+    "FLOPs",
+    "peak, measured",
+    "counted",
+    "in words",
+)
 EACH = ("setting", "GPU", "time, measured", "modelled", "band", "source")
 
 
@@ -30,9 +39,12 @@ def section(card: Card) -> Section | None:
         Paragraph(f"{line.of.table.replace('_', ' ')}: {line.of.differs}.") for line in lines if line.of.differs
     ]
     every = PageTable(
-        f"{anchor}-each", f"Every setting of {card.name}", EACH, [_each(own) for line in lines for own in line.ratios],
+        f"{anchor}-each",
+        f"Every setting of {card.name}",
+        EACH,
+        [_each(own) for line in lines for own in line.ratios],
         most_in_text=40,
-    )  # fmt: skip
+    )
     parts: list[Part] = [
         PageTable(f"{anchor}-table", f"{TITLE}: {card.name}", COLUMNS, list(map(_line, lines)), sorted_by=None),
         *differing,
@@ -44,7 +56,8 @@ def section(card: Card) -> Section | None:
 def _line(of: OthersLine) -> TableRow:
     ratios = of.ratios
     words = (
-        of.of.table.replace("_", " "), str(len(ratios)),
+        of.of.table.replace("_", " "),
+        str(len(ratios)),
         f"{of.of.technique.strip(' +')} / {of.of.against or 'without'}",
         _range([ratio.measured for ratio in ratios]),
         _range([ratio.modelled for ratio in of.modelled if ratio.modelled], "≈"),
@@ -52,7 +65,7 @@ def _line(of: OthersLine) -> TableRow:
         _range([ratio.measured_peak for ratio in ratios if ratio.measured_peak]),
         _range([ratio.peak for ratio in ratios if ratio.peak], "="),
         of.verdict,
-    )  # fmt: skip
+    )
     return TableRow([TableCell(word, head=not at) for at, word in enumerate(words)])
 
 

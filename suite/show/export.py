@@ -46,29 +46,73 @@ class TidyTable:
 # tables -------------------------------------------------------------------------------------------------------------
 
 IDENTITY: dict[str, ColumnType] = {
-    "stack": "text", "reference": "text", "baseline": "text", "baseline_version": "integer", "size": "text",
-    "recipe": "text", "task": "text", "steps": "integer", "data": "text", "data_sha256": "text", "model": "text",
-    "device": "text", "threads": "integer", "machine": "text", "learned_on": "text", "unverified": "text",
+    "stack": "text",
+    "reference": "text",
+    "baseline": "text",
+    "baseline_version": "integer",
+    "size": "text",
+    "recipe": "text",
+    "task": "text",
+    "steps": "integer",
+    "data": "text",
+    "data_sha256": "text",
+    "model": "text",
+    "device": "text",
+    "threads": "integer",
+    "machine": "text",
+    "learned_on": "text",
+    "unverified": "text",
     "newer_version": "integer",
-}  # fmt: skip
+}
 VALUES: dict[str, ColumnType] = {
-    "metric": "text", "evidence": "text", "scale": "text", "kind": "text", "at_most": "boolean", "value": "real",
-    "low": "real", "high": "real", "level": "real", "n": "integer", "method": "text", "reference_value": "real",
-    "contender_value": "real", "reason": "text", "note": "text", "seeds": "text", "failed_seeds": "text",
-    "timings": "integer", "seeds_reaching_quality": "integer", "notes": "text", "newest": "text", "records": "text",
-}  # fmt: skip
+    "metric": "text",
+    "evidence": "text",
+    "scale": "text",
+    "kind": "text",
+    "at_most": "boolean",
+    "value": "real",
+    "low": "real",
+    "high": "real",
+    "level": "real",
+    "n": "integer",
+    "method": "text",
+    "reference_value": "real",
+    "contender_value": "real",
+    "reason": "text",
+    "note": "text",
+    "seeds": "text",
+    "failed_seeds": "text",
+    "timings": "integer",
+    "seeds_reaching_quality": "integer",
+    "notes": "text",
+    "newest": "text",
+    "records": "text",
+}
 OF_TIMINGS: tuple[Metric, ...] = tuple(metric for metric in METRICS.values() if metric.kind in ("timed", "measured"))
 OF_SEEDS: tuple[Metric, ...] = tuple(metric for metric in METRICS.values() if metric.kind in ("learned", "composed"))
 REPLICATE: dict[str, ColumnType] = {
-    "evidence": "text", "replicate": "integer", "records": "text", "status": "text", "failed_side": "text",
-    "reason": "text", **{f"{metric.name}_ratio": "real" for metric in (*OF_SEEDS, *OF_TIMINGS)},
+    "evidence": "text",
+    "replicate": "integer",
+    "records": "text",
+    "status": "text",
+    "failed_side": "text",
+    "reason": "text",
+    **{f"{metric.name}_ratio": "real" for metric in (*OF_SEEDS, *OF_TIMINGS)},
     "setup_reference_steps": "real",
-}  # fmt: skip
+}
 RUN: dict[str, ColumnType] = {
-    "steps": "integer", "setup_s": "real", "step_s": "real", "loss": "real", "cpu_s": "real",
-    "energy_joules_per_step": "real", "energy_kind": "text", "energy_method": "text", "energy_reason": "text",
-    **dict.fromkeys(Memory.model_fields, "integer"), **{metric.name: "integer" for metric in COUNTERS},
-}  # fmt: skip
+    "steps": "integer",
+    "setup_s": "real",
+    "step_s": "real",
+    "loss": "real",
+    "cpu_s": "real",
+    "energy_joules_per_step": "real",
+    "energy_kind": "text",
+    "energy_method": "text",
+    "energy_reason": "text",
+    **dict.fromkeys(Memory.model_fields, "integer"),
+    **{metric.name: "integer" for metric in COUNTERS},
+}
 """The columns of one run, for the reference and for the contender."""
 
 SIDES = ("reference", "contender")
@@ -113,7 +157,7 @@ def _row_lines(row: Row) -> Iterable[Line]:
             "contender_value": value["contender"],
             "reason": value["reason"],
             "note": value["note"],
-        }  # fmt: skip
+        }
     own = {"setup_reference_steps": ("timed", whole["setup_reference_steps"])}
     own |= {
         f"probe.{name}": ("counted" if row.probes[name].method == EXACT else "learned", interval)
@@ -121,10 +165,17 @@ def _row_lines(row: Row) -> Iterable[Line]:
     }
     for name, (evidence, interval) in own.items():
         if interval:
-            yield common | {end: interval[end] for end in ENDS} | {
-                "metric": name, "evidence": evidence, "scale": "value", "kind": "measured",
-                "value": interval["estimate"],
-            }  # fmt: skip
+            yield (
+                common
+                | {end: interval[end] for end in ENDS}
+                | {
+                    "metric": name,
+                    "evidence": evidence,
+                    "scale": "value",
+                    "kind": "measured",
+                    "value": interval["estimate"],
+                }
+            )
 
 
 def replicates(rows: Iterable[Row]) -> TidyTable:
@@ -182,8 +233,10 @@ def _counts(counters: Counters) -> Line:
 
 def _learned_line(pair: LearnedPair, ratios: Ratios) -> Typed:
     line: Line = {
-        "evidence": "learned", "replicate": pair.seed, "records": _joined(side.id for side in pair.sides),
-    } | _ratios(OF_SEEDS, ratios, pair.seed)  # fmt: skip
+        "evidence": "learned",
+        "replicate": pair.seed,
+        "records": _joined(side.id for side in pair.sides),
+    } | _ratios(OF_SEEDS, ratios, pair.seed)
     types: dict[str, ColumnType] = {}
     for name, side in zip(SIDES, pair.sides, strict=True):
         final = side.final
@@ -201,25 +254,37 @@ def _learned_line(pair: LearnedPair, ratios: Ratios) -> Typed:
 
 def _timed_line(pair: TimedPair, ratios: Ratios) -> Typed:
     line: Line = {
-        "evidence": "timed", "replicate": pair.replicate, "records": pair.record,
+        "evidence": "timed",
+        "replicate": pair.replicate,
+        "records": pair.record,
         "setup_reference_steps": pair.setup_cost,
-    } | _ratios(OF_TIMINGS, ratios, pair.replicate)  # fmt: skip
+    } | _ratios(OF_TIMINGS, ratios, pair.replicate)
     paces_s = pair.reference_step_s, pair.reference_step_s * line["step_time_ratio"]
     for name, side, step_s in zip(SIDES, pair.sides, paces_s, strict=True):
         own = {
-            "steps": side.steps, "setup_s": side.setup_s, "step_s": step_s, "cpu_s": side.cpu_s,
-            "energy_joules_per_step": side.energy.joules_per_step, "energy_kind": side.energy.kind,
-            "energy_method": side.energy.method, "energy_reason": side.energy.reason, **side.memory.model_dump(),
-        }  # fmt: skip
+            "steps": side.steps,
+            "setup_s": side.setup_s,
+            "step_s": step_s,
+            "cpu_s": side.cpu_s,
+            "energy_joules_per_step": side.energy.joules_per_step,
+            "energy_kind": side.energy.kind,
+            "energy_method": side.energy.method,
+            "energy_reason": side.energy.reason,
+            **side.memory.model_dump(),
+        }
         line |= {f"{name}_{key}": value for key, value in own.items()}
     return line, {}
 
 
 def _identity(row: Row) -> Line:
     own = {
-        "stack": row.stack, "reference": row.reference, "machine": row.machine.name, "learned_on": row.learned_on,
-        "unverified": _joined(row.unverified), "newer_version": row.newer_version,
-    }  # fmt: skip
+        "stack": row.stack,
+        "reference": row.reference,
+        "machine": row.machine.name,
+        "learned_on": row.learned_on,
+        "unverified": _joined(row.unverified),
+        "newer_version": row.newer_version,
+    }
     return {name: own[name] if name in own else getattr(row.conditions, name) for name in IDENTITY}
 
 
@@ -328,10 +393,15 @@ def _results(row: Row) -> Iterable[Any]:
 
 def _args(row: Row, value: MetricValue, interval: Interval | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        "suite": "leantrain", "kind": value.kind, "reference": str(row.reference), "seeds": list(row.seeds),
-        "timings": len(row.known.timed), "machine": row.machine.name, "learned_on": row.learned_on,
+        "suite": "leantrain",
+        "kind": value.kind,
+        "reference": str(row.reference),
+        "seeds": list(row.seeds),
+        "timings": len(row.known.timed),
+        "machine": row.machine.name,
+        "learned_on": row.learned_on,
         "records": list(row.records),
-    }  # fmt: skip
+    }
     if interval and math.isfinite(interval.high):
         arguments |= {"low": float(interval.low), "high": float(interval.high)}
         arguments |= {"level": float(interval.level), "method": interval.method}

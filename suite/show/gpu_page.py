@@ -33,10 +33,18 @@ def section(card: Card, times: GpuTimes) -> Section | None:
     if lacking:
         parts += [Paragraph("Unavailable:"), Items([Item(sentence) for sentence in lacking])]
     if said := beside_model(card.claim, own):
-        parts += [Subheading("The paper's claims about a step's time, beside the model"), Items([
-            Item(f"{pair.words}, on {pair.time.gpu} ({pair.time.place.title}): {pair.claim.statement}", pair.claim.id)
-            for pair in said
-        ])]  # fmt: skip
+        parts += [
+            Subheading("The paper's claims about a step's time, beside the model"),
+            Items(
+                [
+                    Item(
+                        f"{pair.words}, on {pair.time.gpu} ({pair.time.place.title}): {pair.claim.statement}",
+                        pair.claim.id,
+                    )
+                    for pair in said
+                ]
+            ),
+        ]
     return Section(anchor, TITLE, READING, parts, is_open=True)
 
 

@@ -65,11 +65,13 @@ def reasons(matrix: ModelsMatrix) -> list[Reason]:
             said.setdefault((placed.cell.verdict, re.sub(r"\d+", "0", placed.cell.reason)), []).append(placed)
     sentences = [
         Reason(
-            verdict, where[0].cell.reason, tuple(dict.fromkeys(one.technique for one in where)),
+            verdict,
+            where[0].cell.reason,
+            tuple(dict.fromkeys(one.technique for one in where)),
             tuple(dict.fromkeys(one.model for one in where)),
         )
         for (verdict, _), where in said.items()
-    ]  # fmt: skip
+    ]
     return sorted(sentences, key=lambda reason: reason.verdict != "defect")
 
 

@@ -143,10 +143,13 @@ def drawing(comparison: Comparison, width: float = 760, height: float = 520) -> 
     """Modelled over measured against measured times, a shape a source; no colour: nothing of it is measured here."""
     off = [residual.modelled / residual.measured for residual in comparison.times]
     frame = Frame(
-        68, 34, width - 16, height - 46,
+        68,
+        34,
+        width - 16,
+        height - 46,
         Axis("published step time, ms", *around([1e3 * residual.measured for residual in comparison.times])),
         Axis("modelled over published", *around([*off, 0.7, 1.4])),
-    )  # fmt: skip
+    )
     marks: list[Mark] = frame.marks()
     marks.append(Line("one", [(frame.left, frame.py(1)), (frame.right, frame.py(1))]))
     if (band := comparison.bands.get("time")) is not None:

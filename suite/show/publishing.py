@@ -167,11 +167,15 @@ def card(lines: Sequence[Line], name: str) -> str:
 
     kinds = [kind for kind in KINDS if any(line.kind == kind for line in lines)]
     data = DatasetCardData(
-        license="apache-2.0", pretty_name=name, tags=[MARK, "transformers", "efficient-training", "benchmark"],
+        license="apache-2.0",
+        pretty_name=name,
+        tags=[MARK, "transformers", "efficient-training", "benchmark"],
         size_categories=[_size(len(lines))],
-        configs=[{"config_name": kind, "data_files": f"data/{kind}.parquet", **({"default": True} if not at else {})}
-                 for at, kind in enumerate(kinds)],
-    )  # fmt: skip
+        configs=[
+            {"config_name": kind, "data_files": f"data/{kind}.parquet", **({"default": True} if not at else {})}
+            for at, kind in enumerate(kinds)
+        ],
+    )
     sections = [_head(name, lines, kinds), _use(name, kinds[0]), *(_schema(kind) for kind in kinds), _provenance(lines)]
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join([*sections, LICENCE]) + "\n"
 
@@ -188,13 +192,19 @@ def _size(number: int) -> str:
 def _head(name: str, lines: Sequence[Line], kinds: Sequence[str]) -> str:
     counts = Counter[str](line.kind for line in lines)
     rows = [f"| `{kind}` | {counts[kind]} | {KINDS[kind][0]} |" for kind in kinds]
-    return "\n".join([
-        f"# {in_markdown(name)}", "",
-        "Measurements by leantrain: what published techniques for training Transformers cost and bring, against fixed "
-        "BERT, GPT, ViT and MAE baselines. Ratios, intervals and verdicts are computed from these records, and are not "
-        "stored.", "",
-        "| table | records | what |", "| :-- | --: | :-- |", *rows,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"# {in_markdown(name)}",
+            "",
+            "Measurements by leantrain: what published techniques for training Transformers cost and bring, against "
+            "fixed BERT, GPT, ViT and MAE baselines. Ratios, intervals and verdicts are computed from these records, "
+            "and are not stored.",
+            "",
+            "| table | records | what |",
+            "| :-- | --: | :-- |",
+            *rows,
+        ]
+    )
 
 
 def _use(name: str, kind: str) -> str:
@@ -226,12 +236,18 @@ def _provenance(lines: Sequence[Line]) -> str:
         f"| {in_markdown(source)} | {in_markdown(machine)} | {count} |"
         for (source, machine), count in sorted(counts.items())
     ]
-    return "\n".join([
-        "## Provenance", "",
-        f"Every row names its source and its machine; the record has the machine's facts, the hashes of the code, the "
-        f"versions of libraries and the data's hash. Schema version {SCHEMA_VERSION}.", "",
-        "| source | machine | records |", "| :-- | :-- | --: |", *rows,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Provenance",
+            "",
+            "Every row names its source and its machine; the record has the machine's facts, the hashes of the code, "
+            f"the versions of libraries and the data's hash. Schema version {SCHEMA_VERSION}.",
+            "",
+            "| source | machine | records |",
+            "| :-- | :-- | --: |",
+            *rows,
+        ]
+    )
 
 
 def machine_of(line: Line) -> str:
@@ -293,9 +309,11 @@ def upload(records: Records, repository: str) -> tuple[str, list[Line]]:
                 path.write_bytes(data)
             address = hub.create_repo(repository, repo_type="dataset", exist_ok=True)
             hub.upload_folder(
-                repo_id=repository, repo_type="dataset", folder_path=temporary,
+                repo_id=repository,
+                repo_type="dataset",
+                folder_path=temporary,
                 commit_message=f"Publish {len(lines)} records",
-            )  # fmt: skip
+            )
     except HFValidationError as error:
         raise ValueError(f"{repository!r} names no data set: {error}") from None
     except (HTTPError, LocalTokenNotFoundError, OSError) as error:

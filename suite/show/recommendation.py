@@ -125,12 +125,16 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
     """A counted stack a line: what is exact, and what its members' records make expected."""
     return [
         (
-            candidate.stack, amount_of(candidate.cost.peak_bytes), f"=×{candidate.cost.peak_bytes / plain_bytes:.3g}",
-            ratio(_joined(candidate.time, candidate.quality)), ratio(candidate.time), budget(candidate.quality),
+            candidate.stack,
+            amount_of(candidate.cost.peak_bytes),
+            f"=×{candidate.cost.peak_bytes / plain_bytes:.3g}",
+            ratio(_joined(candidate.time, candidate.quality)),
+            ratio(candidate.time),
+            budget(candidate.quality),
             seconds(candidate.cost.step_s) if candidate.cost.step_s else "",
         )
         for candidate in candidates
-    ]  # fmt: skip
+    ]
 
 
 def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
@@ -152,12 +156,16 @@ def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
         (
             f"{part.member} (leaves {part.without})",
             (ratio(Estimate(part.peak)) if part.peak is not None else part.cost.why_not)
-            + ("" if part.fits or part.peak is None else f": without it {amount_of(part.cost.peak_bytes)}, which does "
-               "not fit and was not run"),
-            ratio(part.time), budget(part.quality),
+            + (
+                ""
+                if part.fits or part.peak is None
+                else f": without it {amount_of(part.cost.peak_bytes)}, which does not fit and was not run"
+            ),
+            ratio(part.time),
+            budget(part.quality),
         )
         for part in parts
-    ]  # fmt: skip
+    ]
 
 
 def untried(answer: Recommendation) -> list[str]:
@@ -181,28 +189,44 @@ def as_dict(answer: Recommendation) -> dict[str, Any]:
     """JSON values; every estimate is a cost ratio to the baseline with its interval, None where nothing is known."""
     choice, done = answer.choice, answer.measured
     return {
-        "scale": choice.question.scale.setting.model_dump(), "memory_bytes": choice.question.memory_bytes,
-        "goal": choice.question.goal, "gpu": choice.question.gpu and choice.question.gpu.name,
+        "scale": choice.question.scale.setting.model_dump(),
+        "memory_bytes": choice.question.memory_bytes,
+        "goal": choice.question.goal,
+        "gpu": choice.question.gpu and choice.question.gpu.name,
         "plain": choice.plain.model_dump(),
-        "best": answer.best and answer.best.stack, "sentence": answer_in_words(answer),
+        "best": answer.best and answer.best.stack,
+        "sentence": answer_in_words(answer),
         "provenance": "measured" if done else "counted, with what records make expected",
         "why_unmeasured": answer.why_unmeasured or None,
         "fitting": [_candidate(candidate) for candidate in choice.ranking.fitting],
         "too_large": [_candidate(candidate) for candidate in choice.ranking.too_large],
-        "uncounted": [cost.model_dump() for cost in choice.ranking.uncounted], "uncounted_stacks": choice.uncounted,
+        "uncounted": [cost.model_dump() for cost in choice.ranking.uncounted],
+        "uncounted_stacks": choice.uncounted,
         "left_out": dict(choice.left_out),
         "rungs": [
-            {"steps": rung.steps, "replicates": rung.replicates, "reference": done.reference,
-             "trials": [_trial(trial) for trial in rung.trials.values()]} for rung in done.rungs
-        ] if done else [],
+            {
+                "steps": rung.steps,
+                "replicates": rung.replicates,
+                "reference": done.reference,
+                "trials": [_trial(trial) for trial in rung.trials.values()],
+            }
+            for rung in done.rungs
+        ]
+        if done
+        else [],
         "cut_short": (done.cut_short if done else "") or None,
         "contributions": [
-            {"member": contribution.member, "without": contribution.without, "without_fits": contribution.fits,
-             "without_peak_bytes": contribution.cost.peak_bytes or None,
-             "time": _estimate(contribution.time), "quality": _estimate(contribution.quality)}
+            {
+                "member": contribution.member,
+                "without": contribution.without,
+                "without_fits": contribution.fits,
+                "without_peak_bytes": contribution.cost.peak_bytes or None,
+                "time": _estimate(contribution.time),
+                "quality": _estimate(contribution.quality),
+            }
             for contribution in answer.contributions
         ],
-    }  # fmt: skip
+    }
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:

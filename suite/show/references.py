@@ -107,11 +107,13 @@ def controls(power: Power) -> tuple[list[str], list[list[str]]]:
     """The head and the lines of the table of controls."""
     lines = [
         [
-            control.name, str(control.seeds), f"×{control.loss_ratio:.4f}",
+            control.name,
+            str(control.seeds),
+            f"×{control.loss_ratio:.4f}",
             f"×{control.equivalent_budget:.3f} [{control.low:.3f}, {control.high:.3f}]",
         ]
         for control in power.controls
-    ]  # fmt: skip
+    ]
     return ["control", "seeds", "final loss", "equivalent budget"], lines
 
 

@@ -47,9 +47,10 @@ def table(ratios: SmallSteps) -> str:
 def groups(ratios: SmallSteps) -> list[tuple[str, Agreement]]:
     """How far model and measurement agree: of all, of the measured machine's own, of what is current, by baseline."""
     named: list[tuple[str, Sequence[SmallStep]]] = [
-        ("all", ratios.steps), (f"timed on {ratios.machine}", ratios.own),
+        ("all", ratios.steps),
+        (f"timed on {ratios.machine}", ratios.own),
         ("of the installed code", ratios.current),
-    ]  # fmt: skip
+    ]
     for baseline in sorted({step.place.baseline for step in ratios.current}):
         named.append((f"of it {baseline}", [step for step in ratios.current if step.place.baseline == baseline]))
     return [(name, agreement(steps)) for name, steps in named if len(steps) > 2]

@@ -111,9 +111,13 @@ def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card], most_in_te
 def _article(placed: PlacedStudy, cards: Mapping[str, Card], most_in_text: int) -> Article:
     study = placed.study
     filtered = {
-        "name": study.technique, "category": kinds(study.technique, cards), "baseline": study.baseline,
-        "recipe": study.recipe, "size": study.size, "machine": study.machine.name,
-    }  # fmt: skip
+        "name": study.technique,
+        "category": kinds(study.technique, cards),
+        "baseline": study.baseline,
+        "recipe": study.recipe,
+        "size": study.size,
+        "machine": study.machine.name,
+    }
     tables = [
         _table(f"{placed.anchor}--{n}", placed.title, table, most_in_text) for n, table in enumerate(placed.tables)
     ]
@@ -132,10 +136,16 @@ def _table(anchor: str, study: str, table: StudyTable, most_in_text: int) -> Pag
         for row, texts in zip(table.rows, table.as_text(), strict=True)
     ]
     return PageTable(
-        anchor, f"{study}: {table.name}. {table.note}",  # the name of a region, of which a page has no two alike
-        [TableCell(name, code=True) for name in table.columns], lines, align="r", kind="found",
-        label=(table.name, table.note), most=MOST_ROWS, most_in_text=most_in_text,
-    )  # fmt: skip
+        anchor,
+        f"{study}: {table.name}. {table.note}",  # the name of a region, of which a page has no two alike
+        [TableCell(name, code=True) for name in table.columns],
+        lines,
+        align="r",
+        kind="found",
+        label=(table.name, table.note),
+        most=MOST_ROWS,
+        most_in_text=most_in_text,
+    )
 
 
 # the plot -----------------------------------------------------------------------------------------------------------

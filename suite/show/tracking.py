@@ -83,10 +83,16 @@ class Tracker:
                 config=config(line, side),
                 mode=self.mode,
                 settings=wandb.Settings(
-                    silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True,
-                    init_timeout=PATIENCE_S, finish_timeout=UPLOAD_LIMIT_S, finish_timeout_raises=True,
+                    silent=True,
+                    console="off",
+                    disable_git=True,
+                    disable_code=True,
+                    x_disable_stats=True,
+                    init_timeout=PATIENCE_S,
+                    finish_timeout=UPLOAD_LIMIT_S,
+                    finish_timeout_raises=True,
                 ),
-            )  # fmt: skip
+            )
             try:
                 run.define_metric("*", step_metric="step")
                 for point in history(side):

@@ -101,10 +101,20 @@ class Adam(GroupedOptimizer):
         if _fused(group) or group["foreach"]:
             before = list((step - 1).repeat(len(values)).unbind())  # torch counts the step itself, for each tensor
             torch_adam(
-                values, gradients, first, second, [], before, fused=_fused(group), foreach=bool(group["foreach"]),
-                amsgrad=False, maximize=False, lr=rate_of(group), decoupled_weight_decay=group["decay"] == "decoupled",
+                values,
+                gradients,
+                first,
+                second,
+                [],
+                before,
+                fused=_fused(group),
+                foreach=bool(group["foreach"]),
+                amsgrad=False,
+                maximize=False,
+                lr=rate_of(group),
+                decoupled_weight_decay=group["decay"] == "decoupled",
                 **rates,
-            )  # fmt: skip
+            )
             return
         rates |= {"learning_rate": rate_of(group), "decay": group["decay"]}
         for value, gradient, m, v in zip(values, gradients, first, second, strict=True):
@@ -125,10 +135,17 @@ class Adam(GroupedOptimizer):
 
         first, second = self._moments(parameters)
         kernel.adam_step(
-            values, gradients, first, second, self.tables(parameters, kernel.launch_tables),
-            step=self.step_of(parameters), lr=group["lr"], decoupled=group["decay"] == "decoupled",
-            **_rates(group), **fused,
-        )  # fmt: skip
+            values,
+            gradients,
+            first,
+            second,
+            self.tables(parameters, kernel.launch_tables),
+            step=self.step_of(parameters),
+            lr=group["lr"],
+            decoupled=group["decay"] == "decoupled",
+            **_rates(group),
+            **fused,
+        )
 
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")

@@ -38,10 +38,20 @@ REGISTERS_OF_RANDOM = 128  # four of them for random rounding: still far over th
 
 @triton.jit
 def _update(
-    pointers, place, factor, seed,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
+    pointers,
+    place,
+    factor,
+    seed,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    step_size,
+    inverse_root_correction,
+    eps,
     DECOUPLED: tl.constexpr,
-):  # fmt: skip
+):
     parameters, first_moments, second_moments, gradients = pointers
     p = optimizer_parts.load(parameters, place)
     m = optimizer_parts.load(first_moments, place)
@@ -62,18 +72,41 @@ def _update(
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam_kernel(
-    table, blocks, tensors, seed, clip, found_inf,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-    DECOUPLED: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    step_size,
+    inverse_root_correction,
+    eps,
+    DECOUPLED: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     """``decay`` is wd or, where ``DECOUPLED``, 1 - lr wd."""
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(clip), seed, beta1, one_minus_beta1, beta2, one_minus_beta2,
-        optimizer_parts.number(decay), optimizer_parts.number(step_size),
-        optimizer_parts.number(inverse_root_correction), eps, DECOUPLED,
-    )  # fmt: skip
+        optimizer_parts.gradient_factor(clip),
+        seed,
+        beta1,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        optimizer_parts.number(decay),
+        optimizer_parts.number(step_size),
+        optimizer_parts.number(inverse_root_correction),
+        eps,
+        DECOUPLED,
+    )
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
@@ -113,17 +146,26 @@ def adam_step(
     """
     lr = optimizer_parts.precise(lr)
     hyper: dict[str, Number] = {
-        "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "beta2": beta2,
+        "one_minus_beta2": 1 - beta2,
         "decay": 1 - lr * weight_decay if decoupled else weight_decay,
         "eps": eps,
-    }  # fmt: skip
+    }
     correction, inverse_root = corrections(step, beta1, beta2)
     hyper |= {"step_size": lr / correction, "inverse_root_correction": inverse_root}
     optimizer_parts.step(
-        adam_kernel, tables, (parameters, first_moments, second_moments), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
+        adam_kernel,
+        tables,
+        (parameters, first_moments, second_moments),
+        gradients,
+        hyper,
+        seed=optimizer_parts.seed_word(seed),
+        clip=clip,
+        found_inf=found_inf,
         DECOUPLED=decoupled,
-    )  # fmt: skip
+    )
 
 
 def corrections(step: Number, beta1: float, beta2: float) -> tuple[Number, Number]:
@@ -141,11 +183,16 @@ def manifests(decoupled: bool) -> dict[str, Manifest]:
         parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False
     ) -> Manifest:
         return optimizer_parts.manifest(
-            adam_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
-            scaled=scaled, seeded=stochastic, on_device=("step_size", "inverse_root_correction"),
+            adam_kernel,
+            (parameter, moment, moment, parameter),
+            read=(0, 1, 2, 3),
+            written=(0, 1, 2),
+            scaled=scaled,
+            seeded=stochastic,
+            on_device=("step_size", "inverse_root_correction"),
             registers=REGISTERS_OF_RANDOM if stochastic else REGISTERS,
             DECOUPLED=decoupled,
-        )  # fmt: skip
+        )
 
     return {
         "float32": manifest_of(torch.float32, torch.float32),

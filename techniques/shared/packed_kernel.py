@@ -82,9 +82,18 @@ def _blocks(length, of_a_row, GROUPS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["seed"])
 def pack_kernel(
-    numbers, codes, least, steps, length, of_a_row, row_bytes, seed,
-    BITS: tl.constexpr, WHOLE: tl.constexpr, GROUPS: tl.constexpr,
-):  # fmt: skip
+    numbers,
+    codes,
+    least,
+    steps,
+    length,
+    of_a_row,
+    row_bytes,
+    seed,
+    BITS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
     """``WHOLE``: rows are of whole groups."""
     row, first, there, remaining = _blocks(length, of_a_row, GROUPS)
     AT_ONCE: tl.constexpr = 16 // (numbers.dtype.element_ty.primitive_bitwidth // 8)
@@ -120,9 +129,17 @@ def pack_kernel(
 
 @triton.jit
 def unpack_kernel(
-    codes, least, steps, numbers, length, of_a_row, row_bytes,
-    BITS: tl.constexpr, WHOLE: tl.constexpr, GROUPS: tl.constexpr,
-):  # fmt: skip
+    codes,
+    least,
+    steps,
+    numbers,
+    length,
+    of_a_row,
+    row_bytes,
+    BITS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
     """``WHOLE``: rows are of whole groups."""
     row, first, there, remaining = _blocks(length, of_a_row, GROUPS)
     EACH: tl.constexpr = 8 // BITS
@@ -172,9 +189,17 @@ def _launch(kernel: Any, *tensors: Tensor, rows: int, length: int, bits: int, **
     if programs:
         with torch.cuda.device_of(tensors[0]):
             kernel[(programs,)](
-                *tensors, length, of_a_row, row_bytes, **seed,
-                BITS=bits, WHOLE=whole, GROUPS=GROUPS, num_warps=NUM_WARPS, **OPTIONS,
-            )  # fmt: skip
+                *tensors,
+                length,
+                of_a_row,
+                row_bytes,
+                **seed,
+                BITS=bits,
+                WHOLE=whole,
+                GROUPS=GROUPS,
+                num_warps=NUM_WARPS,
+                **OPTIONS,
+            )
 
 
 def _manifest(kernel: Any, dtype: torch.dtype, bits: int, whole: bool = True) -> Manifest:

@@ -80,9 +80,7 @@ def gradients(gradient: Tensor, branch: Tensor, scale: Tensor) -> tuple[Tensor, 
 def _launch(kernel: Any, elements: int, *tensors: Tensor) -> None:
     if elements:
         with torch.cuda.device_of(tensors[0]):
-            kernel[(triton.cdiv(elements, BLOCK),)](
-                *tensors, elements, BLOCK=BLOCK, num_warps=NUM_WARPS, **OPTIONS
-            )  # fmt: skip
+            kernel[(triton.cdiv(elements, BLOCK),)](*tensors, elements, BLOCK=BLOCK, num_warps=NUM_WARPS, **OPTIONS)
 
 
 def _manifest(kernel: Any, dtypes: Sequence[torch.dtype], sums: int = 0) -> Manifest:

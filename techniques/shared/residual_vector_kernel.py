@@ -50,7 +50,7 @@ def scaled_sum_kernel(stream, branch, scale, output, rows, width, ROWS: tl.const
 @triton.jit
 def gradients_kernel(
     gradient, branch, scale, of_branch, partials, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
+):
     columns, present, offsets, mask = _tile(rows, width, ROWS, COLUMNS)
     s = tl.load(scale + columns, mask=present, other=0.0)
     dy = tl.load(gradient + offsets, mask=mask, other=0.0).to(tl.float32)
@@ -87,7 +87,7 @@ def _launch(kernel: Any, width: int, *tensors: Tensor) -> None:
         with torch.cuda.device_of(tensors[0]):
             kernel[(triton.cdiv(rows, ROWS), triton.cdiv(width, COLUMNS))](
                 *tensors, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS, **OPTIONS
-            )  # fmt: skip
+            )
 
 
 def _manifest(kernel: Any, dtypes: Sequence[torch.dtype]) -> Manifest:

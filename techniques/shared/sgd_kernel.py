@@ -50,9 +50,21 @@ def _update(pointers, place, factor, seed, lr, momentum, push, weight_decay, NES
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def sgd_kernel(
-    table, blocks, tensors, seed, clip, found_inf, lr, momentum, push, weight_decay,
-    NESTEROV: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    lr,
+    momentum,
+    push,
+    weight_decay,
+    NESTEROV: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
@@ -92,13 +104,22 @@ def sgd_step(
     """
     push: Number = torch.where(first, 1.0, 1 - dampening) if isinstance(first, Tensor) else 1 - dampening * (not first)
     hyper: dict[str, Number] = {
-        "lr": optimizer_parts.precise(lr), "momentum": momentum, "push": push, "weight_decay": weight_decay,
-    }  # fmt: skip
+        "lr": optimizer_parts.precise(lr),
+        "momentum": momentum,
+        "push": push,
+        "weight_decay": weight_decay,
+    }
     optimizer_parts.step(
-        sgd_kernel, tables, (parameters, velocities), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
+        sgd_kernel,
+        tables,
+        (parameters, velocities),
+        gradients,
+        hyper,
+        seed=optimizer_parts.seed_word(seed),
+        clip=clip,
+        found_inf=found_inf,
         NESTEROV=nesterov,
-    )  # fmt: skip
+    )
 
 
 def _manifest(
@@ -110,9 +131,15 @@ def _manifest(
     scaled: bool = False,
 ) -> Manifest:
     return optimizer_parts.manifest(
-        sgd_kernel, (parameter, velocity, parameter), read=(0, 1, 2), written=(0, 1),
-        scaled=scaled, seeded=stochastic, registers=REGISTERS, NESTEROV=nesterov,
-    )  # fmt: skip
+        sgd_kernel,
+        (parameter, velocity, parameter),
+        read=(0, 1, 2),
+        written=(0, 1),
+        scaled=scaled,
+        seeded=stochastic,
+        registers=REGISTERS,
+        NESTEROV=nesterov,
+    )
 
 
 MANIFESTS = {

@@ -18,8 +18,10 @@ from suite.record.job import Job, Setting
 def written(folder: Path, **parts: list[tuple[str, int]]) -> str:
     folder.mkdir(exist_ok=True)
     for part, examples in parts.items():
-        lines = [json.dumps({"idx": number, "sentence": text, "label": label})
-                 for number, (text, label) in enumerate(examples)]  # fmt: skip
+        lines = [
+            json.dumps({"idx": number, "sentence": text, "label": label})
+            for number, (text, label) in enumerate(examples)
+        ]
         (folder / f"{part}.jsonl").write_text("\n".join(lines))
     return str(folder)
 

@@ -70,7 +70,7 @@ TEXTS: dict[str, tuple[str, str | bytes, list[str]]] = {
     "missing texts": ("a.jsonl", jsonl(["a", None, "b", "", "c", " "]), ["a", "b", "c"]),
     "none as a word": ("a.jsonl", jsonl(["None", "null", "nan"]), ["None", "null", "nan"]),
     "a number beside": ("a.jsonl", in_lines([{"n": 1, "text": each} for each in SEVERAL]), SEVERAL),
-}  # fmt: skip
+}
 NO_TEXTS: dict[str, tuple[str, str | bytes, str]] = {
     "another encoding": ("a.txt", "eins\nzw\u00f6lf\n".encode("latin-1"), "line 2 of a.txt is no UTF-8: save the file"),
     "a table in another": ("a.csv", "text\na\n\u00fc\n".encode("latin-1"), "line 3 of a.csv is no UTF-8"),
@@ -93,7 +93,7 @@ NO_TEXTS: dict[str, tuple[str, str | bytes, str]] = {
     "deep": ("a.json", "[" * 100_000 + "]" * 100_000, "cannot read this as json"),
     "no json": ("a.json", "", "the data is empty"),
     "texts and numbers": ("a.jsonl", jsonl(["a", 1, {"b": 2}]), r"no text \(string\) column"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -138,7 +138,7 @@ CLASSES: dict[str, tuple[str, str, list[int]]] = {
     "from 1 on": ("a.jsonl", rows([1, 2, 1, 2]), [0, 1, 0, 1]),
     "far apart": ("a.jsonl", rows([0, 1_000_000, 0, 1_000_000]), [0, 1, 0, 1]),
     "beside an id": ("a.jsonl", rows([0, 1, 0, 1], id=7), [0, 1, 0, 1]),
-}  # fmt: skip
+}
 NO_CLASSES: dict[str, tuple[str, str, str]] = {
     "between integers": ("a.jsonl", rows([0.0, 0.5, 1.0, 0.0]), "row 2 of train has label 0.5, which is no class"),
     "between in a table": ("a.csv", cells("0", "1", "0.25", "0"), "row 3 of train has label 0.25"),
@@ -151,7 +151,7 @@ NO_CLASSES: dict[str, tuple[str, str, str]] = {
     "none": ("a.csv", cells("", "", "a", ""), "usable example|one class"),
     "no text": ("a.jsonl", rows([0, 1, 0]) + in_lines([{"text": None, "label": 1}]), "row 4 of train has a label"),
     "a blank text": ("a.csv", cells("0", "1", "0") + " ,1\n", "row 4 of train has a label and no text"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -120,10 +120,20 @@ def with_a_side_output(blocks: Blocks, x: Tensor) -> Tensor:
     return x + sum(each.square() for each in collected)
 
 
-LOOPS = {each.__name__: each for each in (
-    in_a_row, down_and_up, biased, in_dictionaries, by_name, changed_between, written_between, with_some_left_out,
-    with_a_side_output,
-)}  # fmt: skip
+LOOPS = {
+    each.__name__: each
+    for each in (
+        in_a_row,
+        down_and_up,
+        biased,
+        in_dictionaries,
+        by_name,
+        changed_between,
+        written_between,
+        with_some_left_out,
+        with_a_side_output,
+    )
+}
 
 
 @st.composite

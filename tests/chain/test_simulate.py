@@ -185,15 +185,31 @@ def test_what_leaves_counts_until_it_has_left() -> None:
 def test_a_block_waits_for_its_weights_and_leaves_its_gradients_by_hand() -> None:
     """Loads of 10 bytes take 5 seconds here, gradients of 7 bytes 3.5 the other way."""
     link = Link(2, 2)
-    late = Schedule(1, (Op("load", 0), Op("run", 0), Op("free", 0), TURN, Op("load", 0), Op("save", 0), Op("back", 0),
-                        Op("free", 0)))  # fmt: skip
+    late = Schedule(
+        1,
+        (Op("load", 0), Op("run", 0), Op("free", 0), TURN, Op("load", 0), Op("save", 0), Op("back", 0), Op("free", 0)),
+    )
     seen = predicted(late, Chain((STAGE,), 100), link)
     assert seen.compute_s == 1 + 1 + 2 and seen.time_s == 2 * 5 + 4 + 3.5
     assert (seen.in_bytes, seen.out_bytes) == (20, 7)
     assert [str(moment.op) for moment in seen.moments] == ["+w0", "f0", "-w0", "|", "+w0", "F0", "B0", "-w0"]
     assert [moment.live_bytes for moment in seen.moments] == [100, 110, 210, 200, 300, 310, 390, 317]
-    early = Schedule(2, (Op("load", 0), Op("save", 0), Op("load", 1), Op("free", 0), Op("save", 1), TURN,
-                         Op("back", 1), Op("free", 1), Op("load", 0), Op("back", 0), Op("free", 0)))  # fmt: skip
+    early = Schedule(
+        2,
+        (
+            Op("load", 0),
+            Op("save", 0),
+            Op("load", 1),
+            Op("free", 0),
+            Op("save", 1),
+            TURN,
+            Op("back", 1),
+            Op("free", 1),
+            Op("load", 0),
+            Op("back", 0),
+            Op("free", 0),
+        ),
+    )
     assert predicted(early, Chain((STAGE,) * 2, 100), link).time_s == (5 + 1) + (5 + 1 + 2) + (5 + 2) + 3.5
     ahead = tidied(2, [*early.ops[:6], Op("load", 0), *(op for op in early.ops[6:] if op.kind != "load")])
     assert predicted(ahead, Chain((STAGE,) * 2, 100), link).time_s == (5 + 1) + (5 + 1) + 5 + 2 + 3.5

@@ -37,8 +37,12 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     for how, names in asked.items():
         done = subprocess.run(
             [sys.executable, str(Path(tried.__file__)), how, *names],
-            env=plugin.environment(root), cwd=root, capture_output=True, text=True, timeout=TRIED_S,
-        )  # fmt: skip
+            env=plugin.environment(root),
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=TRIED_S,
+        )
         assert done.returncode == 0, done.stderr
         known |= {(how if name == HONEST else name): end for name, end in json.loads(done.stdout).items()}
     return known

@@ -91,10 +91,13 @@ def test_a_technique_that_dies_as_it_is_loaded_is_a_sentence(command: tuple[str,
 
 
 def test_a_technique_that_dies_as_it_is_counted_is_a_row_and_the_others_are_counted(tmp_path: Path) -> None:
-    plugin.write(tmp_path, {
-        "dies_loaded": "signal.raise_signal(signal.SIGSEGV)",
-        "dies_counted": "def model(self, model, run):\n    os._exit(3)",
-    })  # fmt: skip
+    plugin.write(
+        tmp_path,
+        {
+            "dies_loaded": "signal.raise_signal(signal.SIGSEGV)",
+            "dies_counted": "def model(self, model, run):\n    os._exit(3)",
+        },
+    )
     stacks = [option for name in ("dies_loaded", "dies_counted", "lion") for option in ("-t", name)]
     done = plugin.leantrain(tmp_path, "count", *stacks, "-b", "gpt", "--size", "pico", "--json")
     assert done.returncode == 5 and "Traceback" not in done.stderr

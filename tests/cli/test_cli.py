@@ -105,7 +105,7 @@ FAULTS = {
         "can't allocate memory",
     ),
     "cannot": ("def data(self, data, run): raise Unavailable('needs 8 GPUs')", "unavailable", "^needs 8 GPUs$"),
-}  # fmt: skip
+}
 HARMLESS = {
     "twin": "pass",
     "slow": "def after_step(self, run): time.sleep(0.05)",  # its reference's step takes ten milliseconds
@@ -360,10 +360,14 @@ def test_an_interrupted_run_loses_what_it_was_at_and_leaves_no_process(tmp_path:
 def interrupt(folder: Path, arguments: Sequence[object], mark: Path, how: signal.Signals) -> None:
     """Starts the command, and ends it so when its second seed has begun."""
     run = subprocess.Popen(
-        plugin.command(*arguments), env=plugin.environment(folder, MARK=str(mark)), cwd=folder,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        plugin.command(*arguments),
+        env=plugin.environment(folder, MARK=str(mark)),
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
-    )  # fmt: skip
+    )
     try:
         until(lambda: mark.exists() and mark.read_text(), 240)
         if how == signal.SIGINT:  # while it is there: a second run in the folder
@@ -404,9 +408,12 @@ suite.cli.main()
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_signal_that_ends_a_command_lets_it_put_away_what_it_began(how: signal.Signals) -> None:
     command = subprocess.Popen(
-        [sys.executable, "-c", WAITS, "waits"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", WAITS, "waits"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)],
-    )  # fmt: skip
+    )
     assert command.stdout is not None
     assert command.stdout.readline() == "ready\n"
     command.send_signal(how)
@@ -481,13 +488,23 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("run", "-t", "lion", "--data", "suite/lopo"), "no such file or folder; did you mean suite/loop?"),
     (("publish", "--to", "hf:/me/mine"), "is neither a folder nor a data set of the Hub: hf://datasets/OWNER/NAME"),
     (("new", "my_idea", "--root", "/no/such/checkout"), "is no folder; name one with --root"),
-    *(((*command, "--results", "/no/such/results"), "there is no folder /no/such/results; measure something with: ")
-      for command in (("list", "lion"), ("leaderboard",), ("claims",), ("history",), ("publish", "--to", "x"),
-                      ("repro",), ("doctor",), ("recommend", "--memory", "1GB"))),
+    *(
+        ((*command, "--results", "/no/such/results"), "there is no folder /no/such/results; measure something with: ")
+        for command in (
+            ("list", "lion"),
+            ("leaderboard",),
+            ("claims",),
+            ("history",),
+            ("publish", "--to", "x"),
+            ("repro",),
+            ("doctor",),
+            ("recommend", "--memory", "1GB"),
+        )
+    ),
     (("list", "--results", "."), "--results says where the studies of one technique are: name its id, or leave it out"),
     (("count", "-t", "lion", "--results", "."), "--results says where counts are kept: add --keep, or leave it out"),
     (("check", "--against", "main", "--results", "."), "--results says where a copy of a calibration is kept"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "message"), TYPOS, ids=[" ".join(map(str, typo)) for typo, _ in TYPOS])

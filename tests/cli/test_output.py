@@ -146,8 +146,11 @@ def test_help_has_the_commands_in_groups() -> None:
     ],
 )
 def test_a_shell_is_offered_the_names(begun: str, offered: str) -> None:
-    environment = {"_LEANTRAIN_COMPLETE": "complete_bash", "COMP_WORDS": f"leantrain {begun}",
-                   "COMP_CWORD": str(len(begun.split()))}  # fmt: skip
+    environment = {
+        "_LEANTRAIN_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"leantrain {begun}",
+        "COMP_CWORD": str(len(begun.split())),
+    }
     done = CliRunner().invoke(app, [], env=environment, prog_name="leantrain")
     assert offered in done.stdout.split(), done.output
 

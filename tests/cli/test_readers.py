@@ -25,8 +25,9 @@ def test_a_closed_stream_has_no_reader(redirection: str) -> None:
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("--version",), ("--help",)])
 def test_lost_words_are_told_at_the_end(arguments: tuple[str, ...]) -> None:
     assert ends(">/dev/full", *arguments) == (
-        5, "leantrain: standard output cannot be written: No space left on device\n",
-    )  # fmt: skip
+        5,
+        "leantrain: standard output cannot be written: No space left on device\n",
+    )
 
 
 def test_an_exit_code_that_says_more_stays() -> None:

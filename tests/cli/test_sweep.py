@@ -60,9 +60,37 @@ def test_a_sweep_asks_for_what_its_options_would(asked: Asked) -> None:
     Path("sweep.toml").write_text(SWEEP)
     assert run("sweep.toml") == (Exit.FINE, "")
     from_file = asked.pairs, asked.folder, asked.effort
-    options = ("-t", "lion", "-t", "sam:rho=0.1+lawa", "-b", "vit", "--size", "pico", "--size", "nano", "--recipe",
-               "classic", "--recipe", "modern", "--steps", 40, "--seeds", 5, "--timings", 2, "--ruler", 3, "--minutes",
-               7.5, "--no-tune", "--hang-limit", 30, "--results", "there")  # fmt: skip
+    options = (
+        "-t",
+        "lion",
+        "-t",
+        "sam:rho=0.1+lawa",
+        "-b",
+        "vit",
+        "--size",
+        "pico",
+        "--size",
+        "nano",
+        "--recipe",
+        "classic",
+        "--recipe",
+        "modern",
+        "--steps",
+        40,
+        "--seeds",
+        5,
+        "--timings",
+        2,
+        "--ruler",
+        3,
+        "--minutes",
+        7.5,
+        "--no-tune",
+        "--hang-limit",
+        30,
+        "--results",
+        "there",
+    )
     assert run(*options) == (Exit.FINE, "")
     assert (asked.pairs, asked.folder, asked.effort) == from_file
     assert len(asked.pairs) == 2 * 2 * 2
@@ -112,7 +140,7 @@ def test_every_option_of_run_is_a_field(asked: Asked) -> None:
         ("seeds = 5", "seeds = ", "11: Invalid value"),
         ("seeds = 5", "steps = 5", "11: Cannot overwrite a value"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_answered_with_its_line(asked: Asked, old: str, new: str, sentence: str) -> None:
     assert SWEEP.count(old) == 1
     Path("sweep.toml").write_text(SWEEP.replace(old, new))

@@ -41,9 +41,14 @@ class OnGpu(Tensor):
     @staticmethod
     def __new__(cls, values: Tensor) -> OnGpu:
         tensor: Any = Tensor._make_wrapper_subclass(
-            cls, values.shape, strides=values.stride(), storage_offset=values.storage_offset(), dtype=values.dtype,
-            layout=values.layout, device=CPU,
-        )  # fmt: skip
+            cls,
+            values.shape,
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=values.dtype,
+            layout=values.layout,
+            device=CPU,
+        )
         tensor.values_ = values
         return tensor
 

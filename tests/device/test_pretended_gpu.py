@@ -26,10 +26,30 @@ NOT_PRETENDED = {
 }
 OTHER_NOISE = {"actnn", "gact", "mesa", "fp8_hybrid"}  # their kernels draw, or round to eight bits, in another way
 QUICK = {  # of each kind of path one: kernels, transfers, streams, generators, copies, autocast, growth, surgery
-    BASELINE, "adamw", "amp_fp16", "autoprog", "autoswap", "bert2bert", "ckpt_siskind_dnc", "early_bird", "fp8_hybrid",
-    "int8_mixed", "lamb", "layerscale", "lion", "lora", "mae", "mesa", "mlm_sparse_head", "rais", "revolve", "rezero",
-    "sam", "set", "zero_offload",
-}  # fmt: skip
+    BASELINE,
+    "adamw",
+    "amp_fp16",
+    "autoprog",
+    "autoswap",
+    "bert2bert",
+    "ckpt_siskind_dnc",
+    "early_bird",
+    "fp8_hybrid",
+    "int8_mixed",
+    "lamb",
+    "layerscale",
+    "lion",
+    "lora",
+    "mae",
+    "mesa",
+    "mlm_sparse_head",
+    "rais",
+    "revolve",
+    "rezero",
+    "sam",
+    "set",
+    "zero_offload",
+}
 
 
 def _ranks(name: str) -> int:

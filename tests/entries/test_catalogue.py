@@ -103,13 +103,16 @@ def test_an_unknown_name_gets_its_neighbours() -> None:
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
-        ("lora", {"lora"}), ("LoRA", {"lora"}), ("2106.09685", {"lora"}), ("arXiv:2106.09685", {"lora"}),
+        ("lora", {"lora"}),
+        ("LoRA", {"lora"}),
+        ("2106.09685", {"lora"}),
+        ("arXiv:2106.09685", {"lora"}),
         ("Low-Rank Adaptation of Large", {"lora"}),
         ("attention", {"a3", "dfss", "dota", "elsa", "flashattention", "sanger", "vitcod"}),
         ("ZeRO", {"zero1", "zero2", "zero3_fsdp", "zero_infinity_param", "zero_offload"}),
         ("sharpness-aware", {"sam", "esam", "saf"}),
     ],
-)  # fmt: skip
+)
 def test_an_entry_is_known_by_its_id_its_name_its_paper_and_its_category(text: str, ids: set[str]) -> None:
     meant = {entry.id for entry in known_as(text, catalogue())}
     assert meant >= ids

@@ -40,8 +40,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
     texts = [("a good film", 1), ("a bad film", 0), ("a dull film", 0), ("good", 1)] * 12
-    lines = [json.dumps({"sentence": f"{text} {'a ' * (number % 7)}", "label": label})
-             for number, (text, label) in enumerate(texts)]  # fmt: skip
+    lines = [
+        json.dumps({"sentence": f"{text} {'a ' * (number % 7)}", "label": label})
+        for number, (text, label) in enumerate(texts)
+    ]
     (tmp_path / "reviews.jsonl").write_text("\n".join(lines))
     return str(tmp_path / "reviews.jsonl")
 
@@ -69,8 +71,7 @@ def test_the_base_model_alone_is_enough(folder: Path, labelled: str) -> None:
     theirs = BertModel(BertConfig(vocab_size=len(WORDS), **TINY), add_pooling_layer=False)
     theirs.save_pretrained(folder)  # names without "bert."
     weights = torch.load(checkpoint(setting(folder, labelled)), weights_only=True)
-    assert torch.equal(weights["bert.encoder.layer.0.output.dense.weight"],
-                       theirs.encoder.layer[0].output.dense.weight)  # fmt: skip
+    assert torch.equal(weights["bert.encoder.layer.0.output.dense.weight"], theirs.encoder.layer[0].output.dense.weight)
     assert not any(name.startswith("classifier") for name in weights)
 
 

@@ -82,9 +82,13 @@ def json_lines(table: Any, folder: Path) -> None:
 )
 @pytest.mark.parametrize("named", ["absolute", "relative", "/dev/zero", "pipe"])
 def test_an_image_that_is_a_path_to_somewhere_else_is_refused(
-    written: Callable[[Any, Path], None], how: Callable[..., Any], named: str, data: Path, secret: Path,
+    written: Callable[[Any, Path], None],
+    how: Callable[..., Any],
+    named: str,
+    data: Path,
+    secret: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(data)
     os.mkfifo(data.parent / "pipe")
     path = {"absolute": str(secret), "relative": "../private/secret.png", "pipe": str(data.parent / "pipe")}.get(
@@ -119,10 +123,15 @@ def test_a_file_that_is_an_archive_under_another_name_is_refused(data: Path, sec
         inner.close()
         both = b"PAR1" + written.getvalue()
     for name, content in {
-        "data.jsonl": gzip.compress(plain), "bz2.json": bz2.compress(plain), "xz.csv": lzma.compress(plain),
-        "gz.parquet": gzip.compress(sound), "both.parquet": both, "no.parquet": plain, "no.arrow": plain,
+        "data.jsonl": gzip.compress(plain),
+        "bz2.json": bz2.compress(plain),
+        "xz.csv": lzma.compress(plain),
+        "gz.parquet": gzip.compress(sound),
+        "both.parquet": both,
+        "no.parquet": plain,
+        "no.arrow": plain,
         "no.png": plain,
-    }.items():  # fmt: skip
+    }.items():
         (data / name).write_bytes(content)
         check_data.cache_clear()
         for of_images in (True, False):

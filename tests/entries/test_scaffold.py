@@ -29,13 +29,35 @@ def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
     assert [each["id"] for each in listed] == ["my_idea"]
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
-        env=plugin.environment(checkout), cwd=checkout, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env=plugin.environment(checkout),
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert tested.returncode == 0, tested.stdout
     ran = plugin.leantrain(
-        checkout, "run", "-t", "my_idea", "-t", "my_idea:factor=1.0", "-b", "gpt", "--size", "pico", "--recipe",
-        "classic", "--steps", 4, "--seeds", 1, "--timings", 1, "--results", "results",
-    )  # fmt: skip
+        checkout,
+        "run",
+        "-t",
+        "my_idea",
+        "-t",
+        "my_idea:factor=1.0",
+        "-b",
+        "gpt",
+        "--size",
+        "pico",
+        "--recipe",
+        "classic",
+        "--steps",
+        4,
+        "--seeds",
+        1,
+        "--timings",
+        1,
+        "--results",
+        "results",
+    )
     assert ran.returncode == 0, ran.stderr
     losses = {each.stack: each.trajectory_sha256 for each in plugin.records(checkout / "results").learned}
     assert losses["my_idea:factor=1.0"] == losses["baseline"] != losses["my_idea"]

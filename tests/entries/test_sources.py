@@ -139,8 +139,9 @@ def test_a_module_that_acts_when_it_is_loaded_changes_those_that_use_it(edit: Ed
     acts = "\nimport os\nos.environ['X'] = '1'\n\n\nclass "
     assert edit("techniques/shared/sgd.py", "\nclass ", acts) == {"nesterov_agd", "sgd_momentum"}
     assert edit("techniques/shared/sgd.py", "os.environ['X'] = '1'", "os.environ['X'] = '2'") == {
-        "nesterov_agd", "sgd_momentum",
-    }  # fmt: skip
+        "nesterov_agd",
+        "sgd_momentum",
+    }
     assert edit("suite/loop/__init__.py", "", "print('loaded')\n") == set(EVERYTHING)
 
 
@@ -160,8 +161,9 @@ def test_a_name_that_is_bound_to_something_else_changes_the_hash(edit: Edit) -> 
 
 def test_a_changed_default_changes_the_hash(edit: Edit) -> None:
     assert edit("techniques/optimizers/lion/technique.py", "factor: float = ", "factor: float = 1 + ") == {
-        "lion", "lion+adam",
-    }  # fmt: skip
+        "lion",
+        "lion+adam",
+    }
 
 
 def test_a_move_changes_no_hash(edit: Edit, tmp_path: Path) -> None:

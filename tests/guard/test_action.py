@@ -65,7 +65,10 @@ class Runner:
         output.write_text("")
         done = subprocess.run(
             [*SCRIPT, "-c", step["run"]],
-            cwd=self.checkout, capture_output=True, text=True, timeout=300,
+            cwd=self.checkout,
+            capture_output=True,
+            text=True,
+            timeout=300,
             env=os.environ
             | {
                 "PATH": f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -77,7 +80,7 @@ class Runner:
             }
             | {key: self.value(text) for key, text in step.get("env", {}).items()}
             | environment,
-        )  # fmt: skip
+        )
         for line in output.read_text().splitlines():
             key, _, value = line.partition("=")
             self.context[f"steps.{step.get('id')}.outputs.{key}"] = value
@@ -131,9 +134,12 @@ def test_a_regression_is_in_the_summary_and_ends_the_job(tmp_path: Path, checkou
     assert "No board: results holds no records." in job.summary.read_text()
     written = {name: f"{job.folder}/leantrain/{name}" for name in ("summary.md", "badge.svg")}
     assert job.outputs() == {
-        "verdict": "regressed", "summary": written["summary.md"], "board": "", "speed": "not checked",
+        "verdict": "regressed",
+        "summary": written["summary.md"],
+        "board": "",
+        "speed": "not checked",
         "badge": written["badge.svg"],
-    }  # fmt: skip
+    }
     assert "regressed; speed: not checked" in Path(written["badge.svg"]).read_text()
     assert job.run("Pass or fail").returncode == 1
 
@@ -171,8 +177,12 @@ def test_a_file_that_is_called_as_a_branch_chooses_nothing(tmp_path: Path, check
 
 def test_actions_are_pinned_by_commit() -> None:
     """A tag can be moved to other code."""
-    files = [ROOT / "action" / "action.yml", *(ROOT / ".github").rglob("*.yml"), ROOT / "README.md",
-             *(ROOT / "docs").glob("*.md")]  # fmt: skip
+    files = [
+        ROOT / "action" / "action.yml",
+        *(ROOT / ".github").rglob("*.yml"),
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
     used = [name for path in files for name in re.findall(r"uses: (actions/\S+)", path.read_text("utf-8"))]
     assert len(used) >= 5
     assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name)] == []
@@ -193,9 +203,16 @@ def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None
     """No step has an expression in its script, and what an input says arrives as an argument."""
     assert not [name for name, step in STEPS.items() if "${{" in step["run"]]
     job = Runner(
-        tmp_path / "job", checkout, techniques=EVIL, baselines="*", size=EVIL, recipes="-x", timing="true",
-        slower=EVIL, minutes=EVIL,
-    )  # fmt: skip
+        tmp_path / "job",
+        checkout,
+        techniques=EVIL,
+        baselines="*",
+        size=EVIL,
+        recipes="-x",
+        timing="true",
+        slower=EVIL,
+        minutes=EVIL,
+    )
     job.leantrain('printf "%s\\n" "$@" >> arguments; [ "$1" = calibrate ] || exit 4')
     job.context["steps.base.outputs.against"] = EVIL
     assert job.run("Check").returncode == 0
@@ -205,10 +222,19 @@ def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None
     )
     assert calibration and first == second, "a runner that must not time is calibrated, once"
     assert first.splitlines() == [
-        f"--against={EVIL}", f"--size={EVIL}", f"--summary={job.folder}/leantrain/summary.md",
-        f"--badge={job.folder}/leantrain/badge.svg", "--json", *(f"--technique={word}" for word in EVIL.split()),
-        "--baseline=*", "--recipe=-x", "--timing", "--speed", f"--slower={EVIL}", f"--minutes={EVIL}",
-    ]  # fmt: skip
+        f"--against={EVIL}",
+        f"--size={EVIL}",
+        f"--summary={job.folder}/leantrain/summary.md",
+        f"--badge={job.folder}/leantrain/badge.svg",
+        "--json",
+        *(f"--technique={word}" for word in EVIL.split()),
+        "--baseline=*",
+        "--recipe=-x",
+        "--timing",
+        "--speed",
+        f"--slower={EVIL}",
+        f"--minutes={EVIL}",
+    ]
     assert "compared nothing" in job.summary.read_text()
     assert not list(checkout.glob("pwned"))
 

@@ -125,8 +125,9 @@ def test_a_run_repeats_to_the_bit_or_its_first_difference_is_named() -> None:
     assert end.why == "differs: test loss after step 4: 2.0 → 2.5"
     hidden = only(old, course([4.0, 3.5, 3.25, 3.0], trajectory_sha256="other"))
     assert (hidden.verdict, hidden.why) == (
-        "changed", "differs: the trajectories differ in less than the stored curves show",
-    )  # fmt: skip
+        "changed",
+        "differs: the trajectories differ in less than the stored curves show",
+    )
 
 
 def test_a_mean_over_several_steps_says_of_which() -> None:
@@ -241,8 +242,10 @@ def test_how_a_run_ends_is_part_of_it(old: tuple[str, str], new: tuple[str, str]
 def test_other_contenders_are_still_compared() -> None:
     old, new = (timed([side(), side("lion", status=status), side("sam")]) for status in ("ok", "crashed"))
     assert [(each.item, each.aspect) for each in compare(old, new, known(0.01))] == [
-        ("lion", "status"), ("sam", "step time"), ("sam", "training time"),
-    ]  # fmt: skip
+        ("lion", "status"),
+        ("sam", "step time"),
+        ("sam", "training time"),
+    ]
     broken: list[Side] = [side(status="crashed"), side("lion")]
     assert [each.item for each in compare(timed(broken), timed(broken), known(0.01))] == ["baseline"]
 

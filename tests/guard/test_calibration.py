@@ -38,9 +38,16 @@ def calibration(alarms: int = 0, gates: int = 20, caught: int = 4, planted: int 
         return [Gate(verdict="regressed" if n < fired else "equivalent", pairs=noisy, seconds=20) for n in range(count)]
 
     values: dict[str, Any] = {
-        "machine": MACHINE, "made": NOW, "design": DESIGN, "margin": 0.03, "budget_s": 60, "job": JOB,
-        "planted_slower": 0.1, "unchanged": runs(gates, alarms, 0.0), "planted": runs(planted, caught, 0.095),
-    }  # fmt: skip
+        "machine": MACHINE,
+        "made": NOW,
+        "design": DESIGN,
+        "margin": 0.03,
+        "budget_s": 60,
+        "job": JOB,
+        "planted_slower": 0.1,
+        "unchanged": runs(gates, alarms, 0.0),
+        "planted": runs(planted, caught, 0.095),
+    }
     return Calibration(**values | changes)
 
 
@@ -91,11 +98,14 @@ def test_a_stored_calibration_comes_back(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "damaged"), ("[]", "damaged"), ("{}", "no schema version"), ('{"schema_version": 2}', "machine: Field"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("{}", "no schema version"),
+        ('{"schema_version": 2}', "machine: Field"),
         ('{"schema_version": 1}', "version 1 is older than 2 .* run: leantrain calibrate"),
         ('{"schema_version": 3}', "update leantrain"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_calibration_is_one_sentence(
     content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

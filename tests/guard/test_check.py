@@ -25,9 +25,11 @@ from tests.plugin import called
 
 SETTING = Setting(baseline="gpt", size="pico", steps=4)
 OFFER = {
-    "suite": "/", "numerics": "native", "baselines": ["gpt"],
+    "suite": "/",
+    "numerics": "native",
+    "baselines": ["gpt"],
     "techniques": {name: {"baselines": ["gpt"], "task": "pretrain", "folder": "/"} for name in ("mine", "other")},
-}  # fmt: skip
+}
 SAME, SLEEPS = "def after_step(self, run): pass", "def after_step(self, run): time.sleep(0.02)"
 
 
@@ -100,11 +102,13 @@ def test_a_file_has_no_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ((), (True, None)), (("--no-timing",), (False, None)), (("--speed",), (False, SpeedBudget(0.10, 10))),
+        ((), (True, None)),
+        (("--no-timing",), (False, None)),
+        (("--speed",), (False, SpeedBudget(0.10, 10))),
         (("--slower", "5%", "--minutes", 3), (False, SpeedBudget(0.05, 3))),
         (("--speed", "--timing"), (True, SpeedBudget(0.10, 10))),
     ],
-)  # fmt: skip
+)
 def test_the_command_asks_for_what_it_is_asked(
     arguments: tuple[object, ...], wanted: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -143,8 +147,12 @@ def test_a_sleep_in_every_step_is_slower_though_exact_costs_are_equal(tmp_path: 
     summary = tmp_path / "summary.md"
     done = subprocess.run(
         plugin.command(*asked, "--json", "--summary", summary),
-        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1500,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
     assert done.returncode == 1, done.stderr
     first = summary.read_text().splitlines()[0]
     assert first.endswith("2 items exactly equal; speed: 1 slower, 1 of unchanged code"), first

@@ -77,9 +77,11 @@ def test_each_fault_of_a_declaration_is_a_violation(entry: Entry) -> None:
     assert violations.pop("right") == violations.pop("right:part") == ()
     assert {name: len(each) for name, each in violations.items()} == dict.fromkeys(violations, 1)
     for name, words in (
-        ("wrong", "rounding units"), ("forgotten", "no bench"), ("ungated", "no manifest"),
+        ("wrong", "rounding units"),
+        ("forgotten", "no bench"),
+        ("ungated", "no manifest"),
         ("right:dropped", "launches no kernel of this form"),
-    ):  # fmt: skip
+    ):
         assert words in violations.pop(name)[0]
     assert not violations
 

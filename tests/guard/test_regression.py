@@ -116,11 +116,17 @@ def test_what_is_unavailable_on_both_sides_is_equal() -> None:
 @pytest.mark.parametrize(
     ("verdicts", "accept", "code"),
     [
-        ([], False, 0), (["equal", "new", "improved", "equivalent"], False, 0), (["changed"], False, 1),
-        (["changed", "gone"], True, 0), (["regressed"], True, 1), (["failed", "unfit"], False, 5),
-        (["unfit", "inconclusive"], False, 4), (["inconclusive"], False, 3), (["not comparable"], False, 3),
+        ([], False, 0),
+        (["equal", "new", "improved", "equivalent"], False, 0),
+        (["changed"], False, 1),
+        (["changed", "gone"], True, 0),
+        (["regressed"], True, 1),
+        (["failed", "unfit"], False, 5),
+        (["unfit", "inconclusive"], False, 4),
+        (["inconclusive"], False, 3),
+        (["not comparable"], False, 3),
     ],
-)  # fmt: skip
+)
 def test_exit_codes(verdicts: list[Any], accept: bool, code: int) -> None:
     assert exit_code([Finding("x", "exact", each) for each in verdicts], accept) == code
 
@@ -159,12 +165,16 @@ def test_a_reference_survives_its_file_to_the_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "damaged"), ("{", "damaged"), ("[1]", "damaged"), ("[" * 10**5, "damaged"), ("{}", "no schema version"),
+        ("", "damaged"),
+        ("{", "damaged"),
+        ("[1]", "damaged"),
+        ("[" * 10**5, "damaged"),
+        ("{}", "no schema version"),
         (json.dumps({"schema_version": 2}), "leantrain: Field required"),
         (json.dumps({"schema_version": 99}), "newer than 2; update leantrain"),
         (json.dumps({"schema_version": 1}), "older than 2 .*; save it again with: leantrain check --save"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_reference_is_one_sentence(content: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "ref.json"
     path.write_text(content)
@@ -182,9 +192,15 @@ def test_a_summary_cannot_be_broken_by_what_it_quotes() -> None:
 
 
 SPEEDS = {
-    "regressed": "1 slower", "equivalent": "1 not slower", "improved": "1 faster", "inconclusive": "1 cannot tell",
-    "equal": "1 of unchanged code", "unfit": "not checked", "failed": "not checked", "not checked": "not checked",
-}  # fmt: skip
+    "regressed": "1 slower",
+    "equivalent": "1 not slower",
+    "improved": "1 faster",
+    "inconclusive": "1 cannot tell",
+    "equal": "1 of unchanged code",
+    "unfit": "not checked",
+    "failed": "not checked",
+    "not checked": "not checked",
+}
 
 
 @pytest.mark.parametrize(("verdict", "words"), SPEEDS.items())

@@ -62,11 +62,12 @@ def test_a_kernel_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_report_says_what_works_what_does_not_and_what_comes_next() -> None:
     found = [
-        Outcome("step", "baseline", "works"), Outcome("step", "lion", "works"),
+        Outcome("step", "baseline", "works"),
+        Outcome("step", "lion", "works"),
         Outcome("step", "sam", "failed", "RuntimeError: two devices"),
         Outcome("step", "zero1", "unavailable", "needs 2 GPUs, this machine has 1"),
         Outcome("noise", "gpt nano 0", "works", "equal processes differ by +0.1%"),
-    ]  # fmt: skip
+    ]
     said = report(found, [("energy", "cuda")], "cuda", 1)
     assert said["works"] == ["step: 2 of 4: baseline lion", "noise gpt nano 0: equal processes differ by +0.1%"]
     assert said["does not work"] == ["step sam: failed: RuntimeError: two devices"]

@@ -40,26 +40,43 @@ PLAIN = StepCost(stack=BASELINE, peak_bytes=1000, flops=10, parameter_bytes=100)
 
 
 def member(
-    id: str, category: str = "", *, time: float = 1.0, quality: float | None = 1.0, peak: float = 1.0,
-    changes: tuple[str, ...] = (), plans: bool = False, why_not: str = "",
-) -> Member:  # fmt: skip
+    id: str,
+    category: str = "",
+    *,
+    time: float = 1.0,
+    quality: float | None = 1.0,
+    peak: float = 1.0,
+    changes: tuple[str, ...] = (),
+    plans: bool = False,
+    why_not: str = "",
+) -> Member:
     """One of these cost ratios."""
     return Member(
-        id, category or id, frozenset(changes), plans, Estimate(math.log(time)),
-        None if quality is None else Estimate(math.log(quality)), Estimate(math.log(peak)), why_not=why_not,
-    )  # fmt: skip
+        id,
+        category or id,
+        frozenset(changes),
+        plans,
+        Estimate(math.log(time)),
+        None if quality is None else Estimate(math.log(quality)),
+        Estimate(math.log(peak)),
+        why_not=why_not,
+    )
 
 
 def test_what_gains_nothing_is_unknown_or_beaten_in_its_category_is_left_out_with_the_reason() -> None:
     kept, left_out = useful(
         [
-            member("fast", "a", time=0.8), member("slower", "a", time=0.9), member("other", "b", time=0.9),
-            member("small", "a", time=1.2, peak=0.5), member("idle", "c", time=0.99),
+            member("fast", "a", time=0.8),
+            member("slower", "a", time=0.9),
+            member("other", "b", time=0.9),
+            member("small", "a", time=1.2, peak=0.5),
+            member("idle", "c", time=0.99),
             member("better", "d", quality=0.9),
-            member("unknown", "e", time=0.5, quality=None), member("ranks", "f", time=0.1, why_not="it needs ranks"),
+            member("unknown", "e", time=0.5, quality=None),
+            member("ranks", "f", time=0.1, why_not="it needs ranks"),
             member("lossy", "g", time=0.5, quality=2.5),
         ]
-    )  # fmt: skip
+    )
     assert [each.id for each in kept] == ["fast", "other", "small", "better"]
     assert left_out.keys() == {"slower", "idle", "unknown", "ranks", "lossy"}
     assert left_out["ranks"] == "it needs ranks" and left_out["slower"].startswith("fast, of its category")
@@ -126,10 +143,14 @@ def of(name: str, peak: int, time: float = 1.0, quality: float = 1.0, error: flo
 )
 def test_each_goal_has_its_order_and_what_cannot_fit_is_apart(goal: Goal, order: list[str]) -> None:
     known = [
-        Candidate(BASELINE, PLAIN), of("quick", 900, time=0.5, quality=1.05), of("tiny", 100, 0.6, 1.01 / KEEPS),
-        of("careful", 800, 0.8, 0.85), of("huge", 1001, 0.1, 0.1), of("vast", 3000),
+        Candidate(BASELINE, PLAIN),
+        of("quick", 900, time=0.5, quality=1.05),
+        of("tiny", 100, 0.6, 1.01 / KEEPS),
+        of("careful", 800, 0.8, 0.85),
+        of("huge", 1001, 0.1, 0.1),
+        of("vast", 3000),
         Candidate("odd", StepCost(stack="odd", why_not="it does not attach")),
-    ]  # fmt: skip
+    ]
     ranking = ranked(goal, known, PLAIN, 1000)
     assert [each.stack for each in ranking.fitting] == order
     assert [each.stack for each in ranking.too_large] == ["huge", "vast"]
@@ -174,8 +195,11 @@ def trial(name: str, time: float, quality: float | None = None, loss: float = 1.
 
 def test_a_rung_keeps_the_best_and_no_failure() -> None:
     ran = [
-        trial("a", 0.9, 1.0), trial("b", 0.5, 2.5), trial("c", 0.8, 1.0), trial("d", 0.1, 0.1, failure="diverged: nan")
-    ]  # fmt: skip
+        trial("a", 0.9, 1.0),
+        trial("b", 0.5, 2.5),
+        trial("c", 0.8, 1.0),
+        trial("d", 0.1, 0.1, failure="diverged: nan"),
+    ]
     assert halved("time", ran, 2) == ["c", "a"] and halved("quality", ran, 9) == ["c", "a", "b"]
 
 
@@ -205,7 +229,14 @@ def test_a_contribution_is_paired_by_replicate() -> None:
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_an_order_does_not_depend_on_the_order_before(goal: Goal) -> None:
-    known = [of(name, peak, time, quality) for name, peak, time, quality in
-             [("a", 5, 0.5, 1.1), ("b", 5, 0.5, 1.1), ("c", 4, 0.7, 0.9), ("d", 9, 0.6, 1.0)]]  # fmt: skip
+    known = [
+        of(name, peak, time, quality)
+        for name, peak, time, quality in [
+            ("a", 5, 0.5, 1.1),
+            ("b", 5, 0.5, 1.1),
+            ("c", 4, 0.7, 0.9),
+            ("d", 9, 0.6, 1.0),
+        ]
+    ]
     forward, back = (ranked(goal, each, PLAIN, 100).fitting for each in (known, known[::-1]))
     assert forward == back

@@ -49,9 +49,14 @@ from tests.factories import (
 def card(*claims: Claim, **changes: Any) -> Card:
     paper = {"title": "T", "authors": "A", "venue": "V"}
     values: dict[str, Any] = {
-        "id": "fast", "name": "Fast", "category": "ideas", "summary": "S", "paper": paper, "baselines": ["gpt"],
+        "id": "fast",
+        "name": "Fast",
+        "category": "ideas",
+        "summary": "S",
+        "paper": paper,
+        "baselines": ["gpt"],
         "claim": claims,
-    }  # fmt: skip
+    }
     return Card(**values | changes)
 
 
@@ -189,8 +194,12 @@ claims = st.builds(
     lambda expected, relation, tolerance, absolute, limit: claim(
         expected=expected, relation=relation, tolerance=tolerance, absolute=absolute, quality_within=limit
     ),
-    st.one_of(numbers, st.just(1.0)), relations, st.floats(0, 0.5), st.booleans(), st.none() | st.floats(0, 0.1),
-)  # fmt: skip
+    st.one_of(numbers, st.just(1.0)),
+    relations,
+    st.floats(0, 0.5),
+    st.booleans(),
+    st.none() | st.floats(0, 0.1),
+)
 spans = st.tuples(numbers, numbers).map(lambda ends: (min(ends), max(ends)))
 DEFINITE = {"does not hold", "holds"}
 
@@ -456,8 +465,10 @@ def test_counters_and_probes_are_judged_by_every_seed() -> None:
     assert judged(with_run(lines, "fast", 2, probes={}), kept)[0].outcome == "not measured"
     for beyond in (math.nan, math.inf):
         assert judged(with_run(lines, "fast", 2, probes={"fast.kept": beyond}), kept)[0].outcome == "does not hold"
-    with_probe = [each.model_copy(update={"probes": {"fast.kept": 0.25}}) if isinstance(each, Counted) else each
-                  for each in evidence("fast")]  # fmt: skip
+    with_probe = [
+        each.model_copy(update={"probes": {"fast.kept": 0.25}}) if isinstance(each, Counted) else each
+        for each in evidence("fast")
+    ]
     assert judged(with_probe, kept)[0].outcome == "holds"
     assert judged(with_probe[:2], kept)[0].outcome == "holds", "counts alone suffice"
     compiled = evidence("fast", points=[counters(optimizer_state_bytes=2**19, compiled=True)])
@@ -473,10 +484,14 @@ def test_a_probe_over_the_reference_s_is_measured_by_a_run_of_its_trajectory() -
     references = [each for each in lines if isinstance(each, Learned) and each.stack == "baseline"]
     for sharpness, word in ((4.0, "holds"), (1.0, "does not hold"), (2.0, "undecided")):
         twins = [
-            learned("fast:strength=0", each.seed, trajectory_sha256=each.trajectory_sha256,
-                    probes={"fast.sharpness": sharpness * (1 + (each.seed - 1) / 10)})
+            learned(
+                "fast:strength=0",
+                each.seed,
+                trajectory_sha256=each.trajectory_sha256,
+                probes={"fast.sharpness": sharpness * (1 + (each.seed - 1) / 10)},
+            )
             for each in references
-        ]  # fmt: skip
+        ]
         (verdict,) = judged([*lines, *twins], flatter)
         assert verdict.outcome == word
         assert {each.id for each in twins} <= set(verdict.evidence)

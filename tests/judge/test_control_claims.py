@@ -98,10 +98,17 @@ def study(trained: Any = 1.0, seeds: int = 3, **changes: Any) -> Study:
     rows = [("fast", 64, seeds, trained), ("neither", 64, seeds, 0.0), ("fast", 4, seeds, 0.0)]
     table = StudyTable("depths", ("side", "depth", "seeds", "trained"), rows)
     values: dict[str, Any] = {
-        "technique": "fast", "code": CODE.trajectory, "baseline": "gpt", "size": "nano", "recipe": "modern",
-        "device": "cpu", "seeds": seeds, "machine": MACHINE, "made": datetime(2026, 1, 2, tzinfo=UTC),
+        "technique": "fast",
+        "code": CODE.trajectory,
+        "baseline": "gpt",
+        "size": "nano",
+        "recipe": "modern",
+        "device": "cpu",
+        "seeds": seeds,
+        "machine": MACHINE,
+        "made": datetime(2026, 1, 2, tzinfo=UTC),
         "tables": [table],
-    }  # fmt: skip
+    }
     return Study(**values | changes)
 
 

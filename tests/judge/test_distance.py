@@ -14,9 +14,16 @@ from suite.judge.verdicts import word
 from tests.factories import between, claim
 
 PAPER = {
-    "architecture": "GPT-2 small", "baselines": ["gpt"], "parameters": 1.24e8, "data": "OpenWebText", "tokens": 1e9,
-    "device": "8 A100, fp16", "metric": "perplexity", "tuned": "the rate", "clock": "the training",
-}  # fmt: skip
+    "architecture": "GPT-2 small",
+    "baselines": ["gpt"],
+    "parameters": 1.24e8,
+    "data": "OpenWebText",
+    "tokens": 1e9,
+    "device": "8 A100, fp16",
+    "metric": "perplexity",
+    "tuned": "the rate",
+    "clock": "the training",
+}
 THERE = EvidenceSetting("gpt", "base", "", 1.2e8, 10**7, "openwebtext sample", "NVIDIA A100-SXM4-80GB", True)
 
 

@@ -108,17 +108,20 @@ LATER = Code(trajectory="later", counts="later")
 
 def past(before=0.02, after=0.024, replicates=12, **later):
     """What two revisions of one technique left, the later one at another pace."""
-    old, new = (evidence("x", seeds=replicates, replicates=replicates, pace_s=pace, ruler=False, **changes)
-                for pace, changes in ((before, {}), (after, later)))  # fmt: skip
+    old, new = (
+        evidence("x", seeds=replicates, replicates=replicates, pace_s=pace, ruler=False, **changes)
+        for pace, changes in ((before, {}), (after, later))
+    )
     return old, [revised(each) for each in new]
 
 
 def revised(line: Line) -> Line:
     """A month later, by other code of x, from a known commit."""
     changes = {
-        "id": f"new{line.id}", "started": line.started.replace("2026-01", "2026-02"),
+        "id": f"new{line.id}",
+        "started": line.started.replace("2026-01", "2026-02"),
         "machine": MACHINE.model_copy(update={"context": {"git_commit": "c" * 40}}),
-    }  # fmt: skip
+    }
     if isinstance(line, Timed):
         reference, x = line.contenders
         changes["contenders"] = [reference, x.model_copy(update={"code": LATER})]
@@ -192,8 +195,10 @@ def test_a_run_is_paired_with_the_reference_that_is_nearest_in_time():
 
 
 def test_other_conditions_other_seeds_and_failures_make_no_points():
-    other = [each.model_copy(update={"conditions": conditions(size="micro"), "id": f"m{each.id}"})
-             for each in timings("x", 2)]  # fmt: skip
+    other = [
+        each.model_copy(update={"conditions": conditions(size="micro"), "id": f"m{each.id}"})
+        for each in timings("x", 2)
+    ]
     broken = timed([side(), side("x", status="crashed")], 7)
     both = series(timings("x", 3), other, [broken], metrics=("step_time",))
     assert sorted(len(each.points) for each in both) == [2, 3]

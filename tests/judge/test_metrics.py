@@ -89,10 +89,20 @@ def test_every_counter_is_a_metric_and_says_what_it_is_where_it_is_declared() ->
 
 def test_the_board_s_columns_stand_in_their_order() -> None:
     assert [each.name for each in COLUMNS] == [
-        "time_to_quality", "equivalent_budget", "step_time", "training_time", "peak_tensor_bytes",
-        "process_peak_bytes", "cuda_allocated_peak_bytes", "energy", "modelled_energy", "loss", "loss_at_equal_time",
-        "training_flops", "flops_without_zeros",
-    ]  # fmt: skip
+        "time_to_quality",
+        "equivalent_budget",
+        "step_time",
+        "training_time",
+        "peak_tensor_bytes",
+        "process_peak_bytes",
+        "cuda_allocated_peak_bytes",
+        "energy",
+        "modelled_energy",
+        "loss",
+        "loss_at_equal_time",
+        "training_flops",
+        "flops_without_zeros",
+    ]
     assert [each.arrow for each in COLUMNS] == ["↑", "↑", *["↓"] * 11]
 
 

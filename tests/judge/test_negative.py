@@ -22,9 +22,14 @@ def test_what_did_not_hold_stays_as_a_dated_line_beside_what_came_later() -> Non
     own = claim(read="Table 1", setting={"architecture": "GPT-3", "device": "TPU"})
     paper = {"title": "T", "authors": "A", "venue": "V"}
     card = Card(
-        id="fast", name="F", category="ideas", summary="S", paper=paper, baselines=("gpt",),
+        id="fast",
+        name="F",
+        category="ideas",
+        summary="S",
+        paper=paper,
+        baselines=("gpt",),
         claim=(own, own.model_copy(update={"id": "unread", "read": "", "unread": "Table 1"})),
-    )  # fmt: skip
+    )
     (result,) = negative_results([newer, older], [card])
     assert (result.date, result.judgement.word) == ("2026-01-01", "not seen at nano")
     assert [each.word for each in result.later] == ["holds at nano"]

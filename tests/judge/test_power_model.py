@@ -26,8 +26,9 @@ def test_a_run_of_half_the_time_on_one_thread_takes_half_the_energy() -> None:
 
 def test_without_a_model_it_is_unavailable_with_the_reason() -> None:
     other = MACHINE.model_copy(update={"facts": {"cpu": "Z80", "cores": 1}})
-    lines = [line.model_copy(update={"machine": other}) if hasattr(line, "machine") else line
-             for line in evidence("lion")]  # fmt: skip
+    lines = [
+        line.model_copy(update={"machine": other}) if hasattr(line, "machine") else line for line in evidence("lion")
+    ]
     value = next(each for each in rows(lines) if each.stack == "lion").value("modelled_energy")
     assert (value.kind, value.reason) == ("unavailable", "no power model of the processor Z80")
     assert math.isnan(value.number)

@@ -163,15 +163,29 @@ def run_of(seed: int, loss: float) -> Learned:
 def timing(replicate: int, log_ratio: float) -> TimedPair:
     side = Side(stack="x", code=CODE, steps=STEPS)
     return TimedPair(
-        replicate=replicate, record=f"{replicate}", processor="", threads=1, reference=side, contender=side,
-        progress=(0.0,), window_log_ratios=(np.array([log_ratio]),), reference_step_s=0.02, setup_cost=0.0,
-    )  # fmt: skip
+        replicate=replicate,
+        record=f"{replicate}",
+        processor="",
+        threads=1,
+        reference=side,
+        contender=side,
+        progress=(0.0,),
+        window_log_ratios=(np.array([log_ratio]),),
+        reference_step_s=0.02,
+        setup_cost=0.0,
+    )
 
 
 def board(
-    rng: np.random.Generator, rows: int, *, paired: bool, share: float = 1.0, cost: float = 1.0, seeds: int = 3,
+    rng: np.random.Generator,
+    rows: int,
+    *,
+    paired: bool,
+    share: float = 1.0,
+    cost: float = 1.0,
+    seeds: int = 3,
     ruler_seeds: int = 3,
-) -> list[Known]:  # fmt: skip
+) -> list[Known]:
     """Rows that share a reference and its curve. Each technique ends where the reference does with ``share`` of its
     budget and takes ``cost`` of its time. ``paired``: a seed's luck is the reference's; else the technique's own."""
     level = SEED_NOISE * rng.standard_normal(max(seeds, ruler_seeds))
@@ -182,8 +196,10 @@ def board(
     for _ in range(rows):
         own = level[:seeds] if paired else SEED_NOISE * rng.standard_normal(seeds)
         losses = np.exp(log_loss(math.log(share)) + own + SEED_NOISE / 2 * rng.standard_normal(seeds))
-        pairs = [LearnedPair(run_of(seed, float(table[seed, OWN])), run_of(seed, float(losses[seed])))
-                 for seed in range(seeds)]  # fmt: skip
+        pairs = [
+            LearnedPair(run_of(seed, float(table[seed, OWN])), run_of(seed, float(losses[seed])))
+            for seed in range(seeds)
+        ]
         times = [timing(each, math.log(cost) + PROCESS_NOISE * rng.standard_normal()) for each in range(3)]
         known.append(Known(learned=pairs, timed=times, ruler=ruler))
     return known
@@ -261,8 +277,11 @@ def test_where_the_curve_is_all_the_noise_three_seeds_of_it_still_cover() -> Non
     truth = float(np.interp(float(log_loss(0.0)) - better, log_loss(np.arange(1, 0, -1e-4)), np.arange(1, 0, -1e-4)))
     for _ in range(trials):
         (known,) = board(rng, 1, paired=True)
-        pairs = [LearnedPair(each.reference, run_of(each.seed, each.reference.final.loss * math.exp(-better)))
-                 for each in known.learned if each.reference.final]  # fmt: skip
+        pairs = [
+            LearnedPair(each.reference, run_of(each.seed, each.reference.final.loss * math.exp(-better)))
+            for each in known.learned
+            if each.reference.final
+        ]
         (value,) = headlines([Known(learned=pairs, timed=known.timed, ruler=known.ruler)], "equivalent_budget")
         hits += covered([value], math.exp(-truth))
     assert at_least(hits, trials, 0.93)

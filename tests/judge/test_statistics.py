@@ -298,9 +298,7 @@ def test_the_prior_is_the_distribution_that_variances_were_drawn_from():
     assert prior.variance == pytest.approx(0.04, rel=0.1)
 
 
-samples_of_rows = st.lists(
-    st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5), min_size=1, max_size=8
-)  # fmt: skip
+samples_of_rows = st.lists(st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5), min_size=1, max_size=8)
 
 
 @given(samples_of_rows, st.floats(1e-3, 1e3), st.integers(-100, 100))

@@ -19,9 +19,13 @@ from tests.factories import STEPS, claim, conditions, installed, learned, record
 
 def at(rate: float, seed: int = 0, validation: float = 2.0, stack: str = "baseline", test: float = 2.0) -> Learned:
     return learned(
-        stack, seed, final=test, conditions=conditions(rate=rate), id=f"{stack} {rate} {seed}",
+        stack,
+        seed,
+        final=test,
+        conditions=conditions(rate=rate),
+        id=f"{stack} {rate} {seed}",
         curve=[Evaluation(step=0, loss=4.0), Evaluation(step=STEPS, loss=validation)],
-    )  # fmt: skip
+    )
 
 
 def row(lines: list[Line], tuned: bool = True) -> Row:
@@ -113,8 +117,10 @@ def test_a_tuned_row_has_each_side_at_its_own_best_rate_and_says_so() -> None:
 def test_a_tuned_row_is_read_off_the_reference_s_curve_at_its_tuned_rate() -> None:
     """The same runs on both sides are worth the same budget, however much better the tuned rate is than the other."""
     lines: list[Line] = [
-        *searched({"baseline": 3.0, "lion": 3.0}, end=1.5), *ruler_runs(3, final=2.1), *timings("lion"),
-    ]  # fmt: skip
+        *searched({"baseline": 3.0, "lion": 3.0}, end=1.5),
+        *ruler_runs(3, final=2.1),
+        *timings("lion"),
+    ]
     alone = row(lines)
     assert alone.tuned and [side.rate for side in alone.tuned] == [3.0, 3.0]
     assert alone.value("equivalent_budget").kind == "unavailable", "the curve at the default rate says nothing of it"
@@ -136,8 +142,9 @@ def test_a_row_whose_search_has_not_ended_says_so_and_one_whose_has_not_begun_st
 
 
 def test_claims_of_quality_wait_for_the_tuning_that_a_card_asks_for() -> None:
-    lines: list[Line] = [at(1.0, seed, stack=stack, test=loss) for stack, loss in (("baseline", 2.0), ("lion", 3.0))
-                         for seed in range(3)]  # fmt: skip
+    lines: list[Line] = [
+        at(1.0, seed, stack=stack, test=loss) for stack, loss in (("baseline", 2.0), ("lion", 3.0)) for seed in range(3)
+    ]
     lion = lookup("technique", "lion", catalogue()).card
     about = lion.model_copy(
         update={"claim": (claim(metric="loss", expected=1.0),), "properties": (), "baselines": ("gpt",)}

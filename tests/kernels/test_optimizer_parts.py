@@ -143,7 +143,7 @@ def test_streaming_budget_is_what_lions_kernel_was_found_to_need() -> None:
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def _halve_kernel(
     table, blocks, tensors, seed, clip, factor, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr
-):  # fmt: skip
+):
     """The first list becomes ``factor`` times the last, which is read through a function of two lists of three."""
     multi_tensor.over_block(_halve, (seed, factor), table, blocks, tensors, (0, 2), DTYPES, BLOCK, PIECE)
 
@@ -188,8 +188,12 @@ def test_a_manifest_describes_the_compilation_that_a_launch_makes() -> None:
     plain = optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(0,))
     assert plain.signature == {"table": "*i64", "blocks": "*i64", "tensors": "i32", "factor": "fp32"}
     assert plain.constants == {
-        "DTYPES": (tl.bfloat16, tl.float32, tl.float32), "BLOCK": 2048, "PIECE": 512, "seed": None, "clip": None,
-    }  # fmt: skip
+        "DTYPES": (tl.bfloat16, tl.float32, tl.float32),
+        "BLOCK": 2048,
+        "PIECE": 512,
+        "seed": None,
+        "clip": None,
+    }
     assert plain.aligned == ("table", "blocks")
     assert plain.budget == optimizer_parts.streaming_budget([4], [2])
     full = optimizer_parts.manifest(_halve_kernel, dtypes, read=(2,), written=(0,), scaled=True, seeded=True, sums=2)

@@ -111,9 +111,12 @@ def patched() -> Batch:
     """Texts, and images of 4 x 4 patches that one of them fills up to."""
     mask = torch.ones(EXAMPLES, PATCHES, dtype=torch.long)
     return {
-        "input_ids": tokens(), "pixel_values": drawn(EXAMPLES, PATCHES, 3 * 8 * 8), "pixel_attention_mask": mask,
-        "spatial_shapes": torch.full((EXAMPLES, 2), 4), "return_loss": True,
-    }  # fmt: skip
+        "input_ids": tokens(),
+        "pixel_values": drawn(EXAMPLES, PATCHES, 3 * 8 * 8),
+        "pixel_attention_mask": mask,
+        "spatial_shapes": torch.full((EXAMPLES, 2), 4),
+        "return_loss": True,
+    }
 
 
 def described() -> Batch:
@@ -219,18 +222,36 @@ SIX: Config = {**SIZES, "num_hidden_layers": 6}
 MOE: Config = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GPT: Config = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64}
 PAIRED: Config = {
-    "d_model": 32, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
-}  # fmt: skip
+    "d_model": 32,
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 64,
+}
 T5: Config = {
-    "vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 4, "num_decoder_layers": 4, "num_heads": 4,
-}  # fmt: skip
+    "vocab_size": 64,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 4,
+    "num_decoder_layers": 4,
+    "num_heads": 4,
+}
 SSM: Config = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8}
 RELATIVE: Config = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 WAVES: Config = {
-    **SIZES, "vocab_size": 32, "conv_dim": [32, 32, 32], "conv_kernel": [10, 3, 3], "conv_stride": [5, 2, 2],
-    "num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
-}  # fmt: skip
+    **SIZES,
+    "vocab_size": 32,
+    "conv_dim": [32, 32, 32],
+    "conv_kernel": [10, 3, 3],
+    "conv_stride": [5, 2, 2],
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+}
 TOWER: Config = {**SIZES, "image_size": SIDE, "patch_size": 8}
 WORDS: Config = {**TEXT, **SIZES, "max_position_embeddings": 64}
 RESNET: Config = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [16, 32], "depths": [3, 3]}
@@ -242,20 +263,42 @@ DECODERS = {
     "cohere": decoder("cohere", **GROUPED),
     "ctrl": decoder("ctrl", **GPT, dff=64),
     "deepseek_v3": decoder(
-        "deepseek_v3", **SIZES, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8,
-        qk_rope_head_dim=8, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
-        first_k_dense_replace=1, moe_intermediate_size=32,
+        "deepseek_v3",
+        **SIZES,
+        num_key_value_heads=4,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=8,
+        v_head_dim=8,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        moe_intermediate_size=32,
     ),
     "gemma2": decoder("gemma2", **HEADS_OF_8),
     "gemma3": decoder("gemma3_text", **HEADS_OF_8, **BANDS),
     "gemma3n": decoder(
-        "gemma3n_text", **HEADS_OF_8, **BANDS, vocab_size_per_layer_input=64, hidden_size_per_layer_input=8,
-        num_kv_shared_layers=2, laurel_rank=8, activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
+        "gemma3n_text",
+        **HEADS_OF_8,
+        **BANDS,
+        vocab_size_per_layer_input=64,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=2,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
     ),
     "glm4": decoder("glm4", **HEADS_OF_8),
     "gpt2": decoder("gpt2", **GPT),
     "gpt_neo": decoder(
-        "gpt_neo", hidden_size=32, num_layers=4, num_heads=4, attention_types=[[["global", "local"], 2]], window_size=8,
+        "gpt_neo",
+        hidden_size=32,
+        num_layers=4,
+        num_heads=4,
+        attention_types=[[["global", "local"], 2]],
+        window_size=8,
         max_position_embeddings=64,
     ),
     "gpt_oss": decoder("gpt_oss", **HEADS_OF_8, **BANDS, num_local_experts=4, num_experts_per_tok=2),
@@ -270,14 +313,18 @@ DECODERS = {
     "starcoder2": decoder("starcoder2", **GROUPED),
     "xglm": decoder("xglm", d_model=32, ffn_dim=64, num_layers=4, attention_heads=4, max_position_embeddings=64),
     "xlnet": decoder("xlnet", d_model=32, n_layer=4, n_head=4, d_inner=64),
-}  # fmt: skip
+}
 
 RECURRENT = {
     "bamba": decoder("bamba", **GROUPED, **SSM, attn_layer_indices=[1, 3]),
     "falcon_h1": decoder("falcon_h1", **GROUPED, **SSM, mamba_d_ssm=64),
     "falcon_mamba": decoder("falcon_mamba", hidden_size=32, num_hidden_layers=4, state_size=8),
     "granite_hybrid": decoder(
-        "granitemoehybrid", **GROUPED, **SSM, num_local_experts=4, shared_intermediate_size=32,
+        "granitemoehybrid",
+        **GROUPED,
+        **SSM,
+        num_local_experts=4,
+        shared_intermediate_size=32,
         layer_types=["mamba", "attention"] * 2,
     ),
     "jamba": decoder(
@@ -289,8 +336,14 @@ RECURRENT = {
         "mamba2", hidden_size=32, num_hidden_layers=4, state_size=8, num_heads=8, head_dim=8, n_groups=1, chunk_size=8
     ),
     "qwen3_next": decoder(
-        "qwen3_next", **HEADS_OF_8, **MOE, shared_expert_intermediate_size=32, linear_num_value_heads=4,
-        linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+        "qwen3_next",
+        **HEADS_OF_8,
+        **MOE,
+        shared_expert_intermediate_size=32,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
         layer_types=["linear_attention", "full_attention"] * 2,
     ),
     "recurrent_gemma": decoder(
@@ -301,14 +354,24 @@ RECURRENT = {
         "xlstm", whole_text, use_cache=False, hidden_size=64, num_hidden_layers=4, num_heads=4, chunk_size=16
     ),
     "zamba": decoder(
-        "zamba", **{**SIX, "num_key_value_heads": 4}, mamba_d_state=8, n_mamba_heads=2, mamba_dt_rank=4,
+        "zamba",
+        **{**SIX, "num_key_value_heads": 4},
+        mamba_d_state=8,
+        n_mamba_heads=2,
+        mamba_dt_rank=4,
         layers_block_type=["mamba", "mamba", "hybrid"] * 2,
     ),
     "zamba2": decoder(
-        "zamba2", **SIX, mamba_d_state=8, n_mamba_heads=8, chunk_size=8, num_mem_blocks=2, adapter_rank=4,
+        "zamba2",
+        **SIX,
+        mamba_d_state=8,
+        n_mamba_heads=8,
+        chunk_size=8,
+        num_mem_blocks=2,
+        adapter_rank=4,
         layers_block_type=["mamba", "hybrid"] * 3,
     ),
-}  # fmt: skip
+}
 
 ENCODERS = {
     **{
@@ -326,20 +389,40 @@ ENCODERS = {
     "mobilebert": encoder("mobilebert", **SIZES, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32),
     "mpnet": encoder("mpnet", **SIZES),
     "perceiver": encoder(
-        "perceiver", d_latents=32, num_latents=8, d_model=32, num_blocks=1, num_self_attends_per_block=4,
-        num_self_attention_heads=4, num_cross_attention_heads=4, max_position_embeddings=LENGTH, qk_channels=32,
+        "perceiver",
+        d_latents=32,
+        num_latents=8,
+        d_model=32,
+        num_blocks=1,
+        num_self_attends_per_block=4,
+        num_self_attention_heads=4,
+        num_cross_attention_heads=4,
+        max_position_embeddings=LENGTH,
+        qk_channels=32,
         v_channels=32,
     ),
     "reformer": encoder(  # without dropout, whose seeds it draws anew from the clock in each pass
-        "reformer", hidden_size=32, attention_head_size=8, num_attention_heads=4, feed_forward_size=64,
-        attn_layers=["local", "lsh"] * 2, axial_pos_shape=[4, 6], axial_pos_embds_dim=[16, 16], num_buckets=4,
-        local_attn_chunk_length=4, lsh_attn_chunk_length=4, is_decoder=False, max_position_embeddings=LENGTH,
-        hash_seed=0, hidden_dropout_prob=0.0, local_attention_probs_dropout_prob=0.0,
+        "reformer",
+        hidden_size=32,
+        attention_head_size=8,
+        num_attention_heads=4,
+        feed_forward_size=64,
+        attn_layers=["local", "lsh"] * 2,
+        axial_pos_shape=[4, 6],
+        axial_pos_embds_dim=[16, 16],
+        num_buckets=4,
+        local_attn_chunk_length=4,
+        lsh_attn_chunk_length=4,
+        is_decoder=False,
+        max_position_embeddings=LENGTH,
+        hash_seed=0,
+        hidden_dropout_prob=0.0,
+        local_attention_probs_dropout_prob=0.0,
     ),
     "roberta": encoder("roberta", **SIZES),
     "roformer": encoder("roformer", **SIZES),
     "squeezebert": encoder("squeezebert", **SIZES, embedding_size=32),
-}  # fmt: skip
+}
 
 ENCODER_DECODERS = {
     "bart": both("bart", **PAIRED),
@@ -353,34 +436,63 @@ ENCODER_DECODERS = {
     "mt5": both("mt5", **T5),
     "pegasus": both("pegasus", **PAIRED),
     "prophetnet": both(
-        "prophetnet", hidden_size=32, encoder_ffn_dim=64, decoder_ffn_dim=64, num_encoder_layers=4,
-        num_decoder_layers=4, num_encoder_attention_heads=4, num_decoder_attention_heads=4, max_position_embeddings=64,
+        "prophetnet",
+        hidden_size=32,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        num_encoder_layers=4,
+        num_decoder_layers=4,
+        num_encoder_attention_heads=4,
+        num_decoder_attention_heads=4,
+        max_position_embeddings=64,
     ),
     "switch": both(
         "switch_transformers", **T5, num_experts=4, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2
     ),
     "t5": both("t5", **T5),
     "t5gemma": both("t5gemma", encoder={**TEXT, **HEADS_OF_8}, decoder={**TEXT, **HEADS_OF_8}),
-}  # fmt: skip
+}
 
 SOUNDS = {
     "ast": of(
-        "ForAudioClassification", spectra, "audio-spectrogram-transformer", **SIZES, max_length=SIDE, num_mel_bins=SIDE,
-        patch_size=8, time_stride=8, frequency_stride=8, num_labels=CLASSES,
+        "ForAudioClassification",
+        spectra,
+        "audio-spectrogram-transformer",
+        **SIZES,
+        max_length=SIDE,
+        num_mel_bins=SIDE,
+        patch_size=8,
+        time_stride=8,
+        frequency_stride=8,
+        num_labels=CLASSES,
     ),
     "hubert": of("ForCTC", waves, "hubert", **WAVES),
     "speech_to_text": of(
-        "ForSpeechSeq2Seq", listened, "speech_to_text", **TEXT, **PAIRED, input_feat_per_channel=16, conv_channels=32,
-        max_source_positions=64, max_target_positions=64,
+        "ForSpeechSeq2Seq",
+        listened,
+        "speech_to_text",
+        **TEXT,
+        **PAIRED,
+        input_feat_per_channel=16,
+        conv_channels=32,
+        max_source_positions=64,
+        max_target_positions=64,
     ),
     "wav2vec2": of("ForCTC", waves, "wav2vec2", **WAVES),
     "wav2vec2_conformer": of("ForCTC", waves, "wav2vec2-conformer", **WAVES),
     "wavlm": of("ForCTC", waves, "wavlm", **WAVES),
     "whisper": of(
-        "ForSpeechSeq2Seq", heard, "whisper", **TEXT, **PAIRED, num_mel_bins=16, max_source_positions=24,
-        max_target_positions=32, decoder_start_token_id=1,
+        "ForSpeechSeq2Seq",
+        heard,
+        "whisper",
+        **TEXT,
+        **PAIRED,
+        num_mel_bins=16,
+        max_source_positions=24,
+        max_target_positions=32,
+        decoder_start_token_id=1,
     ),
-}  # fmt: skip
+}
 
 PICTURES = {
     "beit": classifier(**brought.CLASSIFIERS["hf_beit"].config),
@@ -393,14 +505,27 @@ PICTURES = {
     "deit3_timm": built(FURTHER["deit3"], bare_images),
     "densenet_timm": of_timm("densenet121", growth_rate=8, block_config=(3, 3)),
     "detr": of(
-        "ForObjectDetection", boxed, "detr", **PAIRED, num_queries=5, use_timm_backbone=False, backbone=None,
-        use_pretrained_backbone=False, backbone_config={**RESNET, "out_features": ["stage2"]},
+        "ForObjectDetection",
+        boxed,
+        "detr",
+        **PAIRED,
+        num_queries=5,
+        use_timm_backbone=False,
+        backbone=None,
+        use_pretrained_backbone=False,
+        backbone_config={**RESNET, "out_features": ["stage2"]},
     ),
     "dinov2": classifier(**brought.CLASSIFIERS["hf_dinov2"].config),
     "eva02_timm": built(FURTHER["eva02"], bare_images),
     "levit": classifier(
-        "levit", architectures=["LevitForImageClassification"], image_size=SIDE, hidden_sizes=[16, 32, 32],
-        num_attention_heads=[2, 4, 4], depths=[2, 2, 2], key_dim=[8, 8, 8], attention_ratio=[2, 2, 2],
+        "levit",
+        architectures=["LevitForImageClassification"],
+        image_size=SIDE,
+        hidden_sizes=[16, 32, 32],
+        num_attention_heads=[2, 4, 4],
+        depths=[2, 2, 2],
+        key_dim=[8, 8, 8],
+        attention_ratio=[2, 2, 2],
     ),
     "maxvit_timm": of_timm(
         "maxvit_nano_rw_256", img_size=SIDE, embed_dim=(32, 64), depths=(2, 2), stem_width=8, block_type=("M", "M")
@@ -416,8 +541,14 @@ PICTURES = {
     "resnet": classifier(**RESNET),
     "resnet_timm": of_timm("resnet26", layers=(1, 1, 3, 1), channels=(8, 8, 16, 16)),
     "segformer": of(
-        "ForSemanticSegmentation", maps, "segformer", hidden_sizes=[8, 16, 32, 32], depths=[1, 1, 3, 1],
-        num_attention_heads=[1, 1, 2, 4], decoder_hidden_size=32, num_labels=2,
+        "ForSemanticSegmentation",
+        maps,
+        "segformer",
+        hidden_sizes=[8, 16, 32, 32],
+        depths=[1, 1, 3, 1],
+        num_attention_heads=[1, 1, 2, 4],
+        decoder_hidden_size=32,
+        num_labels=2,
     ),
     "swin": classifier(**{**brought.CLASSIFIERS["hf_swin"].config, "depths": [2, 3], "patch_size": 2}),
     "swin_torchvision": built(
@@ -436,43 +567,77 @@ PICTURES = {
     ),
     "xcit_timm": built(FURTHER["xcit"], bare_images),
     "yolos": of("ForObjectDetection", boxed, "yolos", **{**TOWER, "image_size": [SIDE, SIDE]}, num_detection_tokens=5),
-}  # fmt: skip
+}
 
 SEVERAL = {
     "blip": of(
         "ForImageTextToText", described, "blip", text_config={**WORDS, "encoder_hidden_size": 32}, vision_config=TOWER
     ),
     "blip2": of(
-        "ForImageTextToText", lambda: illustrated(8), "blip-2", vision_config=TOWER, num_query_tokens=8,
-        qformer_config={**WORDS, "encoder_hidden_size": 32}, image_token_index=IMAGE_TOKEN,
+        "ForImageTextToText",
+        lambda: illustrated(8),
+        "blip-2",
+        vision_config=TOWER,
+        num_query_tokens=8,
+        qformer_config={**WORDS, "encoder_hidden_size": 32},
+        image_token_index=IMAGE_TOKEN,
         text_config={**brought.DECODERS["opt"].config, **TEXT},
     ),
     "clip": of("", captioned, "clip", text_config=WORDS, vision_config=TOWER, projection_dim=16),
     "git": of("ForCausalLM", described, "git", **WORDS, vision_config=TOWER),
     "groupvit": of(
-        "", captioned, "groupvit", text_config=WORDS, projection_dim=16, projection_intermediate_dim=32,
+        "",
+        captioned,
+        "groupvit",
+        text_config=WORDS,
+        projection_dim=16,
+        projection_intermediate_dim=32,
         vision_config={**TOWER, "depths": [2, 2, 2], "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 4]},
     ),
     "llava": of(
-        "ForImageTextToText", illustrated, "llava", image_token_index=IMAGE_TOKEN, image_seq_length=PATCHES,
+        "ForImageTextToText",
+        illustrated,
+        "llava",
+        image_token_index=IMAGE_TOKEN,
+        image_seq_length=PATCHES,
         vision_config={"model_type": "clip_vision_model", **TOWER},
         text_config={"model_type": "llama", **TEXT, **GROUPED},
     ),
     "paligemma": of(
-        "ForImageTextToText", typed_and_illustrated, "paligemma", image_token_index=IMAGE_TOKEN, projection_dim=32,
-        hidden_size=32, vision_config={"model_type": "siglip_vision_model", **TOWER, "vision_use_head": False},
+        "ForImageTextToText",
+        typed_and_illustrated,
+        "paligemma",
+        image_token_index=IMAGE_TOKEN,
+        projection_dim=32,
+        hidden_size=32,
+        vision_config={"model_type": "siglip_vision_model", **TOWER, "vision_use_head": False},
         text_config={"model_type": "gemma", **TEXT, **HEADS_OF_8},
     ),
     "patchtst": built(
-        lambda: hf.PatchTSTForPrediction(hf.PatchTSTConfig(
-            num_input_channels=3, context_length=32, patch_length=4, patch_stride=4, prediction_length=8, d_model=32,
-            num_hidden_layers=4, num_attention_heads=4, ffn_dim=64,
-        )),
+        lambda: hf.PatchTSTForPrediction(
+            hf.PatchTSTConfig(
+                num_input_channels=3,
+                context_length=32,
+                patch_length=4,
+                patch_stride=4,
+                prediction_length=8,
+                d_model=32,
+                num_hidden_layers=4,
+                num_attention_heads=4,
+                ffn_dim=64,
+            )
+        ),
         series,
     ),
     "qwen2_vl": of(
-        "ForImageTextToText", cut_and_illustrated, "qwen2_vl", image_token_id=IMAGE_TOKEN, video_token_id=62,
-        vision_start_token_id=61, vision_end_token_id=60, text_config={**TEXT, **GROUPED, "rope_parameters": ROTARY},
+        "ForImageTextToText",
+        cut_and_illustrated,
+        "qwen2_vl",
+        image_token_id=IMAGE_TOKEN,
+        video_token_id=62,
+        vision_start_token_id=61,
+        vision_end_token_id=60,
+        text_config={**TEXT, **GROUPED, "rope_parameters": ROTARY},
         vision_config={"depth": 4, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 8},
     ),
     "siglip": of("", captioned, "siglip", text_config=WORDS, vision_config=TOWER),
@@ -480,8 +645,14 @@ SEVERAL = {
         "", patched, "siglip2", text_config=WORDS, vision_config={**SIZES, "patch_size": 8, "num_patches": PATCHES}
     ),
     "vilt": of("ForVisualQuestionAnswering", asked, "vilt", **{**WORDS, **TOWER}, num_labels=CLASSES),
-}  # fmt: skip
+}
 
 FAMILIES: dict[str, Builder] = {
-    **DECODERS, **RECURRENT, **ENCODERS, **ENCODER_DECODERS, **SOUNDS, **PICTURES, **SEVERAL,
-}  # fmt: skip
+    **DECODERS,
+    **RECURRENT,
+    **ENCODERS,
+    **ENCODER_DECODERS,
+    **SOUNDS,
+    **PICTURES,
+    **SEVERAL,
+}

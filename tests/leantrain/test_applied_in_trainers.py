@@ -37,9 +37,18 @@ def begun(stack: str) -> Applied:
 def in_a_trainer(folder: Path, stack: str, steps: int = STEPS, resume: bool = False, **options: Any) -> nn.Module:
     model, optimizer, context = begun(stack)
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, use_cpu=True, report_to=[], seed=1,
-        save_steps=2, disable_tqdm=True, lr_scheduler_type="constant", max_grad_norm=0.0, **options,
-    )  # fmt: skip
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to=[],
+        seed=1,
+        save_steps=2,
+        disable_tqdm=True,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        **options,
+    )
     trainer = Trainer(model, arguments, train_dataset=Texts(), optimizers=(optimizer, None))
     trainer.add_callback(AppliedTechniques(trainer, context))
     trainer.train(resume_from_checkpoint=resume)
@@ -75,9 +84,17 @@ class Undisturbed(Trainer):
 def test_a_trainers_steps_are_the_plain_loops(stack: str, tmp_path: Path) -> None:
     """Up to the rounding of a mean that the Trainer takes itself."""
     arguments = TrainingArguments(
-        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, use_cpu=True, report_to=[], seed=1,
-        save_strategy="no", disable_tqdm=True, lr_scheduler_type="constant", max_grad_norm=0.0,
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to=[],
+        seed=1,
+        save_strategy="no",
+        disable_tqdm=True,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+    )
     ours, theirs = (begun(stack) for _ in range(2))
     for module in (*ours.model.modules(), *theirs.model.modules()):
         if isinstance(module, nn.Dropout):
@@ -127,13 +144,17 @@ def test_a_trainer_accumulates_and_clips(tmp_path: Path) -> None:
 
 
 ADDING = {
-    "saf_mesa": "saf_mesa:start=0,decay=0.9", "dota": "dota:bits=16",  # of few bits: their scale is a whole batch's
-    "early_bird": "early_bird:interval=9", "earlybert": "earlybert:search=0.9", "amp_fp16": "amp_fp16",
-}  # fmt: skip
+    "saf_mesa": "saf_mesa:start=0,decay=0.9",
+    "dota": "dota:bits=16",  # of few bits: their scale is a whole batch's
+    "early_bird": "early_bird:interval=9",
+    "earlybert": "earlybert:search=0.9",
+    "amp_fp16": "amp_fp16",
+}
 OTHERWISE = {
-    "vitcod": "refused below", "gact": "adds nothing: it measures by draws of its own",
+    "vitcod": "refused below",
+    "gact": "adds nothing: it measures by draws of its own",
     "saf": "asks for examples' numbers, which a Trainer has not",
-}  # fmt: skip
+}
 
 
 class Uneven(Texts):
@@ -152,10 +173,18 @@ def divided(folder: Path, stack: str, size: int, **options: Any) -> nn.Module:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     arguments = TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=size, use_cpu=True, report_to=[], seed=1,
-        gradient_accumulation_steps=8 // size, save_strategy="no", disable_tqdm=True, lr_scheduler_type="constant",
-        max_grad_norm=0.0, **{"max_steps": 3} | options,
-    )  # fmt: skip
+        output_dir=str(folder),
+        per_device_train_batch_size=size,
+        use_cpu=True,
+        report_to=[],
+        seed=1,
+        gradient_accumulation_steps=8 // size,
+        save_strategy="no",
+        disable_tqdm=True,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        **{"max_steps": 3} | options,
+    )
     trainer = Trainer(applied.model, arguments, train_dataset=Uneven(), optimizers=(applied.optimizer, None))
     trainer.add_callback(AppliedTechniques(trainer, applied.context))
     trainer.train()
@@ -182,9 +211,10 @@ def test_labels_that_the_trainer_smooths_are_still_there_for_a_term(tmp_path: Pa
 
 def test_every_entry_that_adds_a_term_is_divided_here_or_says_why_not(tmp_path: Path) -> None:
     adding = {
-        name for name, entry in catalogue().items()
+        name
+        for name, entry in catalogue().items()
         if overrides(entry.technique, "loss") and not overrides(entry.technique, "update") and name not in refusals()
-    }  # fmt: skip
+    }
     assert adding == {*ADDING, *OTHERWISE}
     with pytest.raises(ValueError, match="vitcod takes a step's batch as a whole: gradient_accumulation_steps=1"):
         divided(tmp_path, "vitcod:batches=1", 4)

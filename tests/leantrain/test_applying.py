@@ -62,11 +62,16 @@ def in_my_loop(run: Run, stack: str) -> Applied:
     own = ("schedule", "warmup_fraction", "final_learning_rate_ratio", "weight_decay", "beta1", "beta2", "eps")
     first, _ = plain.next_batch()
     return apply(
-        plain.plain_model(), stack, batch=first, examples=len(plain.data.train), steps=recipe["steps"],
+        plain.plain_model(),
+        stack,
+        batch=first,
+        examples=len(plain.data.train),
+        steps=recipe["steps"],
         loss=lambda model, batch: run.baseline.losses(run.baseline.forward(model, batch), batch),
-        learning_rate=recipe["learning_rate"], gradient_clip=recipe["gradient_clip"],
+        learning_rate=recipe["learning_rate"],
+        gradient_clip=recipe["gradient_clip"],
         **{name: recipe[name] for name in own},
-    )  # fmt: skip
+    )
 
 
 def my_step(run: Run, applied: Applied, batch: dict[str, Tensor], indices: Tensor) -> None:
@@ -134,9 +139,18 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "stack",
-    [STACK, "progressive_stacking:fractions=0.2/0.5", "rigl:interval=2", "sam+lion", "saf_mesa:start=0", "amp_fp16",
-     "lawa", "train_large_compress:prune=0.6,rounds=3", "lamb"],
-)  # fmt: skip
+    [
+        STACK,
+        "progressive_stacking:fractions=0.2/0.5",
+        "rigl:interval=2",
+        "sam+lion",
+        "saf_mesa:start=0",
+        "amp_fp16",
+        "lawa",
+        "train_large_compress:prune=0.6,rounds=3",
+        "lamb",
+    ],
+)
 def test_a_resumed_loop_goes_on_to_the_bit(stack: str) -> None:
     def begun() -> Applied:
         return apply(build("gpt2"), stack, learning_rate=1e-3, steps=10, batch=batch_of(), warmup_fraction=0.3)
@@ -405,9 +419,17 @@ def test_an_attention_that_does_not_fit_is_refused_as_it_is_applied(family: str,
 
 def test_layers_that_are_dropped_at_random_have_their_attention_measured() -> None:
     config = hf.BartConfig(
-        vocab_size=64, d_model=32, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, encoder_layerdrop=0.9, decoder_layerdrop=0.9,
-    )  # fmt: skip
+        vocab_size=64,
+        d_model=32,
+        encoder_layers=3,
+        decoder_layers=3,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        encoder_layerdrop=0.9,
+        decoder_layerdrop=0.9,
+    )
     for entry in attached.entries():
         model = hf.BartForConditionalGeneration(config).train()
         apply(model, entry, batch=batch_of(), steps=2)

@@ -184,7 +184,7 @@ SIDES = {
     "attribute": attribute,
     "hook": hook,
     "closure": closure,
-}  # fmt: skip
+}
 EVERYWHERE = ["attribute", "hook", "closure"]
 RETURNED = ["attentions", "hidden states"]
 HAS = {
@@ -315,7 +315,7 @@ WAYS: dict[str, Way] = {
     "anomaly mode": under(torch.autograd.detect_anomaly, backward_too=True),
     "saved on the CPU": under(torch.autograd.graph.save_on_cpu),
     "saved on the CPU, backward inside": under(torch.autograd.graph.save_on_cpu, backward_too=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Using backward")
@@ -613,9 +613,12 @@ def counts_and_reads(block: Any, x: Tensor) -> Tensor:
 
 
 BESIDES = {
-    "nothing": lambda _, x: x, "counts": counts, "lists": lists, "counts in a buffer": counts_in_a_buffer,
+    "nothing": lambda _, x: x,
+    "counts": counts,
+    "lists": lists,
+    "counts in a buffer": counts_in_a_buffer,
     "counts and reads": counts_and_reads,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("besides", BESIDES)
@@ -670,7 +673,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], nn.Module], Any, str]] = {
     "compiled": (torch.compile, loss_of, "fit it uncompiled"),
     "compiled in place": (lambda m: m.compile() or m, loss_of, "fit it uncompiled"),
     "DataParallel": (nn.DataParallel, loss_of, "DistributedDataParallel"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -704,7 +707,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "llama with its cache, frozen below": partial(frozen_below, "llama"),
     "gpt2 with its cache, frozen below": partial(frozen_below, "gpt2"),
     "gemma3n, whose last blocks read what earlier ones put into the cache": FAMILIES["gemma3n"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -324,7 +324,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "detached": ("8GB", lambda m, b: loss_of(m, b).detach(), "has no gradient"),
     "twice": ("8GB", lambda m, b: loss_of(m, b) + loss_of(m, b), "calls the model 2 times"),
     "inside": ("8GB", lambda m, b: m.transformer(b["input_ids"])[0].mean(), "calls the model 0 times"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -429,9 +429,16 @@ def test_in_the_trainer_of_transformers(tmp_path: Path) -> None:
     for budget in (False, True):
         model = build("gpt2")
         arguments = TrainingArguments(
-            output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=0,
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            max_steps=2,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            seed=0,
+        )
         if budget:
             fitted = fit(model, batch_of("gpt2"), loss_of, f"{sum(ends('gpt2', accumulate=True)) // 2}B")
             fitted.install()

@@ -24,9 +24,14 @@ from tests import factories, plugin
 def python(code: str, cwd: Path, *, idle: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """``code`` from standard input: there is no file that is ``__main__``."""
     return subprocess.run(
-        [sys.executable, "-"], input=code, env=plugin.environment(cwd, idle=idle, **extra), cwd=cwd, text=True,
-        capture_output=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-"],
+        input=code,
+        env=plugin.environment(cwd, idle=idle, **extra),
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
 
 
 def test_importing_it_loads_nothing_and_every_name_is_there(tmp_path: Path) -> None:
@@ -63,9 +68,26 @@ def test_compare_runs_from_standard_input(tmp_path: Path) -> None:
     records = plugin.records(tmp_path / "results")
     assert {each.stack for each in records.learned} == {"adamw", "lion"}
     code, again, error = plugin.called(
-        "compare", "lion", "adamw", "-b", "gpt", "--size", "pico", "--steps", 4, "--seeds", 1, "--timings", 1,
-        "--rounds", 2, "--no-tune", "--results", tmp_path / "results", "--json",
-    )  # fmt: skip
+        "compare",
+        "lion",
+        "adamw",
+        "-b",
+        "gpt",
+        "--size",
+        "pico",
+        "--steps",
+        4,
+        "--seeds",
+        1,
+        "--timings",
+        1,
+        "--rounds",
+        2,
+        "--no-tune",
+        "--results",
+        tmp_path / "results",
+        "--json",
+    )
     assert code == 0, error
     ids = {each.id for each in records.lines}
     assert set(json.loads(again)["records"]) == ids, "the command sees it as measured"

@@ -448,10 +448,18 @@ def trainer_of(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=6 // passes, use_cpu=True, report_to=[],
-        seed=0, save_steps=2, disable_tqdm=True, lr_scheduler_type="constant", max_grad_norm=1.0,
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=6 // passes,
+        use_cpu=True,
+        report_to=[],
+        seed=0,
+        save_steps=2,
+        disable_tqdm=True,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
         gradient_accumulation_steps=passes,
-    )  # fmt: skip
+    )
     return Trainer(model, arguments, train_dataset=Rows(), optimizers=(optimizer, None))
 
 

@@ -78,11 +78,17 @@ class Typed(Technique):
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("rank", "8", 8), ("rate", "1e-3", 1e-3), ("nesterov", "true", True), ("nesterov", "0", False),
-        ("mode", "b", "b"), ("places", "2", 2), ("target", "mlp", "mlp"), ("target", "none", None),
+        ("rank", "8", 8),
+        ("rate", "1e-3", 1e-3),
+        ("nesterov", "true", True),
+        ("nesterov", "0", False),
+        ("mode", "b", "b"),
+        ("places", "2", 2),
+        ("target", "mlp", "mlp"),
+        ("target", "none", None),
         ("betas", "0.8/0.95", (0.8, 0.95)),
     ],
-)  # fmt: skip
+)
 def test_hyper_parameters_are_parsed_by_their_types(key: str, text: str, value: object) -> None:
     parsed = getattr(configured(Typed, "typed", {key: text}), key)
     assert parsed == value

@@ -135,9 +135,13 @@ def test_it_counts_and_times_once_then_learns_then_times_and_does_nothing_twice(
     assert measuring.kinds() == ["count", "time", "learn"]
     assert measuring.asked[2] == ("time", "baseline", "lion", 0) and measuring.asked[-1][-1] == 1
     assert sorted(measuring.asked) == sorted(
-        [("count", "baseline"), ("count", "lion"), *(("learn", s, n, 20) for s in LION.sides for n in (0, 1)),
-         *(("time", "baseline", "lion", n) for n in (0, 1))]
-    )  # fmt: skip
+        [
+            ("count", "baseline"),
+            ("count", "lion"),
+            *(("learn", s, n, 20) for s in LION.sides for n in (0, 1)),
+            *(("time", "baseline", "lion", n) for n in (0, 1)),
+        ]
+    )
     assert first.sentence == "made here: 2 counts, 4 learned runs, 2 timings"
     again = run(tmp_path, seeds=2, timings=2)
     read = "2 counts, 4 learned runs, 2 timings"
@@ -154,8 +158,9 @@ def test_a_machine_that_is_too_busy_counts_and_learns_and_is_not_timed(
     measured = run(tmp_path, warn=said.append)
     assert measuring.kinds() == ["count", "learn"]
     assert (measured.busy, measured.left, measured.failures) == (1.5, Tally(timings=3), [])
-    assert said == ["too busy to time: others use 1.5 cores; timings are left out, run it again when the machine "
-                    "is idle"]  # fmt: skip
+    assert said == [
+        "too busy to time: others use 1.5 cores; timings are left out, run it again when the machine is idle"
+    ]
     assert measured.sentence == ("made here: 2 counts, 6 learned runs; left: 3 timings; the same command goes on")
     again = run(tmp_path)
     assert again.sentence.startswith("nothing was measured here: others use 1.5 cores, which is too many to time; read")
@@ -188,10 +193,13 @@ def test_a_row_that_three_seeds_leave_undecided_gets_two_more(
     wanted = Wanted(ruler_seeds=2, tuned=False)
     measure([LION, Pair(GPT, "sgd_momentum")], tmp_path, Effort(wanted))
     learned_seeds = {
-        stack: [seed for kind, name, seed, steps in (each for each in measuring.asked if each[0] == "learn")
-                if name == stack and steps in (None, 20)]
+        stack: [
+            seed
+            for kind, name, seed, steps in (each for each in measuring.asked if each[0] == "learn")
+            if name == stack and steps in (None, 20)
+        ]
         for stack in ("lion", "sgd_momentum")
-    }  # fmt: skip
+    }
     assert learned_seeds == {"lion": list(range(seeds)), "sgd_momentum": [0, 1, 2]}
 
 
@@ -208,8 +216,13 @@ def test_tuned_rows_get_the_grid_first_and_more_seeds_at_the_rate_it_chose(
     asked = [(job.stack, job.seed, job.setting.rate) for job in measuring.jobs]
     assert sorted(asked[:6]) == sorted((stack, 0, rate) for stack in ("baseline", "lion") for rate in START)
     assert {(stack, rate) for stack, seed, rate in asked if seed == 1} == {
-        ("baseline", 0.55), ("baseline", 1.0), ("baseline", 1.7), ("lion", 1.7), ("lion", 3.0), ("lion", 5.5),
-    }  # fmt: skip
+        ("baseline", 0.55),
+        ("baseline", 1.0),
+        ("baseline", 1.7),
+        ("lion", 1.7),
+        ("lion", 3.0),
+        ("lion", 5.5),
+    }
     assert [each for each in asked if each[1] == 2] == [("baseline", 2, 1.0), ("lion", 2, 3.0)]
     (row,) = rows(Store(tmp_path).read()[0])
     assert row.tuned and [side.rate for side in row.tuned] == [1.0, 3.0] and row.seeds == (0, 1, 2)
@@ -225,16 +238,20 @@ def test_more_seeds_are_learned_of_what_differs_from_the_reference_alone(measuri
     measuring.learned = lambda job: learned(job, trajectory_sha256=f"{job.seed}")
     run(tmp_path, seeds=3, time=False)
     assert [(job.stack, job.seed) for job in measuring.jobs] == [
-        ("baseline", 0), ("lion", 0), ("baseline", 1), ("baseline", 2),
-    ]  # fmt: skip
+        ("baseline", 0),
+        ("lion", 0),
+        ("baseline", 1),
+        ("baseline", 2),
+    ]
 
 
 def test_runs_of_other_code_are_renewed_by_one_that_is_equal_to_the_bit(measuring: Measuring, tmp_path: Path) -> None:
     put(tmp_path, *both(code=OLD))
     measured = run(tmp_path, time=False)
     assert [each for each in measuring.asked if each[0] == "learn"] == [
-        ("learn", "baseline", 0, 20), ("learn", "lion", 0, 20),
-    ]  # fmt: skip
+        ("learn", "baseline", 0, 20),
+        ("learn", "lion", 0, 20),
+    ]
     renewals = [each for each in measured.added if isinstance(each, Renewal)]
     assert {(each.stack, each.old) for each in renewals} == {("baseline", "o" * 32), ("lion", "o" * 32)}
     assert not any(isinstance(each, Learned) for each in measured.added)
@@ -359,8 +376,12 @@ def test_contenders_share_the_reference_of_a_set_and_one_that_does_not_attach_le
 ) -> None:
     def time_together(*of: Any, server: object) -> Timed:
         whole = measuring.time_together(*of, server=server)
-        sides = [each.model_copy(update={"status": "not_attached", "reason": "it did nothing"})
-                 if each.stack == "lawa" else each for each in whole.contenders]  # fmt: skip
+        sides = [
+            each.model_copy(update={"status": "not_attached", "reason": "it did nothing"})
+            if each.stack == "lawa"
+            else each
+            for each in whole.contenders
+        ]
         return whole.model_copy(update={"contenders": sides, "orders": [[2, 0, 1, 3]], "spawn_order": [3, 2, 1, 0]})
 
     monkeypatch.setattr(campaign, "time_together", time_together)
@@ -368,8 +389,9 @@ def test_contenders_share_the_reference_of_a_set_and_one_that_does_not_attach_le
     pairs = [Pair(GPT, stack) for stack in ("lion", "lawa", "rigl", "sam")]
     measured = run(tmp_path, pairs, seeds=1, timings=1)
     assert [each[1:-1] for each in measuring.asked if each[0] == "time"] == [
-        ("baseline", "lion", "lawa", "sam"), ("baseline", "rigl"),
-    ]  # fmt: skip
+        ("baseline", "lion", "lawa", "sam"),
+        ("baseline", "rigl"),
+    ]
     (kept, _) = (each for each in measured.added if isinstance(each, Timed))
     assert [side.stack for side in kept.contenders] == ["baseline", "lion", "sam"]
     assert (kept.orders, kept.spawn_order) == ([[0, 1, 2]], [2, 1, 0])
@@ -381,8 +403,9 @@ def test_a_pair_that_was_timed_among_others_is_not_timed_again(measuring: Measur
     run(tmp_path, [Pair(GPT, stack) for stack in ("lion", "sam")], seeds=1, timings=1)
     run(tmp_path, [Pair(GPT, stack) for stack in ("sam", "lawa", "lion")], seeds=1, timings=1)
     assert [each[1:] for each in measuring.asked if each[0] == "time"] == [
-        ("baseline", "lion", "sam", 0), ("baseline", "lawa", 0),
-    ]  # fmt: skip
+        ("baseline", "lion", "sam", 0),
+        ("baseline", "lawa", 0),
+    ]
 
 
 def test_each_stack_comes_once_before_any_comes_again() -> None:
@@ -414,9 +437,13 @@ def test_what_takes_long_begins_elsewhere_or_comes_last() -> None:
     pairs = at("gpt", "searches", "is_slow", "lion") + at("bert", "searches", "lion", "slow_there")
     long_s = dict(zip([*at("gpt", "searches", "is_slow"), *at("bert", "slow_there")], (60.0, 50.0, 20.0)))
     assert list(in_chunks(pairs, (), lambda pair: long_s.get(pair, 0.0))) == [
-        at("bert", "searches"), at("gpt", "lion"), at("bert", "slow_there"), at("gpt", "is_slow"),
-        at("bert", "lion"), at("gpt", "searches"),
-    ]  # fmt: skip
+        at("bert", "searches"),
+        at("gpt", "lion"),
+        at("bert", "slow_there"),
+        at("gpt", "is_slow"),
+        at("bert", "lion"),
+        at("gpt", "searches"),
+    ]
 
 
 def test_a_side_takes_its_set_up_and_its_blocks_by_whatever_machine_timed_it() -> None:
@@ -546,8 +573,13 @@ def test_real_evidence_makes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert measured.failures == []
     row = result_of(LION, Store(tmp_path).read()[0])
     kinds = {name: row.value(name).kind for name in ("step_time", "loss", "flops", "whole_time", "process_peak_bytes")}
-    assert kinds == {"step_time": "measured", "loss": "measured", "flops": "exact", "whole_time": "measured",
-                     "process_peak_bytes": "measured"}  # fmt: skip
+    assert kinds == {
+        "step_time": "measured",
+        "loss": "measured",
+        "flops": "exact",
+        "whole_time": "measured",
+        "process_peak_bytes": "measured",
+    }
     only = [share for share, _ in shares]
     assert only == sorted(only) and only[0] < 0.01 and only[-1] == 1.0
     assert {what.split()[0] for _, what in shares} == {"preparing", "counting", "learning", "timing", "done"}

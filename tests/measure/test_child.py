@@ -86,9 +86,17 @@ def test_what_a_technique_says_becomes_plain_and_bounded() -> None:
     endless: list[Any] = []
     endless.append(endless)
     said = {
-        "scalar": np.float32(0.5), "whole": np.int64(3), "truth": np.bool_(True), "tensor": torch.tensor(2.0),
-        "long": 10**5000, "text": "x" * 10**6, "surrogate": "\udce9", 3: math.inf, "object": object(), "pair": (1, 2),
-    }  # fmt: skip
+        "scalar": np.float32(0.5),
+        "whole": np.int64(3),
+        "truth": np.bool_(True),
+        "tensor": torch.tensor(2.0),
+        "long": 10**5000,
+        "text": "x" * 10**6,
+        "surrogate": "\udce9",
+        3: math.inf,
+        "object": object(),
+        "pair": (1, 2),
+    }
     known = plain(said)
     assert [known[name] for name in ("scalar", "whole", "truth", "tensor")] == [0.5, 3, True, 2.0]
     assert (known["long"], known["surrogate"]) == ("a whole number of 16610 bits", "\\udce9")

@@ -70,9 +70,24 @@ def test_where_no_cpu_can_be_read_it_measures_and_says_what_is_not_known(
     machines.fingerprint.cache_clear()
     try:
         code, _, error = called(
-            "compare", "lion", "-b", "gpt", "--size", "pico", "--steps", 8, "--rounds", 2, "--seeds", 1, "--timings", 1,
-            "--no-tune", "--results", tmp_path / "results",
-        )  # fmt: skip
+            "compare",
+            "lion",
+            "-b",
+            "gpt",
+            "--size",
+            "pico",
+            "--steps",
+            8,
+            "--rounds",
+            2,
+            "--seeds",
+            1,
+            "--timings",
+            1,
+            "--no-tune",
+            "--results",
+            tmp_path / "results",
+        )
         assert code == 0, error
         doctor = called("doctor", "--results", tmp_path / "results")[1]
     finally:

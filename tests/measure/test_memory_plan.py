@@ -41,15 +41,24 @@ def test_every_solver_keeps_within_the_memory_or_says_why_not(memory_bytes: int,
     assert json.dumps(planned.as_dict())
 
 
-@pytest.mark.parametrize(("recipe", "batch", "technique"), [
-    ("classic", 1, "baseline"),  # the optimizer's step is the peak
-    ("modern", 8, "rotor:budget=0.4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe", "batch", "technique"),
+    [
+        ("classic", 1, "baseline"),  # the optimizer's step is the peak
+        ("modern", 8, "rotor:budget=0.4"),
+    ],
+)
 def test_the_predicted_peak_is_the_counted_one_of_a_users_model(
     recipe: RecipeName, batch: int, technique: str, tmp_path: Path
 ) -> None:
-    config = LlamaConfig(vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
-                         num_attention_heads=2, architectures=["LlamaForCausalLM"])  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        architectures=["LlamaForCausalLM"],
+    )
     config.save_pretrained(tmp_path)
     at = Scale(Setting(baseline="gpt", size="pico", recipe=recipe, model=str(tmp_path)), batch, 16)
     with trained_at(technique, at) as run:

@@ -35,7 +35,7 @@ PLANTED = {
     "counts_wrong": ("def model(self, model, run): a, b = [model]; return a", "defect", "ValueError: not enough"),
     "turns_nan": ("def loss(self, loss, outputs, batch, run): return loss * math.nan", "defect", "diverged"),
     "segfaults": ("def after_step(self, run): os.kill(os.getpid(), signal.SIGSEGV)", "defect", "SIGSEGV"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +106,19 @@ MODELS = {"m0": Model(baseline="gpt"), "m1": Model(baseline="vit")}
 
 def test_newer_cells_win_and_those_of_older_code_or_models_go():
     old = ModelsMatrix(
-        models=MODELS, code=dict.fromkeys(("kept", "changed", "other"), "a"),
+        models=MODELS,
+        code=dict.fromkeys(("kept", "changed", "other"), "a"),
         cells=cells(kept="wd", changed="wd", other="ww"),
-    )  # fmt: skip
+    )
     works = {"m1": Cell(verdict="works")}
     newer = ModelsMatrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
     assert {name: [*row] for name, row in old.still(newer).items()} == {"kept": ["m0", "m1"]}
     both = old.with_newer(newer)
     assert {name: [*row] for name, row in both.cells.items()} == {
-        "changed": ["m1"], "kept": ["m0", "m1"], "other": ["m0", "m1"],
-    }  # fmt: skip
+        "changed": ["m1"],
+        "kept": ["m0", "m1"],
+        "other": ["m0", "m1"],
+    }
     assert not both.defects() and len(old.defects()) == 2
     assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", Cell(verdict="works"))]
     grown = ModelsMatrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})

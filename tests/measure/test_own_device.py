@@ -18,9 +18,13 @@ from suite.measure.small_steps import traced
 from suite.record.job import Setting
 
 SMALL = replace(
-    LADDERS["cpu"], elements=(256,), products=((8, 16, 24),), batched=((2, 3, 4, 5),), attentions=((1, 2, 8, 4),),
+    LADDERS["cpu"],
+    elements=(256,),
+    products=((8, 16, 24),),
+    batched=((2, 3, 4, 5),),
+    attentions=((1, 2, 8, 4),),
     sizes=("pico",),
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -108,9 +108,20 @@ BY_BUDGET = {"actnn", "gact"}
 
 STEPS = {"ssl_prototypes": 4}  # its prototypes are ten of the examples; one step does for all others
 NEEDS_NO_VALUES = {
-    "adamw", "bert2bert", "ckpt_chen_sqrt", "flashattention", "lawa", "layerscale", "lion", "lora",
-    "pld", "progressive_patch", "progressive_resolution", "progressive_stacking", "sam",
-}  # fmt: skip
+    "adamw",
+    "bert2bert",
+    "ckpt_chen_sqrt",
+    "flashattention",
+    "lawa",
+    "layerscale",
+    "lion",
+    "lora",
+    "pld",
+    "progressive_patch",
+    "progressive_resolution",
+    "progressive_stacking",
+    "sam",
+}
 CARDS = [entry.card for entry in catalogue().values()]
 ONCE_EACH = [
     pytest.param(card, card.baselines[turn % len(card.baselines)], EAGER[turn // 2 % len(EAGER)], id=card.id)
@@ -141,9 +152,15 @@ def test_they_are_so_on_every_baseline(card: Card, baseline: str, recipe: Any) -
 
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 400, "max_position_embeddings": 64,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 400,
+    "max_position_embeddings": 64,
+}
 
 
 def test_half_precision_of_a_model_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,11 @@ def test_pairs_are_those_that_all_cards_name() -> None:
     like = Setting(baseline="", steps=7)
     pairs = pairs_of(["lion"], ["gpt", "vit"], ["modern", "classic"], like)
     assert [(pair.setting.recipe, pair.setting.baseline) for pair in pairs] == [
-        ("modern", "gpt"), ("modern", "vit"), ("classic", "gpt"), ("classic", "vit"),
-    ]  # fmt: skip
+        ("modern", "gpt"),
+        ("modern", "vit"),
+        ("classic", "gpt"),
+        ("classic", "vit"),
+    ]
     assert {(pair.reference, pair.setting.task, pair.setting.steps) for pair in pairs} == {("baseline", "pretrain", 7)}
     (lora,) = pairs_of(["lion + lora:rank=2"], ["gpt"], ["modern"], like)
     assert (lora.stack, lora.setting.task) == ("lion+lora:rank=2", "adapt")
@@ -65,8 +68,10 @@ def test_pairs_are_those_that_all_cards_name() -> None:
 def test_what_a_card_does_not_name_is_refused_but_on_a_model_of_the_users_own() -> None:
     words = r"progressive_patch is not for gpt: its card names vit\. Choose of these with -b, or .*--model"
     refused: list[tuple[str, str | None]] = [
-        ("progressive_patch", None), ("lion+progressive_patch", None), ("lion", "progressive_patch"),
-    ]  # fmt: skip
+        ("progressive_patch", None),
+        ("lion+progressive_patch", None),
+        ("lion", "progressive_patch"),
+    ]
     for stack, against in refused:
         with pytest.raises(ValueError, match=words):
             pair_of(GPT, stack, against)
@@ -79,8 +84,12 @@ def test_every_technique_comes_before_any_comes_twice_and_the_first_recipe_befor
     stacks, recipes = ["lion", "vit_sam", "lamb"], ("modern", "classic")
     pairs = pairs_of(stacks, ["gpt", "vit"], recipes, Setting(baseline=""))  # type: ignore[arg-type]
     assert [(pair.stack, pair.setting.baseline) for pair in pairs[:5]] == [
-        ("lion", "gpt"), ("vit_sam", "vit"), ("lamb", "gpt"), ("lion", "vit"), ("lamb", "vit"),
-    ]  # fmt: skip
+        ("lion", "gpt"),
+        ("vit_sam", "vit"),
+        ("lamb", "gpt"),
+        ("lion", "vit"),
+        ("lamb", "vit"),
+    ]
     order = [pair.setting.recipe for pair in pairs]
     assert order == sorted(order, key=recipes.index)
 
@@ -100,9 +109,14 @@ def test_all_pairs_are_timed_once_before_any_is_timed_twice() -> None:
 def test_what_is_known_is_not_asked_for_and_a_failure_is_known() -> None:
     for status in ("ok", "diverged"):
         known = plan(
-            counted("baseline"), counted("lion", status=status), learned("baseline"), learned("lion", status=status),
-            timed("baseline", "lion"), seeds=2, timings=2,
-        )  # fmt: skip
+            counted("baseline"),
+            counted("lion", status=status),
+            learned("baseline"),
+            learned("lion", status=status),
+            timed("baseline", "lion"),
+            seeds=2,
+            timings=2,
+        )
         assert known.counts() == []
         assert known.jobs() == [Job(setting=GPT, stack=stack, seed=1) for stack in LION.sides]
         assert [each.replicate for each in known.timings()] == [1]
@@ -124,18 +138,30 @@ def test_nothing_is_learned_for_the_sake_of_a_stack_that_does_not_run() -> None:
         *(
             {"conditions": conditions_of(GPT).model_copy(update={name: value})}
             for name, value in (
-                ("steps", 9), ("size", "micro"), ("recipe", "classic"), ("task", "adapt"), ("threads", 2),
-                ("data_sha256", "0" * 64), ("model", "other"), ("baseline_version", 99), ("baseline", "vit"),
+                ("steps", 9),
+                ("size", "micro"),
+                ("recipe", "classic"),
+                ("task", "adapt"),
+                ("threads", 2),
+                ("data_sha256", "0" * 64),
+                ("model", "other"),
+                ("baseline_version", 99),
+                ("baseline", "vit"),
             )
         ),
     ],
     ids=lambda changes: next(iter(changes)),
-)  # fmt: skip
+)
 def test_evidence_that_only_looks_alike_is_not_known(changes: dict[str, Any]) -> None:
     known = plan(
-        counted("lion", **changes), counted("baseline"), learned("lion", **changes), learned("baseline"),
-        timed("baseline", "lion", **changes), seeds=1, timings=1,
-    )  # fmt: skip
+        counted("lion", **changes),
+        counted("baseline"),
+        learned("lion", **changes),
+        learned("baseline"),
+        timed("baseline", "lion", **changes),
+        seeds=1,
+        timings=1,
+    )
     assert known.counts() == [(GPT, "lion")]
     assert known.jobs() == [Job(setting=GPT, stack="lion")]
     assert len(known.timings()) == 1
@@ -176,8 +202,10 @@ def test_where_a_seed_is_the_reference_s_to_the_bit_so_are_the_others(
     assert asked == seeds
     known = plan(*runs, seeds=3).learned_pairs(LION)
     assert [(ours.stack, ours.seed) for _, ours in known] == {
-        0: [("lion", 0), ("baseline", 1), ("baseline", 2)], 2: [("lion", 0)], 3: [],
-    }[len(asked)]  # fmt: skip
+        0: [("lion", 0), ("baseline", 1), ("baseline", 2)],
+        2: [("lion", 0)],
+        3: [],
+    }[len(asked)]
 
 
 def test_seeds_that_equal_the_reference_s_travel() -> None:
@@ -189,8 +217,12 @@ def test_seeds_that_equal_the_reference_s_travel() -> None:
 
 def test_counts_travel_and_times_do_not() -> None:
     there = factories.MACHINE
-    known = plan(counted("lion", machine=there), counted("baseline", machine=there), timed("baseline", "lion",
-                 machine=there), timings=1)  # fmt: skip
+    known = plan(
+        counted("lion", machine=there),
+        counted("baseline", machine=there),
+        timed("baseline", "lion", machine=there),
+        timings=1,
+    )
     assert known.counts() == []
     assert len(known.timings()) == 1
     assert len(plan(timed("baseline", "lion", protocol=0), timings=1).timings()) == 1, "of another protocol"
@@ -242,11 +274,16 @@ def test_the_reference_s_curve_is_learned_at_all_budgets_with_its_own_run_among_
 @pytest.mark.parametrize(
     ("status", "reason", "passes"),
     [
-        ("out_of_memory", "", True), ("hung", "", True), ("crashed", "", True), ("timeout", "", True),
+        ("out_of_memory", "", True),
+        ("hung", "", True),
+        ("crashed", "", True),
+        ("timeout", "", True),
         ("failed", f"{ENVIRONMENT}OSError: [Errno 28] No space left on device", True),
-        ("failed", "KeyError: 'x'", False), ("diverged", "", False), ("unavailable", "needs 8 GPUs", False),
+        ("failed", "KeyError: 'x'", False),
+        ("diverged", "", False),
+        ("unavailable", "needs 8 GPUs", False),
     ],
-)  # fmt: skip
+)
 def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, reason: str, passes: bool) -> None:
     ill: dict[str, Any] = {"status": status, "reason": reason}
     broken = factories.side("lion", code=code_of(GPT, "lion"), **ill)
@@ -264,12 +301,16 @@ def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, 
 
 def test_the_curve_of_a_tuned_pair_is_at_the_reference_s_tuned_rate() -> None:
     grid = [
-        learned(stack, seed=seed, conditions=conditions_of(GPT.but(rate=rate)),
-                curve=[Evaluation(step=0, loss=4.0), Evaluation(step=20, loss=2.0 + abs(math.log(rate / 3)))])
+        learned(
+            stack,
+            seed=seed,
+            conditions=conditions_of(GPT.but(rate=rate)),
+            curve=[Evaluation(step=0, loss=4.0), Evaluation(step=20, loss=2.0 + abs(math.log(rate / 3)))],
+        )
         for stack in ("baseline", "lion")
         for rate in RATES
         for seed in SEEDS
-    ]  # fmt: skip
+    ]
     asked = Wanted(seeds=1, ruler_seeds=1)
     first = CampaignPlan([LION], Records.of([]), asked).jobs()
     assert {job.setting.steps for job in first} == {GPT.steps}, "its grid comes first"

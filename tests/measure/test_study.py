@@ -25,8 +25,18 @@ from tests.factories import CODE, MACHINE, installed
 SWEEP = StudyTable(
     "steps_to_quality",
     (
-        "batch_size", "rule", "learning_rate", "seeds", "reached", "steps_to_quality", "examples_to_quality",
-        "steps_half_way", "final_loss", "final_loss_low", "final_loss_high", "cpu_s",
+        "batch_size",
+        "rule",
+        "learning_rate",
+        "seeds",
+        "reached",
+        "steps_to_quality",
+        "examples_to_quality",
+        "steps_half_way",
+        "final_loss",
+        "final_loss_low",
+        "final_loss_high",
+        "cpu_s",
     ),
     [
         (32, "reference", 1e-3, 3, 3, 200.0, 6400.0, 50.0, 2.0, 1.9, 2.1, 40.0),
@@ -34,15 +44,22 @@ SWEEP = StudyTable(
         (512, "linear", 1.6e-2, 3, 0, None, None, None, math.nan, None, None, 20.0),
     ],
     "medians over the seeds",
-)  # fmt: skip
+)
 
 
 def study(technique: str = "linear_scaling_warmup", **changes: Any) -> Study:
     values: dict[str, Any] = {
-        "technique": technique, "code": CODE.trajectory, "baseline": "gpt", "size": "nano", "recipe": "modern",
-        "device": "cpu", "seeds": 3, "machine": MACHINE,
-        "made": datetime(2026, 1, 2, tzinfo=UTC), "tables": [SWEEP],
-    }  # fmt: skip
+        "technique": technique,
+        "code": CODE.trajectory,
+        "baseline": "gpt",
+        "size": "nano",
+        "recipe": "modern",
+        "device": "cpu",
+        "seeds": 3,
+        "machine": MACHINE,
+        "made": datetime(2026, 1, 2, tzinfo=UTC),
+        "tables": [SWEEP],
+    }
     return Study(**values | changes)
 
 
@@ -123,10 +140,13 @@ def test_a_study_of_an_older_schema_says_how_to_make_it_again(tmp_path: Path) ->
     path = write_study(study(), tmp_path)
     assert path
     path.write_text(content(schema_version=1))
-    assert read_studies(tmp_path) == ([], [
-        f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and make it again "
-        "with: leantrain study linear_scaling_warmup"
-    ])  # fmt: skip
+    assert read_studies(tmp_path) == (
+        [],
+        [
+            f"{path}: schema version 1 is older than 2 and cannot be read any more; delete the file and make it again "
+            "with: leantrain study linear_scaling_warmup"
+        ],
+    )
 
 
 def content(**changes: Any) -> str:
@@ -136,17 +156,22 @@ def content(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "damaged"), ("{", "damaged"), ("[]", "damaged"), ("[" * 10**5, "damaged"),
+        ("", "damaged"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("[" * 10**5, "damaged"),
         ("1" * 10**5, "a whole number beyond 64 bits"),
-        ("{}", "names no schema version"), (content(schema_version="1"), "names no schema version"),
+        ("{}", "names no schema version"),
+        (content(schema_version="1"), "names no schema version"),
         (content(schema_version=3), "schema version 3 is newer than 2; update leantrain"),
         ('{"schema_version": 2, "id": "a record"}', "technique: Field required"),
         (content(tables=[{"name": "a", "columns": ["x"], "rows": [[1, 2]]}]), "one cell for each column"),
         (content(tables=[{"name": "a", "columns": ["x"], "rows": [[{"a": 1}]]}]), "a cell is a number"),
-        (content(seeds=math.nan), "not a study"), (content(made="soon"), "made: "),
+        (content(seeds=math.nan), "not a study"),
+        (content(made="soon"), "made: "),
         (content(technique="\ud800"), "Invalid"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_study_is_one_sentence_and_hides_no_other(text: str, words: str, tmp_path: Path) -> None:
     path = write_study(study(), tmp_path)
     assert path

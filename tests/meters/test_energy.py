@@ -41,8 +41,11 @@ def read(device, **measured):
 def test_a_gpu_s_window():
     reading = read("cuda:1", gpu_energy={0: 1.0, 1: 5000.0}, cpu_energy={0: 7.0})
     assert (reading.joules, reading.kind, reading.method, reading.scope) == (
-        5000.0, "measured_counter", "nvml_total_energy", "gpu_board"
-    )  # fmt: skip
+        5000.0,
+        "measured_counter",
+        "nvml_total_energy",
+        "gpu_board",
+    )
     assert reading.relative_error_bound == pytest.approx(0.008)
     assert reading.reason == ""
 

@@ -24,9 +24,13 @@ def counted(function, *args, **kwargs):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    b=st.integers(1, 3), h=st.integers(1, 3), n=st.integers(1, 9), m=st.integers(1, 9), d=st.sampled_from([8, 16]),
+    b=st.integers(1, 3),
+    h=st.integers(1, 3),
+    n=st.integers(1, 9),
+    m=st.integers(1, 9),
+    d=st.sampled_from([8, 16]),
     causal=st.booleans(),
-)  # fmt: skip
+)
 def test_fused_attention_has_the_forward_flops_of_the_written_out_one(b, h, n, m, d, causal):
     q, k, v = torch.randn(b, h, n, d), torch.randn(b, h, m, d), torch.randn(b, h, m, d)
     written_out = counted(lambda: (q @ k.mT).softmax(-1) @ v)
@@ -48,9 +52,15 @@ def test_backward_of_fused_attention_is_two_and_a_half_forwards_and_of_the_writt
 
 @settings(max_examples=20, deadline=None)
 @given(
-    batch=st.integers(1, 3), groups=st.integers(1, 4), narrow=st.integers(1, 3), wide=st.integers(1, 3),
-    side=st.integers(4, 7), kernel=st.integers(1, 3), stride=st.integers(1, 2), learned=st.booleans(),
-)  # fmt: skip
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 4),
+    narrow=st.integers(1, 3),
+    wide=st.integers(1, 3),
+    side=st.integers(4, 7),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    learned=st.booleans(),
+)
 def test_a_convolution_has_the_flops_of_its_product(batch, groups, narrow, wide, side, kernel, stride, learned):
     """The product of its groups' weights and the windows of the picture; backward, one for each gradient."""
     picture = torch.randn(batch, groups * narrow, side, side, requires_grad=learned)

@@ -111,8 +111,9 @@ def test_attention_takes_the_kernel_that_cuda_would(arguments: Any, options: Any
         assert "bmm" in seen and not any("attention" in name for name in seen)
     else:
         assert [name for name in seen if "attention" in name] == [
-            f"_scaled_dot_product_{kernel}_attention", f"_scaled_dot_product_{kernel}_attention_backward"
-        ]  # fmt: skip
+            f"_scaled_dot_product_{kernel}_attention",
+            f"_scaled_dot_product_{kernel}_attention_backward",
+        ]
 
 
 def test_attention_whose_last_dimension_is_strided_is_not_fused() -> None:
@@ -170,8 +171,15 @@ def test_autocast_runs_in_float32_what_cuda_s_does() -> None:
         with torch.autocast("cpu", BFLOAT16):
             y = x @ x.mT
             z = F.linear(x, torch.randn(8, 8))
-            return [y.dtype, y.softmax(-1).dtype, F.layer_norm(z, (8,), weight).dtype, (y**3).dtype, y.sum().dtype,
-                    F.gelu(y).dtype, F.softmax(y, -1, dtype=torch.float64).dtype]  # fmt: skip
+            return [
+                y.dtype,
+                y.softmax(-1).dtype,
+                F.layer_norm(z, (8,), weight).dtype,
+                (y**3).dtype,
+                y.sum().dtype,
+                F.gelu(y).dtype,
+                F.softmax(y, -1, dtype=torch.float64).dtype,
+            ]
 
     with weightless("cuda"):
         assert types() == [BFLOAT16, FLOAT, FLOAT, FLOAT, FLOAT, BFLOAT16, torch.float64]

@@ -107,10 +107,17 @@ def nothing() -> Counters:
 
 
 TENSORS = [
-    lambda: Holder([{"weights": a_tensor()}]), in_a_global, in_a_closure, in_a_suspended_generator,
-    in_a_module_that_is_not_the_model, in_views, of_an_array_that_tensors_share,
-    lambda: a_tensor().share_memory_(), lambda: nn.Parameter(a_tensor()), lambda: partial(print, a_tensor()),
-]  # fmt: skip
+    lambda: Holder([{"weights": a_tensor()}]),
+    in_a_global,
+    in_a_closure,
+    in_a_suspended_generator,
+    in_a_module_that_is_not_the_model,
+    in_views,
+    of_an_array_that_tensors_share,
+    lambda: a_tensor().share_memory_(),
+    lambda: nn.Parameter(a_tensor()),
+    lambda: partial(print, a_tensor()),
+]
 
 
 @pytest.mark.parametrize("hold", TENSORS)
@@ -137,10 +144,15 @@ def mapped(path: Path) -> np.ndarray[Any, Any]:
 
 
 ARRAYS = [
-    lambda path: {"moments": np.zeros(250_000, np.float32)}, lambda path: np.zeros(250_000, np.float32)[::3][1:],
-    lambda path: [np.zeros((500, 500), np.float32).T], lambda path: bytearray(BYTES), lambda path: Shared(),
-    mapped, lambda path: mmap.mmap(-1, BYTES), lambda path: np.frombuffer(bytearray(BYTES), np.int16),
-]  # fmt: skip
+    lambda path: {"moments": np.zeros(250_000, np.float32)},
+    lambda path: np.zeros(250_000, np.float32)[::3][1:],
+    lambda path: [np.zeros((500, 500), np.float32).T],
+    lambda path: bytearray(BYTES),
+    lambda path: Shared(),
+    mapped,
+    lambda path: mmap.mmap(-1, BYTES),
+    lambda path: np.frombuffer(bytearray(BYTES), np.int16),
+]
 
 
 @pytest.mark.parametrize("hold", ARRAYS)

@@ -25,9 +25,14 @@ BIGCODE = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 32, "attn_pdr
 GROUPED = {"num_key_value_heads": 2}
 VIT = {"img_size": 32, "patch_size": 8, "depth": 4, "embed_dim": 32, "num_heads": 4, "num_classes": 10}
 SWIN = {
-    "img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (2, 3), "num_heads": (2, 4),
+    "img_size": 32,
+    "patch_size": 2,
+    "window_size": 4,
+    "embed_dim": 16,
+    "depths": (2, 3),
+    "num_heads": (2, 4),
     "num_classes": 10,
-}  # fmt: skip
+}
 PVT = {"embed_dims": (8, 16, 32, 32), "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4), "num_classes": 10}
 
 FURTHER: dict[str, Callable[[], nn.Module]] = {
@@ -45,7 +50,13 @@ FURTHER: dict[str, Callable[[], nn.Module]] = {
     "albert": lambda: hf.AlbertForMaskedLM(hf.AlbertConfig(**TEXT, **SIZES, embedding_size=16)),
     "t5": lambda: hf.T5ForConditionalGeneration(
         hf.T5Config(
-            vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_heads=4, decoder_start_token_id=0,
+            vocab_size=64,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=4,
+            num_heads=4,
+            decoder_start_token_id=0,
             dropout_rate=0.0,
         )
     ),
@@ -63,7 +74,7 @@ FURTHER: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: hf.GPT2LMHeadModel(
         hf.GPT2Config(**TEXT, n_embd=32, n_layer=4, n_head=4, n_positions=32, attn_pdrop=0.1)
     ),
-}  # fmt: skip
+}
 
 
 def make(name: str) -> nn.Module:

@@ -32,9 +32,14 @@ def test_of_a_clip_it_is_the_image_tower(words: int) -> None:
 
 def test_a_masked_encoder_is_refused() -> None:
     config = ViTMAEConfig(
-        **BLOCKS, image_size=16, patch_size=4, decoder_hidden_size=16, decoder_num_hidden_layers=1,
-        decoder_num_attention_heads=2, decoder_intermediate_size=32,
-    )  # fmt: skip
+        **BLOCKS,
+        image_size=16,
+        patch_size=4,
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=32,
+    )
     model = ViTMAEForPreTraining(config)
     with pytest.raises(ValueError, match=r"hidden states \[2, 5, 32\] of 16 patches"):
         patch_entrance(model, lambda: model(torch.randn(2, 3, 16, 16)))

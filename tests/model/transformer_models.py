@@ -41,10 +41,16 @@ def deberta() -> nn.Module:
 def t5() -> nn.Module:
     return hf.T5ForConditionalGeneration(
         hf.T5Config(
-            vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_decoder_layers=2, num_heads=4,
+            vocab_size=64,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=4,
+            num_decoder_layers=2,
+            num_heads=4,
             decoder_start_token_id=0,
         )
-    )  # fmt: skip
+    )
 
 
 def mae() -> nn.Module:

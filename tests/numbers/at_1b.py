@@ -29,10 +29,16 @@ from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.record.job import BASELINE, Setting
 
 LLAMA = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 2048,
-    "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 32000,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
     "max_position_embeddings": 2048,
-}  # fmt: skip
+}
 Seen = dict[str, Any]
 """Of an entry: its name, the code, the seconds of a core, how it ended and why."""
 

@@ -26,9 +26,20 @@ from suite.model.calls import undisturbed
 from tests.leantrain.families import FAMILIES, Batch, loss_of, seeded
 
 THIRTEEN = (
-    "bert", "deberta_v1", "modernbert", "gpt2", "llama", "gemma2", "gpt_oss", "t5", "bart", "whisper", "vit",
-    "swinv2_timm", "xcit_timm",
-)  # fmt: skip
+    "bert",
+    "deberta_v1",
+    "modernbert",
+    "gpt2",
+    "llama",
+    "gemma2",
+    "gpt_oss",
+    "t5",
+    "bart",
+    "whisper",
+    "vit",
+    "swinv2_timm",
+    "xcit_timm",
+)
 LONGEST = 400  # characters of a sentence
 Word = Literal["works", "refused", "late", "changed", "raw"]
 WORDS: tuple[Word, ...] = ("works", "refused", "late", "changed", "raw")
@@ -54,10 +65,18 @@ def looks(model: nn.Module, batch: Batch) -> tuple[list[Tensor], list[Any]]:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
     modules = [
-        (type(m), m.training, "forward" in vars(m), len(m._forward_hooks), len(m._forward_pre_hooks),
-         len(m._parameters), len(m._buffers), getattr(getattr(m, "config", None), "_attn_implementation", None))
+        (
+            type(m),
+            m.training,
+            "forward" in vars(m),
+            len(m._forward_hooks),
+            len(m._forward_pre_hooks),
+            len(m._parameters),
+            len(m._buffers),
+            getattr(getattr(m, "config", None), "_attn_implementation", None),
+        )
         for m in model.modules()
-    ]  # fmt: skip
+    ]
     return [loss.detach(), *(each for each in gradients if each is not None)], modules
 
 

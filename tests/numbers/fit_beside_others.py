@@ -114,9 +114,14 @@ def megabytes(nbytes: float) -> str:
 def llama(blocks: int) -> transformers.LlamaForCausalLM:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, num_hidden_layers=blocks, num_attention_heads=4,
-        intermediate_size=HIDDEN * 43 // 16, max_position_embeddings=TOKENS, use_cache=False,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        num_hidden_layers=blocks,
+        num_attention_heads=4,
+        intermediate_size=HIDDEN * 43 // 16,
+        max_position_embeddings=TOKENS,
+        use_cache=False,
+    )
     return transformers.LlamaForCausalLM(config).train()
 
 
@@ -258,8 +263,9 @@ def monotone(rows: Sequence[Measured]) -> str:
 
 
 def shown(rows: Sequence[Measured]) -> Table:
-    table = Table("method", "budget", "peak", "foretold", "time over plain", "run again", "fit in that", box=None,
-                  pad_edge=False)  # fmt: skip
+    table = Table(
+        "method", "budget", "peak", "foretold", "time over plain", "run again", "fit in that", box=None, pad_edge=False
+    )
     for row in rows:
         foretold = megabytes(row.foretold_bytes) if row.foretold_bytes else ""
         again = f"{row.recomputed} of {row.blocks}" if row.blocks else ""
@@ -275,11 +281,18 @@ def drawn(rows: Sequence[Measured], title: str, width: float = 760, height: floa
     megas, times = [row.peak_bytes / 1e6 for row in rows], [row.time for row in rows]
     room, above = 0.05 * (max(megas) - min(megas)), 0.08 * (max(times) - min(times))
     frame = Frame(
-        68, 58, width - 16, height - 46,
-        Axis("peak memory of a step, MB: weights, gradients, batch and activations", min(megas) - room,
-             max(megas) + room, logarithmic=False),
+        68,
+        58,
+        width - 16,
+        height - 46,
+        Axis(
+            "peak memory of a step, MB: weights, gradients, batch and activations",
+            min(megas) - room,
+            max(megas) + room,
+            logarithmic=False,
+        ),
         Axis("step time over the plain eager one's", min(times) - above, max(times) + above, logarithmic=False),
-    )  # fmt: skip
+    )
     places = {row: (frame.px(row.peak_bytes / 1e6), frame.py(row.time)) for row in rows}
     labels = Labels((frame.left, frame.top, frame.right, frame.bottom), [point_box(*each) for each in places.values()])
     marks: list[Mark] = [Words(8, 20, title, kind="head"), *frame.marks()]

@@ -164,10 +164,16 @@ def within(family: str, budget: int, plain: Tensors) -> Outcome:
 def _compared(fitted: Fitted, found: list[float], compared: int) -> Outcome:
     plan = fitted.plan
     return Outcome(
-        "silent" if found else "works", fitted.memory_bytes, predicted_bytes=plan.peak_bytes,
-        extra_time=plan.extra_time, recomputed=plan.recomputed, blocks=plan.blocks, compared=compared,
-        differing=len(found), worst=max(found, default=0.0),
-    )  # fmt: skip
+        "silent" if found else "works",
+        fitted.memory_bytes,
+        predicted_bytes=plan.peak_bytes,
+        extra_time=plan.extra_time,
+        recomputed=plan.recomputed,
+        blocks=plan.blocks,
+        compared=compared,
+        differing=len(found),
+        worst=max(found, default=0.0),
+    )
 
 
 def tried(family: str) -> Row:

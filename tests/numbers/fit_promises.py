@@ -59,16 +59,14 @@ def of_kind(kind: str, depth: int, width: int, examples: int, length: int) -> Ma
         ),
         "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(vocab_size=64, **sizes)),
         "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=64, **encoder, decoder_start_token_id=0)),
-        "mixtral": lambda: hf.MixtralForCausalLM(
-            hf.MixtralConfig(**text, num_local_experts=4, num_key_value_heads=2)
-        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**text, num_local_experts=4, num_key_value_heads=2)),
         "vit": lambda: timm.create_model(
             "vit_tiny_patch16_224", img_size=64, patch_size=8, depth=depth, embed_dim=width, num_heads=4, num_classes=10
         ),
         "convnext": lambda: timm.create_model(
             "convnext_atto", depths=[1, 1, depth, 1], dims=[width // 4, width // 2, width, width], num_classes=10
         ),
-    }  # fmt: skip
+    }
     if kind in ("vit", "convnext"):
         draw = torch.Generator().manual_seed(0)
         batch = {"images": torch.randn(examples, 3, 64, 64, generator=draw), "classes": torch.arange(examples) % 10}
@@ -145,8 +143,9 @@ def times() -> None:
             said = 1 + fitted.plan.extra_time
             print(
                 f"{kind}: {fitted.plan.recomputed} of {fitted.plan.blocks} again, predicted {said:.3f}, measured "
-                f"{measured:.3f}, off by {said / measured - 1:+.1%}", flush=True,
-            )  # fmt: skip
+                f"{measured:.3f}, off by {said / measured - 1:+.1%}",
+                flush=True,
+            )
 
 
 def overheads() -> None:

@@ -81,12 +81,17 @@ def batch(old: Path, new: Path, names: Sequence[str], size: str, minutes: float)
     items = speed.time_sets(partial(speed.session, old, new, coin), jobs, rule, minutes=minutes, coin=coin)
     return [
         {
-            "planted": each.job.stack, "size": size, "d": [round(x, 5) for x in each.d],
-            "e": [round(x, 5) for x in each.e], "seconds": round(each.seconds, 1), "load": [load, os.getloadavg()[0]],
-            "verdict": (found := speed.finding(each, rule, minutes)).verdict, "why": found.why,
+            "planted": each.job.stack,
+            "size": size,
+            "d": [round(x, 5) for x in each.d],
+            "e": [round(x, 5) for x in each.e],
+            "seconds": round(each.seconds, 1),
+            "load": [load, os.getloadavg()[0]],
+            "verdict": (found := speed.finding(each, rule, minutes)).verdict,
+            "why": found.why,
         }
         for each in items
-    ]  # fmt: skip
+    ]
 
 
 def show(runs: Sequence[Kept]) -> None:

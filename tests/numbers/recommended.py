@@ -91,8 +91,12 @@ def said(estimate: Estimate | None) -> list[float] | None:
 
 def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
     size, last_size, minutes, folder, seed = (
-        chosen.size, chosen.last_size, chosen.minutes, chosen.results, chosen.seed,
-    )  # fmt: skip
+        chosen.size,
+        chosen.last_size,
+        chosen.minutes,
+        chosen.results,
+        chosen.seed,
+    )
     question = Question(Scale(Setting(baseline=baseline, size=size)), bytes_of(chosen.memory))
     larger = replace(question, scale=Scale(Setting(baseline=baseline, size=last_size)))
     start_s = time.monotonic()
@@ -103,10 +107,17 @@ def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
     theirs = searched(question, minutes, folder, seed)
     both = [each for each in dict.fromkeys((answer.best.stack, theirs.best)) if each != BASELINE]
     line: dict[str, Any] = {
-        "baseline": baseline, "size": size, "minutes": minutes, "seed": seed, "busy_cores": busy_cores(),
-        "recommended": answer.best.stack, "random": theirs.best, "answered_s": answered_s,
-        "random_s": theirs.seconds, "cut_short": [answer.measured.cut_short, theirs.cut_short],
-    }  # fmt: skip
+        "baseline": baseline,
+        "size": size,
+        "minutes": minutes,
+        "seed": seed,
+        "busy_cores": busy_cores(),
+        "recommended": answer.best.stack,
+        "random": theirs.best,
+        "answered_s": answered_s,
+        "random_s": theirs.seconds,
+        "cut_short": [answer.measured.cut_short, theirs.cut_short],
+    }
     if both:
         rung = measured_together(larger, both, chosen.last_minutes, folder)
         line |= {"last size": last_size, "steps": rung.steps, "of": conditions_of(larger.scale.setting).steps}
@@ -118,9 +129,10 @@ def compared(baseline: str, chosen: argparse.Namespace) -> dict[str, Any]:
             time_and_budget = [rung.over(stack, against, each) for each in ("whole_time", "equivalent_budget")]
             known = [each for each in time_and_budget if each is not None]
             line[name] = {
-                "time": said(time_and_budget[0]), "loss": said(rung.over(stack, against, "loss")),
+                "time": said(time_and_budget[0]),
+                "loss": said(rung.over(stack, against, "loss")),
                 "time to the same quality": said(together(known)) if len(known) == 2 else None,
-            }  # fmt: skip
+            }
     return line
 
 

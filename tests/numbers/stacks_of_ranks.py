@@ -21,9 +21,19 @@ from suite.record.job import Job, Setting, StackError
 from tests.runs import OF_SEVERAL_RANKS
 
 PARTNERS = (
-    "lora", "adapter_houlsby", "bitfit", "adam4bit_rank1", "albert_sharing", "rezero", "ckpt_chen_sqrt", "sam",
-    "amp_bf16", "lion", "is_gradnorm", "elsa",
-)  # fmt: skip
+    "lora",
+    "adapter_houlsby",
+    "bitfit",
+    "adam4bit_rank1",
+    "albert_sharing",
+    "rezero",
+    "ckpt_chen_sqrt",
+    "sam",
+    "amp_bf16",
+    "lion",
+    "is_gradnorm",
+    "elsa",
+)
 STEPS = 4
 LIMITS = Limits(train_s=60.0, reply_s=60.0)
 OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("suite", "techniques", "baselines"))

@@ -29,13 +29,21 @@ from suite.record.job import BASELINE, SIZES, Job, Setting
 from tests.numbers.paired import entry, step_ratio
 
 BY_PROGRESS = {
-    "progressive_stacking": "bert", "bert2bert": "bert", "compound_grow": "bert", "autoprog": "vit",
-    "progressive_resolution": "vit", "progressive_patch": "vit",
-}  # fmt: skip
+    "progressive_stacking": "bert",
+    "bert2bert": "bert",
+    "compound_grow": "bert",
+    "autoprog": "vit",
+    "progressive_resolution": "vit",
+    "progressive_patch": "vit",
+}
 EVERY = {
-    "rigl": "gpt", "set": "gpt", "svite:interval=20": "vit",  # as in a whole run, of 2000 steps
-    "snip": "gpt", "grasp": "gpt", "lth_imp": "gpt",
-}  # fmt: skip
+    "rigl": "gpt",
+    "set": "gpt",
+    "svite:interval=20": "vit",  # as in a whole run, of 2000 steps
+    "snip": "gpt",
+    "grasp": "gpt",
+    "lth_imp": "gpt",
+}
 METHODS = ("after_backward", "after_step")
 
 

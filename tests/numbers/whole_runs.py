@@ -21,10 +21,20 @@ from suite.record.job import SIZES, Job, Setting
 from tests.numbers.paired import entry
 
 ENTRIES = {
-    "autoprog": "vit", "progressive_patch": "vit", "compound_grow": "bert", "progressive_stacking": "bert",
-    "bert2bert": "gpt", "pld": "bert", "early_bird": "bert", "earlybert": "bert", "lth_imp": "gpt", "el2n": "vit",
-    "is_gradnorm": "vit", "sam": "gpt", "ckpt_chen_sqrt": "gpt",
-}  # fmt: skip
+    "autoprog": "vit",
+    "progressive_patch": "vit",
+    "compound_grow": "bert",
+    "progressive_stacking": "bert",
+    "bert2bert": "gpt",
+    "pld": "bert",
+    "early_bird": "bert",
+    "earlybert": "bert",
+    "lth_imp": "gpt",
+    "el2n": "vit",
+    "is_gradnorm": "vit",
+    "sam": "gpt",
+    "ckpt_chen_sqrt": "gpt",
+}
 WITHIN = 0.01
 
 

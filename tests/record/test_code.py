@@ -60,12 +60,19 @@ def read(tmp_path: Path) -> Callable[[str], Source]:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"""A module."""', ""), ('"""A class."""', '"""Another."""'), ('        """A method."""\n', ""),
-        ("  # a comment", ""), ("x: Tensor) -> Tensor", "x)"), ("scaled: Tensor =", "scaled ="), ("scaled", "product"),
-        ("    from torch import Tensor", "    from torch import Tensor, nn"), ("0.5", "5e-1"),
-        ("self.factor * x", "(\n            self.factor\n            * x\n        )"), ('f"{', "f'''{"[:2] + "{"),
+        ('"""A module."""', ""),
+        ('"""A class."""', '"""Another."""'),
+        ('        """A method."""\n', ""),
+        ("  # a comment", ""),
+        ("x: Tensor) -> Tensor", "x)"),
+        ("scaled: Tensor =", "scaled ="),
+        ("scaled", "product"),
+        ("    from torch import Tensor", "    from torch import Tensor, nn"),
+        ("0.5", "5e-1"),
+        ("self.factor * x", "(\n            self.factor\n            * x\n        )"),
+        ('f"{', "f'''{"[:2] + "{"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_run_does_not_count(old: str, new: str, read: Callable[[str], Source]) -> None:
     assert old in SOURCE
     changed = SOURCE.replace(old, new)
@@ -77,12 +84,18 @@ def test_what_does_not_run_does_not_count(old: str, new: str, read: Callable[[st
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("0.5", "0.25"), ("self.factor * x", "x * self.factor"),
-        ("factor: float", "factor: int"), ("BLOCK: tl.constexpr", "BLOCK"), ("@jit\n", ""),
-        ("@dataclass\n", "@dataclass(frozen=True)\n"), ("return scaled", "return None"), ("return scaled", "pass"),
-        ("!r", "!s"), ("if TYPE_CHECKING", "if True"),
+        ("0.5", "0.25"),
+        ("self.factor * x", "x * self.factor"),
+        ("factor: float", "factor: int"),
+        ("BLOCK: tl.constexpr", "BLOCK"),
+        ("@jit\n", ""),
+        ("@dataclass\n", "@dataclass(frozen=True)\n"),
+        ("return scaled", "return None"),
+        ("return scaled", "pass"),
+        ("!r", "!s"),
+        ("if TYPE_CHECKING", "if True"),
     ],
-)  # fmt: skip
+)
 def test_what_runs_counts(old: str, new: str, read: Callable[[str], Source]) -> None:
     assert old in SOURCE
     assert texts(read(SOURCE.replace(old, new))) != texts(read(SOURCE))
@@ -161,9 +174,16 @@ def test_a_file_is_its_statements_with_the_names_that_they_use(read: Callable[[s
     source = read(READ)
     first, _, later, inside, fake = source.statements
     assert dict(source.bindings) == {
-        "a": ("a",), "e": ("c.d",), "g": ("f.g",), "i": ("f.h",), "FIRST": (0, 1), "later": (2,), "q": ("p.q",),
-        "Inside": (3,), "_": (4,),
-    }  # fmt: skip
+        "a": ("a",),
+        "e": ("c.d",),
+        "g": ("f.g",),
+        "i": ("f.h",),
+        "FIRST": (0, 1),
+        "later": (2,),
+        "q": ("p.q",),
+        "Inside": (3,),
+        "_": (4,),
+    }
     assert first.uses == {("g", "x", "y"), ("i",)}
     assert later.uses == {("__import__",), ("a", "b", "z")} and inside.uses == set()
     assert later.when_called == {("k", "k"), ("n", "m.n")} and inside.when_called == {("s", "r.s")}

@@ -30,8 +30,12 @@ def test_a_ring_across_nodes_has_the_cards_of_its_ranks_in_a_node() -> None:
     assert seconds(one_a_node, A100) == pytest.approx(15e-6 + 4e9 / (25e9 * REACHED_ACROSS))
 
 
-@given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "send"]), st.integers(2, 512),
-       st.sampled_from([1, 2, 4, 8]), st.floats(0, 1e12))  # fmt: skip
+@given(
+    st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "send"]),
+    st.integers(2, 512),
+    st.sampled_from([1, 2, 4, 8]),
+    st.floats(0, 1e12),
+)
 def test_more_bytes_and_more_ranks_take_no_less(name: str, ranks: int, stride: int, nbytes: float) -> None:
     some = Collective(name, "forward", nbytes, ranks, stride)  # type: ignore[arg-type]
     for fabric in FABRICS.values():

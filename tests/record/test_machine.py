@@ -125,8 +125,9 @@ def test_two_cpus_of_one_name_have_two_keys_and_two_names(root):
     assert key_of(one) != key_of(two)
     assert (slug(one).split("-")[2], slug(two).split("-")[2]) == ("f25m17", "f25m1")
     assert [(each["cpu_vendor"], each["cpu_family"], each["cpu_model"], each["cpu_stepping"]) for each in both] == [
-        ("AuthenticAMD", 25, 17, 1), ("AuthenticAMD", 25, 1, 1),
-    ]  # fmt: skip
+        ("AuthenticAMD", 25, 17, 1),
+        ("AuthenticAMD", 25, 1, 1),
+    ]
     assert two["instruction_sets"] == ["avx", "avx2", "fma"]
     assert one["instruction_sets"] == ["avx", "avx2", "avx512_bf16", "avx512_vnni", "avx512f", "fma"]
     assert [each["nominal_mhz"] for each in both] == [2600, 2450]

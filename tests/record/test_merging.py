@@ -53,14 +53,31 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 stacks = st.sampled_from(["baseline", "x", "lion+ckpt", "lora:rank=4,alpha=8+x", "a 'b'", "ünï"])
 numbers = st.floats()  # NaN and infinities too
 lines = st.one_of(
-    st.builds(lambda id, stack, name, loss, reason, probe: learned(stack, final=1.0, id=id, reason=reason,
-              probes={"p": probe, name: loss}), names, stacks, names, numbers, names, numbers),
-    st.builds(lambda id, flops, machine: counted("x", id=id, machine=MACHINE.model_copy(update={"name": machine})),
-              names, st.integers(0, 2**62), names),
-    st.builds(lambda id, pace, source: timed([side(), side("y", pace_s=pace)], id=id, source=source),
-              names, st.floats(1e-6, 1e6), names),
+    st.builds(
+        lambda id, stack, name, loss, reason, probe: learned(
+            stack, final=1.0, id=id, reason=reason, probes={"p": probe, name: loss}
+        ),
+        names,
+        stacks,
+        names,
+        numbers,
+        names,
+        numbers,
+    ),
+    st.builds(
+        lambda id, flops, machine: counted("x", id=id, machine=MACHINE.model_copy(update={"name": machine})),
+        names,
+        st.integers(0, 2**62),
+        names,
+    ),
+    st.builds(
+        lambda id, pace, source: timed([side(), side("y", pace_s=pace)], id=id, source=source),
+        names,
+        st.floats(1e-6, 1e6),
+        names,
+    ),
     st.builds(lambda id, stack: renewal(id=id, stack=stack), names, stacks),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -172,14 +189,34 @@ def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path
     older = sealed(good.model_dump_json().replace('"schema_version":2', '"schema_version":1').encode()).decode()
     newer = sealed(good.model_dump_json().replace('"schema_version":2', '"schema_version":3').encode()).decode()
     idle = learned("x", 3, status="not_attached", reason="idle")
-    texts = [text(good), text(good)[:200], None, "", older, newer, text(other), text(idle), '{"kind": "learned"}',
-             text(good).replace('"seed":1', '"seed":7'), good.model_dump_json()]  # fmt: skip
+    texts = [
+        text(good),
+        text(good)[:200],
+        None,
+        "",
+        older,
+        newer,
+        text(other),
+        text(idle),
+        '{"kind": "learned"}',
+        text(good).replace('"seed":1', '"seed":7'),
+        good.model_dump_json(),
+    ]
     file = parquet(tmp_path / "x.parquet", texts)
     merged = merge([file], ours)
     assert [line.id for line in merged.added] == [good.id]
-    reasons = {2: "damaged", 3: "damaged", 4: "damaged", 5: "version 1 is older", 6: "version 3 is newer",
-               7: f"it has the id of another one here, {here.id}",
-               8: "did not attach", 9: "no schema version", 10: "it was changed", 11: "no checksum"}  # fmt: skip
+    reasons = {
+        2: "damaged",
+        3: "damaged",
+        4: "damaged",
+        5: "version 1 is older",
+        6: "version 3 is newer",
+        7: f"it has the id of another one here, {here.id}",
+        8: "did not attach",
+        9: "no schema version",
+        10: "it was changed",
+        11: "no checksum",
+    }
     assert len(merged.refused) == len(reasons)
     for sentence, (row, reason) in zip(merged.refused, reasons.items()):
         assert sentence.startswith(f"{file}:{row}: ") and reason in sentence

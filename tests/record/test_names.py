@@ -117,29 +117,68 @@ def dynamic(x):
     return locals()
 """
 SAME = [
-    ("first", "primary"), ("second", "secondary"), ("many", "several"), ("total", "summed"), ("index", "i"),
-    ("value", "number"), ("each", "element"), ("row", "line"), ("largest", "maximum"), ("error", "failure"),
-    ("entry", "e"), ("remaining", "r"), ("head", "h"), ("tail", "t"), ("file", "handle"), ("item", "pair"),
-]  # fmt: skip
+    ("first", "primary"),
+    ("second", "secondary"),
+    ("many", "several"),
+    ("total", "summed"),
+    ("index", "i"),
+    ("value", "number"),
+    ("each", "element"),
+    ("row", "line"),
+    ("largest", "maximum"),
+    ("error", "failure"),
+    ("entry", "e"),
+    ("remaining", "r"),
+    ("head", "h"),
+    ("tail", "t"),
+    ("file", "handle"),
+    ("item", "pair"),
+]
 DIFFERENT = [
     # what others may name
-    ("parameter", "p"), ("rest", "args"), ("default", "standard"), ("others", "kwargs"), ("a", "x"), ("x", "y"),
-    ("inner", "within"), ("Inside", "Within"), ("attribute", "attr"), ("imported", "thing"), ("helper", "first_helper"),
+    ("parameter", "p"),
+    ("rest", "args"),
+    ("default", "standard"),
+    ("others", "kwargs"),
+    ("a", "x"),
+    ("x", "y"),
+    ("inner", "within"),
+    ("Inside", "Within"),
+    ("attribute", "attr"),
+    ("imported", "thing"),
+    ("helper", "first_helper"),
     ("seen", "known"),
     # a variable of another, two that become one, and one of the globals
-    ("each", "row"), ("index", "value"), ("error", "first"), ("head", "tail"), ("largest", "second"), ("many", "rest"),
-    ("item", "first"), ("first", "helper"), ("value", "sorted"),
-]  # fmt: skip
+    ("each", "row"),
+    ("index", "value"),
+    ("error", "first"),
+    ("head", "tail"),
+    ("largest", "second"),
+    ("many", "rest"),
+    ("item", "first"),
+    ("first", "helper"),
+    ("value", "sorted"),
+]
 EDITS = [
-    ("value * index", "index * value"), ("x - total", "total - x"), ("0.5", "0.25"), ("default=3", "default=4"),
-    ("first, (second, *many) =", "second, (first, *many) ="), ("nonlocal total", "global total"),
-    ("        nonlocal total\n", ""), ("name=second", "second=second"), ("largest :=", "second :="),
-    ("lambda item: item[first]", "lambda item: item[item]"), ("lambda item:", "lambda item=1:"),
-    ("lambda a, b: a - b", "lambda b, a: a - b"), ("total += value", "totals = value"),
+    ("value * index", "index * value"),
+    ("x - total", "total - x"),
+    ("0.5", "0.25"),
+    ("default=3", "default=4"),
+    ("first, (second, *many) =", "second, (first, *many) ="),
+    ("nonlocal total", "global total"),
+    ("        nonlocal total\n", ""),
+    ("name=second", "second=second"),
+    ("largest :=", "second :="),
+    ("lambda item: item[first]", "lambda item: item[item]"),
+    ("lambda item:", "lambda item=1:"),
+    ("lambda a, b: a - b", "lambda b, a: a - b"),
+    ("total += value", "totals = value"),
     ("first = remaining", "f = entry"),
-    ("except ValueError as error", "except ValueError as first"), ("row in x if row", "row in x if x"),
-    ("attribute = first", "first = first"), ("case [head, *tail]", "case [tail, *head]"),
-]  # fmt: skip
+    ("except ValueError as error", "except ValueError as first"),
+    ("row in x if row", "row in x if x"),
+    ("attribute = first", "first = first"),
+    ("case [head, *tail]", "case [tail, *head]"),
+]
 
 
 def text_of(source: str, path: Path) -> object:
@@ -189,14 +228,19 @@ def test_one_name_for_two_loops_is_another_program_than_two(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("source", "uses"),
     [
-        ("def f(g): return g.a + h.b(g)", {("h", "b")}), ("def f(x=g, *, y: h = 1): pass", {("g",)}),
-        ("def f(): return [g for g in g.x]", {("g", "x")}), ("x = [g for g in g.x]", {("g", "x")}),
-        ("def f():\n global g\n g = 1\n return lambda: g", {("g",)}), ("def f(g):\n  class A: g = g", {("g",)}),
+        ("def f(g): return g.a + h.b(g)", {("h", "b")}),
+        ("def f(x=g, *, y: h = 1): pass", {("g",)}),
+        ("def f(): return [g for g in g.x]", {("g", "x")}),
+        ("x = [g for g in g.x]", {("g", "x")}),
+        ("def f():\n global g\n g = 1\n return lambda: g", {("g",)}),
+        ("def f(g):\n  class A: g = g", {("g",)}),
         ("class A:\n x = 1\n y = x\n def f(self): return x", {("x",)}),
-        ("def f():\n def g(): return g.a\n return g", set()), ("def f(): return vars(g), (vars := 1)", {("g",)}),
-        ("def f():\n if 0: g = 1\n return g", set()), ("def f(y): return [x for x in y if (z := x)], z", set()),
+        ("def f():\n def g(): return g.a\n return g", set()),
+        ("def f(): return vars(g), (vars := 1)", {("g",)}),
+        ("def f():\n if 0: g = 1\n return g", set()),
+        ("def f(y): return [x for x in y if (z := x)], z", set()),
     ],
-)  # fmt: skip
+)
 def test_what_a_function_binds_is_no_use_of_what_is_outside(source: str, uses: object, tmp_path: Path) -> None:
     path = tmp_path / "m.py"
     path.write_text(source)

@@ -20,7 +20,7 @@ from suite.record.numerics import (
     environment,
     off_the_clock,
     spelled,
-)  # fmt: skip
+)
 from suite.record.schema import bits_of
 from tests import factories
 

@@ -43,8 +43,10 @@ def path_of(store, kind="learned", machine=MACHINE.name):
 
 
 def test_every_kind_is_read_back_in_order_of_time(store):
-    lines = [*evidence("x"), Renewal(id="r", started="2026-01-01T00:00:00+00:00", family="k", stack="x",
-                                     old="a", new="b")]  # fmt: skip
+    lines = [
+        *evidence("x"),
+        Renewal(id="r", started="2026-01-01T00:00:00+00:00", family="k", stack="x", old="a", new="b"),
+    ]
     put(store, *reversed(lines))
     records, problems = store.read()
     assert not problems
@@ -52,8 +54,10 @@ def test_every_kind_is_read_back_in_order_of_time(store):
     for each in (records.counted, records.learned, records.timed):
         assert [line.started for line in each] == sorted(line.started for line in each)
     assert sorted(each.name for each in path_of(store).parent.glob("*.jsonl")) == [
-        "counted.jsonl", "learned.jsonl", "timed.jsonl",
-    ]  # fmt: skip
+        "counted.jsonl",
+        "learned.jsonl",
+        "timed.jsonl",
+    ]
 
 
 def test_numbers_that_are_not_finite_come_back(store):
@@ -114,8 +118,10 @@ def test_a_file_of_an_older_schema_is_refused_once_and_says_what_to_do(store):
     path.write_text('{"schema_version": 1, "id": "a"}\n' * 3)
     records, problems = store.read()
     assert len(records.learned) == 2
-    assert problems == [f"{path}:1: schema version 1 is older than 2 and cannot be read any more, nor can 2 "
-                        "more of its lines; delete them and measure again with: leantrain run"]  # fmt: skip
+    assert problems == [
+        f"{path}:1: schema version 1 is older than 2 and cannot be read any more, nor can 2 "
+        "more of its lines; delete them and measure again with: leantrain run"
+    ]
 
 
 def test_an_unreadable_field_is_named():
@@ -226,11 +232,35 @@ CONTENTS = [each.model_dump_json().encode() for each in GOOD]
 LINES = [sealed(each) for each in CONTENTS]
 NASTY = st.sampled_from(
     [
-        None, True, -1, 0, 1, 10**400, -(10**30), 2**63 - 1, 1e308, -1e308, 5e-324, "NaN", "Infinity", "-Infinity",
-        "", "x", "\n\x1b[31m", "</script>", "\u2028", "9" * 5000, [], [[]], {}, {"": None}, [[0.0, 0.0]] * 40,
-        [[1e308, 1e308]] * 40, [[5e-324, 5e-324]] * 40,
+        None,
+        True,
+        -1,
+        0,
+        1,
+        10**400,
+        -(10**30),
+        2**63 - 1,
+        1e308,
+        -1e308,
+        5e-324,
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "",
+        "x",
+        "\n\x1b[31m",
+        "</script>",
+        "\u2028",
+        "9" * 5000,
+        [],
+        [[]],
+        {},
+        {"": None},
+        [[0.0, 0.0]] * 40,
+        [[1e308, 1e308]] * 40,
+        [[5e-324, 5e-324]] * 40,
     ]
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -573,8 +603,9 @@ def test_a_record_at_which_a_view_fails_is_found_named_and_left_out(store, monke
     of_learned = len(path_of(store).read_bytes().splitlines())
     of_counted = len(path_of(store, "counted").read_bytes().splitlines())
     assert sorted(each.partition(": ")[0] for each in left_out) == [
-        f"{path_of(store, 'counted')}:{of_counted}", f"{path_of(store)}:{of_learned}",
-    ]  # fmt: skip
+        f"{path_of(store, 'counted')}:{of_counted}",
+        f"{path_of(store)}:{of_learned}",
+    ]
     assert all("cannot be judged (ZeroDivisionError: thirteen)" in each for each in left_out)
 
 

@@ -54,10 +54,21 @@ def test_a_terminal_prints_the_words_and_no_markup(text: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["write to mailto:a@evil.example now", "xmpp:a@evil.example/x", "a@evil.example", "<a@evil.example>", "@you",
-     "http://evil.example", "www.evil.example", "[x](http://evil.example)", "![x](//evil.example/i.png)",
-     "<img src=//evil.example>", "`a@evil.example`", "mailto\\:a\\@evil.example"],
-)  # fmt: skip
+    [
+        "write to mailto:a@evil.example now",
+        "xmpp:a@evil.example/x",
+        "a@evil.example",
+        "<a@evil.example>",
+        "@you",
+        "http://evil.example",
+        "www.evil.example",
+        "[x](http://evil.example)",
+        "![x](//evil.example/i.png)",
+        "<img src=//evil.example>",
+        "`a@evil.example`",
+        "mailto\\:a\\@evil.example",
+    ],
+)
 def test_markdown_has_no_link_and_no_image(words: str) -> None:
     """GitHub makes links of what is text after parsing: of an address wherever an @ stands between two words."""
     for token in MarkdownIt("commonmark", {"html": True}).parseInline(in_markdown(words))[0].children or []:

@@ -54,14 +54,25 @@ class Chromium:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
         self._process = subprocess.Popen(
             [
-                FOUND, "--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
-                "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
-                "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self._profile.name}", *sandbox,
+                FOUND,
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                f"--user-data-dir={self._profile.name}",
+                *sandbox,
                 "about:blank",
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            preexec_fn=pipes, close_fds=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=pipes,
+            close_fds=False,
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         self._buffer, self._number, self._session = b"", 0, ""

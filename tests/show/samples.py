@@ -127,7 +127,15 @@ SWEEP = StudyTable(
 
 def study(technique: str = "linear_scaling_warmup", **changes: Any) -> Study:
     values: dict[str, Any] = {
-        "technique": technique, "code": "t" * 32, "baseline": "gpt", "size": "nano", "recipe": "modern",
-        "device": "cpu", "seeds": 3, "machine": MACHINE, "made": datetime(2026, 1, 2, tzinfo=UTC), "tables": [SWEEP],
-    }  # fmt: skip
+        "technique": technique,
+        "code": "t" * 32,
+        "baseline": "gpt",
+        "size": "nano",
+        "recipe": "modern",
+        "device": "cpu",
+        "seeds": 3,
+        "machine": MACHINE,
+        "made": datetime(2026, 1, 2, tzinfo=UTC),
+        "tables": [SWEEP],
+    }
     return Study(**values | changes)

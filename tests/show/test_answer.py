@@ -34,18 +34,27 @@ def counted(place: CountPlace, stack: str, **quantities: int) -> SizeCount:
 
 
 def time(ratio: float, half_width: float | None) -> GpuTimes:
-    own = ModelledTime(place=LARGE, gpu="A100-80", stack="x", reference="baseline", step_s=1.0, ratio=ratio,
-                       half_width=half_width)  # fmt: skip
+    own = ModelledTime(
+        place=LARGE, gpu="A100-80", stack="x", reference="baseline", step_s=1.0, ratio=ratio, half_width=half_width
+    )
     return GpuTimes().with_newer(own)
 
 
 def test_counts_of_the_larger_size_are_shown_and_modelled_steps_have_their_band() -> None:
-    counts = [counted(BASE, "baseline"), counted(BASE, "x", peak_tensor_bytes=90), counted(LARGE, "baseline"),
-              counted(LARGE, "x", peak_tensor_bytes=50)]  # fmt: skip
+    counts = [
+        counted(BASE, "baseline"),
+        counted(BASE, "x", peak_tensor_bytes=90),
+        counted(LARGE, "baseline"),
+        counted(LARGE, "x", peak_tensor_bytes=50),
+    ]
     sized = at_paper_sizes(CountsAtScale(PaperScale(counts=counts)), time(0.8, 0.25))
     titles = [title for title, _ in heads(sized)]
-    assert titles == ["memory at paper's size\xa0↓", "FLOPs at paper's size\xa0↓", "step on A100\xa0↓",
-                      "equivalent budget, trend\xa0↑"]  # fmt: skip
+    assert titles == [
+        "memory at paper's size\xa0↓",
+        "FLOPs at paper's size\xa0↓",
+        "step on A100\xa0↓",
+        "equivalent budget, trend\xa0↑",
+    ]
     memory, flops, step, _ = cells(sized["x"], (), (), sized)
     assert (memory.words, memory.kind) == ("=0.50", "better") and (flops.words, flops.kind) == ("=1.00", "")
     assert (step.words, step.kind) == ("≈0.80 [0.64, 1.00]", "cost modelled")

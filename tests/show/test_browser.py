@@ -37,8 +37,10 @@ def silent(browser):
 
 def small_page() -> str:
     lines = [
-        *lean("fast", 2**20, pace_s=0.01), *lean("slow", 2**23, pace_s=0.04), *lean("same", 2**22),
-    ]  # fmt: skip
+        *lean("fast", 2**20, pace_s=0.01),
+        *lean("slow", 2**23, pace_s=0.04),
+        *lean("same", 2**22),
+    ]
     rows = shown(
         lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken")
     )

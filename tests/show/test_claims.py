@@ -48,9 +48,12 @@ def test_what_holds_by_construction_is_not_added_to_what_was_measured() -> None:
         "1 quoted."
     )
     assert [title for title, _ in by_worth.parts] == [
-        "Measured", "Exact, and not so", "Exact, and so", claims.UNREAD_TITLE,
+        "Measured",
+        "Exact, and not so",
+        "Exact, and so",
+        claims.UNREAD_TITLE,
         "Not judged: quoted, modelled, not measured",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_line_is_a_claim_with_a_verdict_and_names_the_places_with_their_numbers() -> None:

@@ -150,14 +150,25 @@ def test_a_formula_is_disarmed_in_csv_and_intact_in_parquet():
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
-@given(st.lists(st.tuples(TEXT | st.sampled_from(FORMULA_STARTS).flatmap(lambda start: TEXT.map(lambda t: start + t)),
-                          st.none() | st.floats(allow_nan=False, allow_infinity=False)), min_size=1))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(
+            TEXT | st.sampled_from(FORMULA_STARTS).flatmap(lambda start: TEXT.map(lambda t: start + t)),
+            st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        ),
+        min_size=1,
+    )
+)
 def test_any_text_and_number_survive_csv_and_no_text_starts_a_formula(cells):
     table = TidyTable({"text": "text", "real": "real"}, [{"text": text, "real": real} for text, real in cells])
     read = pandas.read_csv(
-        io.StringIO(as_csv(table), newline=""), keep_default_na=False, na_values={"real": [""]},
-        dtype={"text": str, "real": float}, float_precision="round_trip", skip_blank_lines=False,
-    )  # fmt: skip
+        io.StringIO(as_csv(table), newline=""),
+        keep_default_na=False,
+        na_values={"real": [""]},
+        dtype={"text": str, "real": float},
+        float_precision="round_trip",
+        skip_blank_lines=False,
+    )
     assert len(read) == len(cells)
     for (text, real), back, number in zip(cells, read.text, read.real, strict=True):
         assert not back.startswith(FORMULA_STARTS)
@@ -244,7 +255,7 @@ def test_the_command_writes_what_is_chosen(stored, tmp_path):
         (stack, kind): count
         for stack in ("lion", "sam")
         for kind, count in (("timed", 3), ("learned", 2), ("counted", 1))
-    }  # fmt: skip
+    }
     readme = tmp_path / "README.md"
     readme.write_text("---\nlicense: mit\n---\n# Mine\n")
     assert export(stored, "--format", "model-index", "-t", "lion", "--write", readme).exit_code == Exit.FINE
@@ -264,14 +275,17 @@ def test_markdown_of_all_records_is_a_front_page_with_its_boards_beside_the_reco
     assert "## gpt · modern" in page.read_text() and boards.read_text() == before
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    (("--format", "parket"), Exit.USAGE, "no format is called 'parket'; did you mean parquet"),
-    (("--table", "row"), Exit.USAGE, "did you mean rows"),
-    (("-t", "lionn"), Exit.USAGE, "did you mean lion"),
-    (("--format", "parquet"), Exit.USAGE, "name one with --write"),
-    (("--format", "model-index"), Exit.USAGE, "choose with -t and -b"),
-    (("-t", "adamw"), Exit.NOTHING, "measure some with"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--format", "parket"), Exit.USAGE, "no format is called 'parket'; did you mean parquet"),
+        (("--table", "row"), Exit.USAGE, "did you mean rows"),
+        (("-t", "lionn"), Exit.USAGE, "did you mean lion"),
+        (("--format", "parquet"), Exit.USAGE, "name one with --write"),
+        (("--format", "model-index"), Exit.USAGE, "choose with -t and -b"),
+        (("-t", "adamw"), Exit.NOTHING, "measure some with"),
+    ],
+)
 def test_what_cannot_be_exported_gets_one_sentence(stored, arguments, code, message):
     done = export(stored, *arguments, "--json")
     assert done.exit_code == code

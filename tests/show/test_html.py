@@ -40,9 +40,16 @@ def calibrated():
     runs = [Gate(verdict="equivalent", pairs=[0.01, -0.01], seconds=1)] * 20
     caught = [Gate(verdict="regressed", pairs=[0.1, 0.1], seconds=1)] * 4
     return Calibration(
-        machine=MACHINE, made=datetime(2026, 1, 2, tzinfo=UTC), design=DESIGN, margin=0.03, budget_s=60,
-        job=timed_job("cpu", 1), planted_slower=0.1, unchanged=runs, planted=caught,
-    )  # fmt: skip
+        machine=MACHINE,
+        made=datetime(2026, 1, 2, tzinfo=UTC),
+        design=DESIGN,
+        margin=0.03,
+        budget_s=60,
+        job=timed_job("cpu", 1),
+        planted_slower=0.1,
+        unchanged=runs,
+        planted=caught,
+    )
 
 
 def render(report):
@@ -239,9 +246,15 @@ def test_the_matrix_comes_first_in_groups_with_a_line_a_technique_and_names_what
     words = [each.strip() for each in Page(text).words if each.strip()]
     start = words.index(f"Every technique: modern · nano · {MACHINE.name}")
     assert words[start + 1 : start + 9] == [
-        "technique", "equivalent budget, trend\xa0↑", "gpt", "vit", "peak tensors\xa0↓", "FLOPs\xa0↓", "in words",
+        "technique",
+        "equivalent budget, trend\xa0↑",
+        "gpt",
+        "vit",
+        "peak tensors\xa0↓",
+        "FLOPs\xa0↓",
+        "in words",
         "Time: sooner at the same quality",
-    ]  # fmt: skip
+    ]
     assert words[start + 9] == "lossy" and words[start + 11].startswith("< ×0.3")
     assert "Later on gpt; no difference seen on vit." in words, "what would have shown is said to a pointer"
     whole_sentence = r"Later on gpt; no difference seen on vit, where one of \d+% or more would have shown\."
@@ -257,11 +270,13 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
     lines = evidence("lossy", final=2.9)
     half = claim(statement="half the time", read="Table 1")
     report = Report(
-        shown(lines, changed=["lossy"]), cards=cards, qualities={"gpt": "next-token cross-entropy (nats)"},
+        shown(lines, changed=["lossy"]),
+        cards=cards,
+        qualities={"gpt": "next-token cross-entropy (nats)"},
         verdicts=[judge(half, "lossy", between(0.4, 0.6), ClaimPlace("gpt"))],
         folders={"lossy": Folder("techniques.evil.lossy.technique", ("Lossy", "lossy_step"), ("no sign", "uphill"))},
         origins=origins(records(lines)),
-    )  # fmt: skip
+    )
     page = render(report)
     section = re.search(r'<details class="technique" id="technique-lossy".*?</article></details>', page, re.DOTALL)[0]
     words = " ".join(Page(section).words)
@@ -378,9 +393,14 @@ def test_sorting_puts_numbers_in_order_and_missing_last_and_csv_is_inert():
     ]));"""
     done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True, timeout=30)
     assert json.loads(done.stdout) == [
-        ["-1", "9.5", "10", ""], ["10", "9.5", "-1", ""], ["a", "b", ""],
-        '"\'=HYPERLINK(""x"")"', "-1.5", "", '"a,b"',
-    ]  # fmt: skip
+        ["-1", "9.5", "10", ""],
+        ["10", "9.5", "-1", ""],
+        ["a", "b", ""],
+        '"\'=HYPERLINK(""x"")"',
+        "-1.5",
+        "",
+        '"a,b"',
+    ]
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)))

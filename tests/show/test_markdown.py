@@ -128,9 +128,11 @@ def test_the_matrix_says_in_words_what_intervals_say_and_orders_by_what_is_sure(
     )
     lines = re.findall(r"^\| `(\w+)` \| .* \| (.*?) \|$", front.split("## How")[0], re.MULTILINE)
     assert lines == [
-        ("fast", "Sooner on gpt."), ("mixed", "Sooner on gpt; later on vit."),
-        ("alike", "No difference seen on gpt, where one of 1% or more would have shown."), ("wild", "Diverged on gpt."),
-    ]  # fmt: skip
+        ("fast", "Sooner on gpt."),
+        ("mixed", "Sooner on gpt; later on vit."),
+        ("alike", "No difference seen on gpt, where one of 1% or more would have shown."),
+        ("wild", "Diverged on gpt."),
+    ]
     assert re.search(r"`fast` \| ×[^|]*\| \*\*×2\.\d+ \[", front) and re.search(r"`alike` \| ×", front)
 
 

@@ -41,8 +41,9 @@ def test_a_pair_with_a_package_is_in_no_other_row() -> None:
     assert [row.stack for row in ours] == ["lion"]
     step, updates = known
     assert [each.cells[1:3] for each in known] == [
-        ("timm 1.0.31", "training step"), ("timm 1.0.31", f"{peers.UPDATES} updates alone"),
-    ]  # fmt: skip
+        ("timm 1.0.31", "training step"),
+        ("timm 1.0.31", f"{peers.UPDATES} updates alone"),
+    ]
     assert step.technique == updates.technique == "lion" and updates.cells[4].startswith("0.651 [")
 
 

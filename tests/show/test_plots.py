@@ -126,8 +126,11 @@ def test_names_in_a_crowd_never_lie_over_each_other_nor_over_points():
     assert all(apart(one, other) for at, one in enumerate(names) for other in [*names[:at], *points])
     leads = [each for each in marks if isinstance(each, Line)]
     assert leads, "a name that stands off has a line to its point"
-    on_line = [(x0 + t * (x1 - x0), y0 + t * (y1 - y0)) for (x0, y0), (x1, y1) in (each.points for each in leads)
-               for t in np.linspace(0, 1, 9)]  # fmt: skip
+    on_line = [
+        (x0 + t * (x1 - x0), y0 + t * (y1 - y0))
+        for (x0, y0), (x1, y1) in (each.points for each in leads)
+        for t in np.linspace(0, 1, 9)
+    ]
     assert not any(b[0] < x < b[2] and b[1] < y < b[3] for x, y in on_line for b in names)
 
 

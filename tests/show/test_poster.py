@@ -34,8 +34,9 @@ def test_every_technique_has_a_line_with_its_numbers_and_colour_where_it_is_sure
     said = " ".join(text or "" for kind, text in texts if kind == "faint")
     assert "2 better, 1 worse, 0 undecided, 1 failed" in said
     assert [text for kind, text in texts if kind == "group"] == [
-        "Time: sooner at the same quality", "Saves none of these, as far as is known",
-    ]  # fmt: skip
+        "Time: sooner at the same quality",
+        "Saves none of these, as far as is known",
+    ]
 
 
 def test_no_technique_is_left_out_and_what_a_larger_model_takes_stands_first() -> None:
@@ -44,10 +45,15 @@ def test_no_technique_is_left_out_and_what_a_larger_model_takes_stands_first() -
     place = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
     sizes = {"baseline": 100, "fast_0": 50}
     counts = [
-        SizeCount(place=place, stack=stack, reference="baseline", code="c",
-                  quantities={"peak_tensor_bytes": size, "flops": 100})
+        SizeCount(
+            place=place,
+            stack=stack,
+            reference="baseline",
+            code="c",
+            quantities={"peak_tensor_bytes": size, "flops": 100},
+        )
         for stack, size in sizes.items()
-    ]  # fmt: skip
+    ]
     drawing = poster.render(Report(many, paper_scale=CountsAtScale(PaperScale(counts=counts))))
     texts = [(each.get("class"), each.text) for each in ElementTree.fromstring(drawing).iter(f"{SVG}text")]
     assert len([text for kind, text in texts if kind == "name"]) == 120

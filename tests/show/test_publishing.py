@@ -94,8 +94,10 @@ class Hub(BaseHTTPRequestHandler):
             self.server.created.append(json.loads(body))  # type: ignore[attr-defined]
             return self._answer({"url": f"http://{self.headers['Host']}/datasets/alice/records"})
         if "/preupload/" in self.path:
-            files = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
-                     for each in json.loads(body)["files"]]  # fmt: skip
+            files = [
+                {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for each in json.loads(body)["files"]
+            ]
             return self._answer({"files": files})
         if "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):

@@ -29,31 +29,40 @@ GOODS = {"lora": "trainable parameters", "checkpointing": "memory", "lion": "tim
 def counted(stack: str, peak: int, flops: int) -> SizeCount:
     trained = 1 if stack == "lora" else 100
     quantities = {
-        "peak_tensor_bytes": peak * 10**8, "flops": flops, "trainable_parameter_count": trained,
-        "saved_activation_bytes": peak, "optimizer_state_bytes": peak,
-    }  # fmt: skip
+        "peak_tensor_bytes": peak * 10**8,
+        "flops": flops,
+        "trainable_parameter_count": trained,
+        "saved_activation_bytes": peak,
+        "optimizer_state_bytes": peak,
+    }
     return SizeCount(place=LARGE, stack=stack, reference="baseline", code="c", quantities=quantities)
 
 
 def page() -> str:
     """Of as many techniques as no screen holds, those that the questions are about among them."""
     asked = [
-        *lean("lora", 2**20, pace_s=0.04), *lean("checkpointing", 2**21, pace_s=0.03),
-        *lean("lion", 2**22, pace_s=0.01), *evidence("lawa"), *evidence("lion+lawa", pace_s=0.008),
-    ]  # fmt: skip
+        *lean("lora", 2**20, pace_s=0.04),
+        *lean("checkpointing", 2**21, pace_s=0.03),
+        *lean("lion", 2**22, pace_s=0.01),
+        *evidence("lawa"),
+        *evidence("lion+lawa", pace_s=0.008),
+    ]
     others = [line for number in range(40) for line in lean(f"other_{number}", 2**22, pace_s=0.03)]
-    step = ModelledTime(place=LARGE, gpu="A100-80", stack="checkpointing", reference="baseline", step_s=0.4, ratio=1.29,
-                        half_width=0.07)  # fmt: skip
+    step = ModelledTime(
+        place=LARGE, gpu="A100-80", stack="checkpointing", reference="baseline", step_s=0.4, ratio=1.29, half_width=0.07
+    )
     statement = claim(statement="It halves the time.", read="Table 1")
     cards = {name: card(name).model_copy(update={"sells": good}) for name, good in GOODS.items()}
     counts = PaperScale(counts=[counted(stack, *size) for stack, size in SIZES.items()])
     return render(
         Report(
-            shown(asked, others, [learned()]), cards=cards, paper_scale=CountsAtScale(counts),
+            shown(asked, others, [learned()]),
+            cards=cards,
+            paper_scale=CountsAtScale(counts),
             verdicts=[judge(statement, "lawa", between(1.2, 1.3), ClaimPlace("gpt", size="large"))],
             gpu_times=GpuTimes().with_newer(step),
         )
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

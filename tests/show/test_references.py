@@ -39,9 +39,12 @@ def of(setting: Setting, **others: Any) -> dict[str, Any]:
 
 def learned(setting: Setting, loss: float = 0.5, **others: Any) -> LearnedReference:
     return LearnedReference(
-        judged_by="loss", quality="squared error", seeds=[{"loss": loss}, {"loss": loss + 0.2}],
-        bars=[Bar(method="PCA inpainting", scores={"loss": 0.7}, passed=True)], **of(setting, **others),
-    )  # fmt: skip
+        judged_by="loss",
+        quality="squared error",
+        seeds=[{"loss": loss}, {"loss": loss + 0.2}],
+        bars=[Bar(method="PCA inpainting", scores={"loss": 0.7}, passed=True)],
+        **of(setting, **others),
+    )
 
 
 def power(setting: Setting) -> Power:

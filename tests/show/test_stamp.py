@@ -52,8 +52,9 @@ def test_a_file_that_is_no_board_stays(there: Path) -> None:
     Path("README.md").write_text("# mine, about leantrain\n")
     code, _, error = called("leaderboard", "--write", "new.html", "--write", "README.md")
     assert (code, error) == (
-        Exit.USAGE, "leantrain: README.md is something else than a board; write to another file, or say --replace\n",
-    )  # fmt: skip
+        Exit.USAGE,
+        "leantrain: README.md is something else than a board; write to another file, or say --replace\n",
+    )
     assert Path("README.md").read_text() == "# mine, about leantrain\n"
     assert not Path("new.html").exists(), "all or none"
 

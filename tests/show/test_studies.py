@@ -75,10 +75,13 @@ def picture(tables: list[StudyTable]) -> Figure:
 @pytest.mark.parametrize(
     ("draw", "note", "words"),
     [
-        (raising, "", "No plot: &#x27;&lt;/script&gt;"), (picture, "", "No plot: it has an image or a link"),
-        (labelled, "$\\frac$", "No plot: "), (labelled, "\x00", "No plot: "), (lambda tables: None, "", "No plot: "),
+        (raising, "", "No plot: &#x27;&lt;/script&gt;"),
+        (picture, "", "No plot: it has an image or a link"),
+        (labelled, "$\\frac$", "No plot: "),
+        (labelled, "\x00", "No plot: "),
+        (lambda tables: None, "", "No plot: "),
     ],
-)  # fmt: skip
+)
 def test_a_plot_that_cannot_be_drawn_is_one_sentence(
     draw: Any, note: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

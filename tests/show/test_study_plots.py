@@ -59,10 +59,15 @@ def test_a_plot_of_other_tables_or_damaged_is_not_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "inside",
     [
-        "<script>alert(1)</script>", "<image href='data:image/png;base64,AA'/>", "<foreignObject/>", "<a href='#x'/>",
-        "<use href='https://example.org/#x'/>", "<rect style='fill: url(https://example.org)'/>", "<animate/>",
+        "<script>alert(1)</script>",
+        "<image href='data:image/png;base64,AA'/>",
+        "<foreignObject/>",
+        "<a href='#x'/>",
+        "<use href='https://example.org/#x'/>",
+        "<rect style='fill: url(https://example.org)'/>",
+        "<animate/>",
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("drawing")
 def test_a_drawing_that_is_more_than_plain_is_a_sentence(inside: str, tmp_path: Path) -> None:
     path = study_plots.keep(study(), tmp_path)

@@ -90,11 +90,14 @@ def wandb(monkeypatch):
     return installed
 
 
-@pytest.mark.parametrize(("piece", "names"), [
-    (counted("x"), ["x counted"]),
-    (learned("x", 2), ["x learned, seed 2"]),
-    (timings("x", 1)[0], ["baseline timed, set 0", "x timed, set 0"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("piece", "names"),
+    [
+        (counted("x"), ["x counted"]),
+        (learned("x", 2), ["x learned, seed 2"]),
+        (timings("x", 1)[0], ["baseline timed, set 0", "x timed, set 0"]),
+    ],
+)
 def test_every_run_of_ours_becomes_a_run_there_with_the_line_as_stored(wandb, piece, names):
     module = wandb(login=True)
     tracker = Tracker()
@@ -150,10 +153,15 @@ def test_nothing_of_wandb_is_alive_when_the_next_run_starts(wandb):
     assert module.events.count("init") == module.events.count("finish") == 6
 
 
-@pytest.mark.parametrize(("mode", "login", "used"), [
-    ("online", False, "offline"), ("online", True, "online"),
-    ("offline", True, "offline"), ("disabled", False, "disabled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "login", "used"),
+    [
+        ("online", False, "offline"),
+        ("online", True, "online"),
+        ("offline", True, "offline"),
+        ("disabled", False, "disabled"),
+    ],
+)
 def test_the_mode_is_what_the_user_set_and_offline_without_a_login(wandb, mode, login, used):
     module = wandb(mode=mode, login=login)
     Tracker()(learned("x"))
@@ -191,11 +199,14 @@ def test_a_full_disk_is_a_warning(wandb):
 def test_a_failed_run_ends_as_failed_and_an_unavailable_one_does_not(wandb):
     module = wandb()
     Tracker()(
-        timed([
-            side(), side("x", status="crashed", reason="exit code 7", windows=1, setup_s=None),
-            side("y", status="unavailable", reason="needs 8 GPUs"),
-        ])
-    )  # fmt: skip
+        timed(
+            [
+                side(),
+                side("x", status="crashed", reason="exit code 7", windows=1, setup_s=None),
+                side("y", status="unavailable", reason="needs 8 GPUs"),
+            ]
+        )
+    )
     assert [run.exit_code for run in module.runs] == [0, 1, 0]
     assert module.runs[1].summary["reason"] == "exit code 7"
     assert "ratio_unavailable" in module.runs[1].summary
@@ -265,9 +276,14 @@ def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_s
     # no server could be reached, were it tried
     environment |= {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     done = subprocess.run(
-        [sys.executable, "-c", REAL, str(store.folder)], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", REAL, str(store.folder)],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "wandb: 3 runs in local files; send them with: wandb sync --sync-all\n"
     written = b"".join(path.read_bytes() for path in (tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))

@@ -32,12 +32,15 @@ def of(lines: Iterable[Line], version: int, on: Machine = MACHINE, **changes: ob
     """The same evidence of another version, which has other data; and of another machine."""
     said = {"baseline_version": version, "data_sha256": f"{version}" * 64, **changes}
     return [
-        each.model_copy(update={
-            "conditions": conditions(**{"steps": each.conditions.steps} | said), "machine": on,  # type: ignore[union-attr]
-            "id": f"{each.id}{version}{on.key}{''.join(map(str, changes.values()))}",
-        })
+        each.model_copy(
+            update={
+                "conditions": conditions(**{"steps": each.conditions.steps} | said),
+                "machine": on,  # type: ignore[union-attr]
+                "id": f"{each.id}{version}{on.key}{''.join(map(str, changes.values()))}",
+            }
+        )
         for each in lines
-    ]  # fmt: skip
+    ]
 
 
 def shown(*groups: Iterable[Line], installed: int | None = None, changed: bool = False) -> list[Row]:
@@ -74,8 +77,10 @@ def test_a_cell_shows_the_newest_version_that_says_something_and_names_an_older_
     best_of = {each.stack: each.best["gpt"].conditions.baseline_version for each in whole.entries}
     assert best_of == {"x": 3, "y": 2, "z": 2}
     assert {each.stack: dict(each.versions) for each in whole.entries} == {
-        "x": {}, "y": {"gpt": "version 2"}, "z": {"gpt": "version 2"},
-    }  # fmt: skip
+        "x": {},
+        "y": {"gpt": "version 2"},
+        "z": {"gpt": "version 2"},
+    }
     assert whole.shared == f"modern · nano · {HERE.name} · version 2 on {MACHINE.name}"
     page = markdown.render(Report(rows=transition()))
     lines = {stack: next(line for line in page.splitlines() if line.startswith(f"| `{stack}` |")) for stack in "xy"}

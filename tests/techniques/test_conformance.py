@@ -60,9 +60,16 @@ class Place:
 
     def run(self, stack: str, mesh: DeviceMesh | None = None) -> Run:
         return new_run(
-            self.baseline, stack, size=self.size, recipe="classic", task=self.task, seed=3,
-            steps=self.steps, weights=self.weights, mesh=mesh,
-        )  # fmt: skip
+            self.baseline,
+            stack,
+            size=self.size,
+            recipe="classic",
+            task=self.task,
+            seed=3,
+            steps=self.steps,
+            weights=self.weights,
+            mesh=mesh,
+        )
 
 
 class Trained(NamedTuple):

@@ -39,14 +39,31 @@ from tests.techniques.parallelism.pipelines import on_ranks
 RANKS, STEPS = 3, 4
 BATCH = 12
 MODEL = {
-    "model_type": "gpt2", "n_layer": 4, "n_head": 3, "n_embd": 15, "n_positions": 16, "vocab_size": 128,
+    "model_type": "gpt2",
+    "n_layer": 4,
+    "n_head": 3,
+    "n_embd": 15,
+    "n_positions": 16,
+    "vocab_size": 128,
     "tie_word_embeddings": False,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 AS_ONE = (
-    "dp_ddp", "comm_overlap", "comm_overlap:overlapped=false", "zero1", "zero2:bucket_mb=0.01", "zero3_fsdp",
-    "tp_megatron", "mp_naive", "gpipe", "torchgpipe", "pipedream_flush", "dp_ddp+albert_sharing",
-)  # fmt: skip
+    "dp_ddp",
+    "comm_overlap",
+    "comm_overlap:overlapped=false",
+    "zero1",
+    "zero2:bucket_mb=0.01",
+    "zero3_fsdp",
+    "tp_megatron",
+    "mp_naive",
+    "gpipe",
+    "torchgpipe",
+    "pipedream_flush",
+    "dp_ddp+albert_sharing",
+)
 """Stacks whose update is that of one process; of those of two techniques, with the second."""
 OF_FOUR = "chimera:units=1"
 """Which needs an even number of ranks, of which each has two of the stages."""
@@ -57,9 +74,14 @@ LATE: dict[str, tuple[int, Callable[[int], Delay]]] = {
 }
 """Micro-batches, and the delay of a stage."""
 EXCHANGING = {
-    "topk_ef": {"ratio": 0.1}, "onebit_sgd": {}, "svd_lowrank": {}, "powersgd": {}, "qsgd": {"bits": 8},
-    "dgc": {"ratio": 1.0, "warmup": 0.0}, "onebit_adam": {},
-}  # fmt: skip
+    "topk_ef": {"ratio": 0.1},
+    "onebit_sgd": {},
+    "svd_lowrank": {},
+    "powersgd": {},
+    "qsgd": {"bits": 8},
+    "dgc": {"ratio": 1.0, "warmup": 0.0},
+    "onebit_adam": {},
+}
 
 
 @dataclass
@@ -174,8 +196,10 @@ def test_the_update_is_one_process_s(ranks, stack):
 def test_an_asynchronous_pipeline_is_one_process_with_late_weights(ranks, stack):
     stage_of = ranks[0][stack]["stage_of"]
     assert [sum(name.endswith("ln_1.weight") and stage == s for name, stage in stage_of.items()) for s in range(3)] == [
-        2, 1, 1,
-    ]  # fmt: skip
+        2,
+        1,
+        1,
+    ]
     close(ranks[:RANKS], stack, late(ranks[-1]["folder"], stack, stage_of))
 
 

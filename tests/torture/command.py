@@ -44,9 +44,15 @@ class Place:
                 signal.signal(each, signal.SIG_DFL)
 
         return subprocess.Popen(
-            plugin.command(*arguments), cwd=self.folder, env=self.environment | extra,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True, preexec_fn=fresh,
-        )  # fmt: skip
+            plugin.command(*arguments),
+            cwd=self.folder,
+            env=self.environment | extra,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=fresh,
+        )
 
     def processes(self) -> list[int]:
         """Those that live and were started here, in whatever session."""

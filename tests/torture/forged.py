@@ -25,11 +25,35 @@ from tests.torture import Row, Scale, row
 AT_ONCE = 200
 WORDS = "b" * 3000
 VALUES: Sequence[Any] = (
-    None, True, -1, 0,
-    1, 10**12, 2**62, 2**63, 10**30, -1e308, 1e308, 1e-320, "NaN", "Infinity", "-Infinity", "", WORDS,
-    "x+", "http:evil", "../../x", [], [None], {}, {"a": {"b": [1]}}, [[1]], "2026-13-01", "9999-12-31T23:59:59+00:00",
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**12,
+    2**62,
+    2**63,
+    10**30,
+    -1e308,
+    1e308,
+    1e-320,
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "",
+    WORDS,
+    "x+",
+    "http:evil",
+    "../../x",
+    [],
+    [None],
+    {},
+    {"a": {"b": [1]}},
+    [[1]],
+    "2026-13-01",
+    "9999-12-31T23:59:59+00:00",
     "0001-01-01T00:00:00+00:00",
-)  # fmt: skip
+)
 
 
 def attack(scale: Scale) -> Iterator[Row]:

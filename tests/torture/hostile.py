@@ -108,7 +108,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "goes_elsewhere": (step("os.chdir('/')"), "ok"),
     "clears_the_environment": (step("os.environ.clear()"), "ok"),
     "ignores_signals": (
-        step("for each in range(1, 32):\n    try: signal.signal(each, signal.SIG_IGN)\n    except OSError: pass"), "ok"
+        step("for each in range(1, 32):\n    try: signal.signal(each, signal.SIG_IGN)\n    except OSError: pass"),
+        "ok",
     ),
     "breaks_json": (step("import json; json.dumps = json.loads = None"), "ok"),
     "breaks_os": (step("os.write = os.getpid = os._exit = None"), "ok"),
@@ -122,7 +123,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "imports_nothing": ("import no_such_library", "failed"),
     "sleeps_at_once": ("time.sleep(3600)", "hung"),
     "prints_at_once": ("print('beside the JSON')", "ok"),
-}  # fmt: skip
+}
 
 
 def attack(scale: Scale) -> Iterator[Row]:

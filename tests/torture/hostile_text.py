@@ -31,21 +31,71 @@ from tests.torture import Row, Scale, row, unavailable
 
 CALL = "window.owned=1"
 WORDS = [
-    f"<script>{CALL}</script>", f"</script><script>{CALL}</script>", f"<img src=x onerror={CALL}>",
-    f"\"><svg onload={CALL}>", f"' onmouseover='{CALL}' x='", f"</title><script>{CALL}</script>",
-    f"<!--<script>{CALL}//-->", f"]]><script>{CALL}</script>", f"<iframe srcdoc='<script>parent.{CALL}</script>'>",
-    f"<a href='javascript:{CALL}'>x</a>", f"<style>*{{}}</style><script>{CALL}</script>", f"${{{CALL}}}", "$script",
-    f"<math><mtext></form><form><mglyph><svg><script>{CALL}</script>", f"&lt;script&gt;{CALL}&lt;/script&gt;",
-    f"\\u003cscript\\u003e{CALL}", f"<base href='//evil.example'><script>{CALL}</script>", "<plaintext>", "<textarea>",
-    "[x](https://evil.example)", "![x](https://evil.example/i.png)", "<https://evil.example>", "https://evil.example",
-    "www.evil.example", "mailto:a@evil.example", "xmpp:a@evil.example/b", "a@evil.example", "[x]: //evil.example",
-    "| a | b |\n|---|---|", "\n# heading", "\n- [ ] box", "```\ncode\n```", "`a`b`", "a\\|b", "$$x$$", "<details>",
-    "@you", "#1", "=HYPERLINK(\"http://evil.example\")", "+1+1", "-1", "@SUM(1)", "\t=1", "\r=1", "＝1",
-    "a,\"b\"\r\n=1",
-    "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://evil.example\x07x", "\x9b2J", "\x08" * 9, "\r", "\x00", "\x7f",
-    "\u202egnp.exe", "\u2066a\u2069", "\u200b", "\ufeff", "\u2028", "\U000e0041", "[link=http://evil.example]x",
-    "[bold]x[/bold]", "\\[red]x", ":smile:",
-]  # fmt: skip
+    f"<script>{CALL}</script>",
+    f"</script><script>{CALL}</script>",
+    f"<img src=x onerror={CALL}>",
+    f'"><svg onload={CALL}>',
+    f"' onmouseover='{CALL}' x='",
+    f"</title><script>{CALL}</script>",
+    f"<!--<script>{CALL}//-->",
+    f"]]><script>{CALL}</script>",
+    f"<iframe srcdoc='<script>parent.{CALL}</script>'>",
+    f"<a href='javascript:{CALL}'>x</a>",
+    f"<style>*{{}}</style><script>{CALL}</script>",
+    f"${{{CALL}}}",
+    "$script",
+    f"<math><mtext></form><form><mglyph><svg><script>{CALL}</script>",
+    f"&lt;script&gt;{CALL}&lt;/script&gt;",
+    f"\\u003cscript\\u003e{CALL}",
+    f"<base href='//evil.example'><script>{CALL}</script>",
+    "<plaintext>",
+    "<textarea>",
+    "[x](https://evil.example)",
+    "![x](https://evil.example/i.png)",
+    "<https://evil.example>",
+    "https://evil.example",
+    "www.evil.example",
+    "mailto:a@evil.example",
+    "xmpp:a@evil.example/b",
+    "a@evil.example",
+    "[x]: //evil.example",
+    "| a | b |\n|---|---|",
+    "\n# heading",
+    "\n- [ ] box",
+    "```\ncode\n```",
+    "`a`b`",
+    "a\\|b",
+    "$$x$$",
+    "<details>",
+    "@you",
+    "#1",
+    '=HYPERLINK("http://evil.example")',
+    "+1+1",
+    "-1",
+    "@SUM(1)",
+    "\t=1",
+    "\r=1",
+    "＝1",
+    'a,"b"\r\n=1',
+    "\x1b[2J",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://evil.example\x07x",
+    "\x9b2J",
+    "\x08" * 9,
+    "\r",
+    "\x00",
+    "\x7f",
+    "\u202egnp.exe",
+    "\u2066a\u2069",
+    "\u200b",
+    "\ufeff",
+    "\u2028",
+    "\U000e0041",
+    "[link=http://evil.example]x",
+    "[bold]x[/bold]",
+    "\\[red]x",
+    ":smile:",
+]
 
 
 def attack(scale: Scale) -> Iterator[Row]:
@@ -66,8 +116,12 @@ def rows_with(words: str) -> list[BoardRow]:
     )
     at = factories.conditions(data=words, model=words)
     lines = [*factories.evidence(f"s{words}", probes={words: 1.0}), *failing(f"b{words}", "crashed", words)]
-    return shown([each.model_copy(update={"machine": machine, "conditions": at.but(steps=each.conditions.steps)})
-                  for each in lines])  # fmt: skip
+    return shown(
+        [
+            each.model_copy(update={"machine": machine, "conditions": at.but(steps=each.conditions.steps)})
+            for each in lines
+        ]
+    )
 
 
 def in_chromium(pages: dict[str, Sequence[BoardRow]]) -> Row:

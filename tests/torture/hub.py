@@ -23,9 +23,18 @@ def silent() -> str:
         endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
         start_s = time.monotonic()
         command = at.start(
-            "run", *SHORT, "-t", "twin", "--minutes", MINUTES, "--data", "owner/name",
-            HF_ENDPOINT=endpoint, HF_HOME=str(at.folder / "hub"), HF_HUB_OFFLINE="0",
-        )  # fmt: skip
+            "run",
+            *SHORT,
+            "-t",
+            "twin",
+            "--minutes",
+            MINUTES,
+            "--data",
+            "owner/name",
+            HF_ENDPOINT=endpoint,
+            HF_HOME=str(at.folder / "hub"),
+            HF_HUB_OFFLINE="0",
+        )
         told = command.communicate(timeout=LIMIT_S)[1].decode()
         took_s = time.monotonic() - start_s
         if "owner/name did not arrive within the budget of 0.2 minutes" not in told or "Traceback" in told:

@@ -91,4 +91,4 @@ ODD: dict[str, Callable[[Path, random.Random], object]] = {
     "a device": lambda path, _: path.symlink_to("/dev/zero"),
     "a link elsewhere": lambda path, _: path.symlink_to("/etc/hostname"),
     "a folder": lambda path, _: path.mkdir(),
-}  # fmt: skip
+}

@@ -11,9 +11,16 @@ from tests.torture import Row, Scale, row
 from tests.torture.command import LIMIT_S, SHORT, place
 
 COMMANDS = (
-    ("list",), ("list", "lion"), ("list", "--json"), ("leaderboard",), ("leaderboard", "--json"), ("claims",),
-    ("history",), ("doctor",), ("run", "-t", "still", *SHORT),
-)  # fmt: skip
+    ("list",),
+    ("list", "lion"),
+    ("list", "--json"),
+    ("leaderboard",),
+    ("leaderboard", "--json"),
+    ("claims",),
+    ("history",),
+    ("doctor",),
+    ("run", "-t", "still", *SHORT),
+)
 
 
 def attack(scale: Scale) -> Iterator[Row]:

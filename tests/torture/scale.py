@@ -58,9 +58,12 @@ def spent(arguments: list[str], folder: Path) -> tuple[int, float, float, float]
     start_s = time.monotonic()
     with (folder / "printed").open("wb") as printed:
         process = subprocess.Popen(
-            [sys.executable, "-m", "suite.cli", *arguments, "--results", "results"], cwd=folder, stdout=printed,
-            stderr=printed, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+            [sys.executable, "-m", "suite.cli", *arguments, "--results", "results"],
+            cwd=folder,
+            stdout=printed,
+            stderr=printed,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     core_s = usage.ru_utime + usage.ru_stime
@@ -69,8 +72,11 @@ def spent(arguments: list[str], folder: Path) -> tuple[int, float, float, float]
 
 def generate(number: int, folder: Path) -> None:
     """Synthetic evidence from the committed: on other machines, with other seeds, then of other techniques."""
-    lines = [json.loads(line[:-LENGTH] + b"}") for path in sorted((ROOT / "results").glob("*/*.jsonl"))
-             for line in path.read_bytes().splitlines()]  # fmt: skip
+    lines = [
+        json.loads(line[:-LENGTH] + b"}")
+        for path in sorted((ROOT / "results").glob("*/*.jsonl"))
+        for line in path.read_bytes().splitlines()
+    ]
     left = number
     for copy in count():
         machine, seeds = copy % MACHINES, copy // MACHINES % SEED_BLOCKS

@@ -75,9 +75,14 @@ def keep(attack: str, rows: Sequence[Row], share: float, load: float, path: Path
     kernel = ".".join(platform.release().split(".")[:2])
     machine = f"{os.cpu_count()} cores, {platform.system()} {kernel}"
     newer = Made(
-        attack=attack, share=share, day=datetime.now(UTC).date().isoformat(), code=revision(), machine=machine,
-        load=round(load, 1), rows=tried,
-    )  # fmt: skip
+        attack=attack,
+        share=share,
+        day=datetime.now(UTC).date().isoformat(),
+        code=revision(),
+        machine=machine,
+        load=round(load, 1),
+        rows=tried,
+    )
     table = read(path).with_newer(newer)
     write_json(table, path)
     with replacing(page) as partial:
@@ -102,10 +107,20 @@ def drawn(table: Table) -> str:
     lines = [_line(COLUMNS), "|" + "---|" * len(COLUMNS)]
     for each in table.made:
         lines += [
-            _line([each.attack, row.test, f"{row.trials:,}", f"{each.share:g}", told(row), each.day,
-                   "" if each.load is None else f"{each.load:g}", each.code])
+            _line(
+                [
+                    each.attack,
+                    row.test,
+                    f"{row.trials:,}",
+                    f"{each.share:g}",
+                    told(row),
+                    each.day,
+                    "" if each.load is None else f"{each.load:g}",
+                    each.code,
+                ]
+            )
             for row in each.rows
-        ]  # fmt: skip
+        ]
     said = " ".join([f"Made on {'; '.join(machines)}.", *left])
     return f"{HEADING}{said}\n\n" + "\n".join(lines) + "\n"
 

@@ -105,10 +105,12 @@ def _fitted(of: Sequence[Drawn]) -> tuple[float, float]:
             math.log(
                 other.slowdown(exponent, rest, highest.row.limit_w)
                 / highest.slowdown(exponent, rest, highest.row.limit_w)
-                * highest.row.epoch_s / other.row.epoch_s
+                * highest.row.epoch_s
+                / other.row.epoch_s
             )
-            for highest, others in _groups(of) for other in others
-        ]  # fmt: skip
+            for highest, others in _groups(of)
+            for other in others
+        ]
 
     fit = least_squares(off, [EXPONENT, REST], bounds=([0.5, 0.0], [6.0, 0.6]), loss="soft_l1", f_scale=0.1)
     return float(fit.x[0]), float(fit.x[1])

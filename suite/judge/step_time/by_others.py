@@ -96,11 +96,15 @@ def _ratio(row: PublishedRow, partner: PublishedRow) -> RatioByOthers:
     published = (row.peak_bytes, partner.peak_bytes)
     peaks = [traces()[side.case.key].peak_bytes for side in (row, partner) if side.case]
     return RatioByOthers(
-        row, partner, measured, ours / theirs, believed().band(change).half_width,
+        row,
+        partner,
+        measured,
+        ours / theirs,
+        believed().band(change).half_width,
         after.flops / before.flops if before.flops else None,
         peaks[0] / peaks[1] if all(published) and all(peaks) else None,
         published[0] / published[1] if published[0] and published[1] else None,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

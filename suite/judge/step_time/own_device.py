@@ -38,9 +38,11 @@ LIST = 16
 def _terms(operator: Operator) -> list[float]:
     """What the coefficients of an operator multiply; FLOPs and bytes in millions."""
     return [
-        float(max(1, operator.kernels)), operator.moved_bytes / 1e6, operator.flops / 1e6,
+        float(max(1, operator.kernels)),
+        operator.moved_bytes / 1e6,
+        operator.flops / 1e6,
         float(max(0, operator.tensors - LIST)),
-    ]  # fmt: skip
+    ]
 
 
 def _keys(operator: Operator) -> tuple[Key, ...]:

@@ -170,9 +170,7 @@ class Fit:
         links = 1 / scale[self._links]
         busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + self._waited_s @ links
         plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
-        ways = [
-            self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)
-        ]  # fmt: skip
+        ways = [self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)]
         timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
         times: Floats = timeline_s + np.maximum(0.0, multipliers[self._step])
         return times[self._alike]
@@ -304,9 +302,7 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
 
 def _ratio(a: Residual, b: Residual) -> Residual:
     change = change_between(a.of.step, b.of.step)
-    return Residual(
-        b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured
-    )  # fmt: skip
+    return Residual(b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured)
 
 
 # bands ----------------------------------------------------------------------------------------------------------------
@@ -417,14 +413,22 @@ class StudySummary:
 
 
 BY: Mapping[str, Callable[[PublishedRow], str]] = {
-    "source": lambda row: row.table, "GPU": lambda row: row.device, "model": lambda row: row.kind,
-    "precision": lambda row: row.precision, "attention": lambda row: row.attention,
+    "source": lambda row: row.table,
+    "GPU": lambda row: row.device,
+    "model": lambda row: row.kind,
+    "precision": lambda row: row.precision,
+    "attention": lambda row: row.attention,
     "technique": lambda row: row.technique,
     "GPUs": lambda row: (
-        "one, bound by the host" if row.host_bound else "one" if row.gpus == 1 else
-        "2 to 8" if row.gpus <= NODE else "more"
+        "one, bound by the host"
+        if row.host_bound
+        else "one"
+        if row.gpus == 1
+        else "2 to 8"
+        if row.gpus <= NODE
+        else "more"
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -443,10 +447,12 @@ class Comparison:
         """What ships with the model: bands, and the multipliers of all rows."""
         solved = Fit(worth_fitting(known_rows())).solved()
         return Believed(
-            bands=dict(self.bands), no_bands=dict(self.no_bands),
+            bands=dict(self.bands),
+            no_bands=dict(self.no_bands),
             multipliers={" ".join(name): value for name, value in solved.items()},
-            rows=len(self.times), sources=sorted({residual.of.row.table for residual in self.times}),
-        )  # fmt: skip
+            rows=len(self.times),
+            sources=sorted({residual.of.row.table for residual in self.times}),
+        )
 
 
 def study() -> Comparison:
@@ -469,10 +475,16 @@ def study() -> Comparison:
         for residual in residuals:
             groups[key(residual)].append(residual)
         return [
-            StudySummary(by, group, len(own), _median([abs(member.log_error) for member in own]),
-                 _median([member.log_error for member in own]), covered(own, others))
+            StudySummary(
+                by,
+                group,
+                len(own),
+                _median([abs(member.log_error) for member in own]),
+                _median([member.log_error for member in own]),
+                covered(own, others),
+            )
             for group, own in sorted(groups.items())
-        ]  # fmt: skip
+        ]
 
     def all_lines(residuals: Sequence[Residual]) -> list[StudySummary]:
         summaries = lines(residuals, "all", lambda _: "all")
@@ -481,10 +493,14 @@ def study() -> Comparison:
         return summaries
 
     return Comparison(
-        times, of_ratios, shipped, no_bands(times, of_ratios), all_lines(times),
+        times,
+        of_ratios,
+        shipped,
+        no_bands(times, of_ratios),
+        all_lines(times),
         [*all_lines(of_ratios), *lines(of_ratios, "change", lambda residual: str(residual.change))],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
-    )  # fmt: skip
+    )
 
 
 def _median(values: Sequence[float]) -> float:

@@ -45,15 +45,37 @@ MORE_KERNELS_US, MORE_TENSORS_US = 3.0, 0.25
 """For each kernel of an operator beyond its first, and each tensor of a foreach operator beyond its eighth."""
 
 SHARES: Mapping[str, float] = {
-    "pointwise": 0.95, "copy": 0.90, "cast": 0.95, "transposing copy": 0.75, "reduction": 0.80, "norm": 0.80,
-    "softmax": 0.80, "random": 0.85, "index": 0.50, "sort": 0.08, "optimizer": 0.90, "loss": 0.70, "fused": 0.90,
-    "product": 0.90, "attention": 0.90, "convolution": 0.90, "other": 0.60,
-}  # fmt: skip
+    "pointwise": 0.95,
+    "copy": 0.90,
+    "cast": 0.95,
+    "transposing copy": 0.75,
+    "reduction": 0.80,
+    "norm": 0.80,
+    "softmax": 0.80,
+    "random": 0.85,
+    "index": 0.50,
+    "sort": 0.08,
+    "optimizer": 0.90,
+    "loss": 0.70,
+    "fused": 0.90,
+    "product": 0.90,
+    "attention": 0.90,
+    "convolution": 0.90,
+    "other": 0.60,
+}
 """Of a copy's bandwidth, by class."""
 PER_CYCLE: Mapping[str, float] = {
-    "cast": 8.23, "copy": 13.55, "index": 6.54, "loss": 7.35, "norm": 6.85, "optimizer": 11.18, "random": 8.05,
-    "reduction": 11.28, "softmax": 9.74, "transposing copy": 2.29,
-}  # fmt: skip
+    "cast": 8.23,
+    "copy": 13.55,
+    "index": 6.54,
+    "loss": 7.35,
+    "norm": 6.85,
+    "optimizer": 11.18,
+    "random": 8.05,
+    "reduction": 11.28,
+    "softmax": 9.74,
+    "transposing copy": 2.29,
+}
 """Bytes that a multiprocessor moves in a cycle at most, of classes that fall short of their share of a copy on an H200,
 whose memory outruns what computes, gathers and scatters: medians of its operators of 64 MB and more."""
 
@@ -275,11 +297,17 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
     power_w = device.power_w - device.idle_w
     energy_j = device.idle_w * step_s + power_w * (active_s + WAITING * max(0.0, step_s - device_s))
     return ModelledStep(
-        step_s, device_s, sent_s, link_s, total,
+        step_s,
+        device_s,
+        sent_s,
+        link_s,
+        total,
         total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
-        energy_j, _limit(device_s, sent_s, link_s), dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        energy_j,
+        _limit(device_s, sent_s, link_s),
+        dict(sorted(kinds.items(), key=lambda item: -item[1])),
         {kind: max(by_bound, key=lambda bound: by_bound[bound]) for kind, by_bound in bounds.items()},
-    )  # fmt: skip
+    )
 
 
 def beside(busy_s: Floats | float, hidden_s: Floats | float) -> Floats:

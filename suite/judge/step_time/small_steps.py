@@ -85,10 +85,13 @@ def agreement(steps: Sequence[SmallStep]) -> Agreement:
     effects = [step for step in steps if abs(math.log(step.measured)) > NOTICED]
     right = sum(math.log(effect.measured) * math.log(effect.modelled) > 0 for effect in effects)
     return Agreement(
-        len(steps), len({step.stack for step in steps}),
+        len(steps),
+        len({step.stack for step in steps}),
         float(spearmanr([step.measured for step in steps], [step.modelled for step in steps]).statistic),
-        float(np.median(errors)), float((errors < WITHIN).mean()), right / len(effects) if effects else math.nan,
-    )  # fmt: skip
+        float(np.median(errors)),
+        float((errors < WITHIN).mean()),
+        right / len(effects) if effects else math.nan,
+    )
 
 
 def is_small(row: Row) -> bool:

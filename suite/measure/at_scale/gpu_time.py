@@ -187,9 +187,7 @@ def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
         why = "its optimizer takes a kernel of its own, whose bench declares no bytes for these parameters"
         return replace(step, undeclared=(*step.undeclared, why))
     others = {operator: count for operator, count in step if operator.phase != "optimizer"}
-    update = Operator(
-        OWN_UPDATE, "optimizer", "optimizer", read_bytes=round(declared * elements), kernels=1, tensors=1
-    )  # fmt: skip
+    update = Operator(OWN_UPDATE, "optimizer", "optimizer", read_bytes=round(declared * elements), kernels=1, tensors=1)
     return replace(step, counts=type(step.counts)({**others, update: 1}))
 
 
@@ -366,11 +364,15 @@ def survey_times(
         place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
         times = times.with_newer(
             ModelledTime(
-                place=place, gpu=device.name, stack=stack, reference=reference if other else "",
-                step_s=comparison.stack.step.step_s if comparison.stack.step else None, ratio=comparison.ratio,
+                place=place,
+                gpu=device.name,
+                stack=stack,
+                reference=reference if other else "",
+                step_s=comparison.stack.step.step_s if comparison.stack.step else None,
+                ratio=comparison.ratio,
                 half_width=comparison.ratio_band.half_width if comparison.ratio_band else None,
                 unavailable=comparison.stack.unavailable,
             )
-        )  # fmt: skip
+        )
         gpu_times.write(times, folder)
     return times

@@ -207,10 +207,15 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
                 compiled = {"saved_activation_bytes": saved.saved_bytes, "saved_semantics": "compiled"}
                 counters = counters.model_copy(update=compiled)
             count = StepCount(
-                stack, counters, parameter_bytes(run.model), gradient_bytes(run.model),
+                stack,
+                counters,
+                parameter_bytes(run.model),
+                gradient_bytes(run.model),
                 max(states, default=0) or model_states(run),  # of a stage that computes no loss, as the step leaves it
-                by_kind(traffic.bytes_by_collective), shapes, run.data.name,
-            )  # fmt: skip
+                by_kind(traffic.bytes_by_collective),
+                shapes,
+                run.data.name,
+            )
             then(run)
             return count
     except Unavailable as error:
@@ -405,9 +410,14 @@ def survey(
             failed(step)
             continue
         entry = SizeCount(
-            place=place, stack=stack, reference=reference, code=code, quantities=step.quantities(),
-            batch=dict(step.batch), unavailable=step.unavailable,
-        )  # fmt: skip
+            place=place,
+            stack=stack,
+            reference=reference,
+            code=code,
+            quantities=step.quantities(),
+            batch=dict(step.batch),
+            unavailable=step.unavailable,
+        )
         today = datetime.now(UTC).date().isoformat()
         known = known.with_newer(PaperScale(made=today, versions=versions(), counts=[entry]))
         keep(known)

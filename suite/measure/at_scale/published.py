@@ -43,29 +43,51 @@ LARGEST_POSITIONS = 1 << 20
 """Of a batch: a model asks whether its positions are of one sequence."""
 DEPTH = 2
 """Layers of the shallower model that is traced."""
-PARTS: Any = {"num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads",
-              "num_key_value_heads": "kv_heads", "intermediate_size": "ffn", "vocab_size": "vocabulary"}  # fmt: skip
+PARTS: Any = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn",
+    "vocab_size": "vocabulary",
+}
 NAMES: Any = {
     "gpt2": {"n_layer": "layers", "n_embd": "hidden", "n_head": "heads", "n_inner": "ffn", "vocab_size": "vocabulary"},
     "gpt_bigcode": {
-        "n_layer": "layers", "n_embd": "hidden", "n_head": "heads", "n_inner": "ffn", "vocab_size": "vocabulary",
+        "n_layer": "layers",
+        "n_embd": "hidden",
+        "n_head": "heads",
+        "n_inner": "ffn",
+        "vocab_size": "vocabulary",
     },
     "opt": {
-        "num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "ffn_dim": "ffn",
-        "vocab_size": "vocabulary", "word_embed_proj_dim": "hidden",
+        "num_hidden_layers": "layers",
+        "hidden_size": "hidden",
+        "num_attention_heads": "heads",
+        "ffn_dim": "ffn",
+        "vocab_size": "vocabulary",
+        "word_embed_proj_dim": "hidden",
     },
-}  # fmt: skip
+}
 """What configurations call a case's sizes, where it is not PARTS."""
 PLAIN: Any = {
-    "gpt2": {"activation_function": "gelu"}, "mistral": {"sliding_window": None},
+    "gpt2": {"activation_function": "gelu"},
+    "mistral": {"sliding_window": None},
     "granite": {"embedding_multiplier": 12.0, "logits_scaling": 8.0},
-}  # fmt: skip
+}
 NO_DROPOUT = dict.fromkeys(
     (
-        "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout_prob", "dropout",
-        "attention_probs_dropout_prob", "activation_dropout",
-    ), 0.0,
-)  # fmt: skip
+        "attn_pdrop",
+        "embd_pdrop",
+        "resid_pdrop",
+        "attention_dropout",
+        "hidden_dropout_prob",
+        "dropout",
+        "attention_probs_dropout_prob",
+        "activation_dropout",
+    ),
+    0.0,
+)
 
 
 def traced(case: Case, peaks_wanted: bool = True) -> Traced:
@@ -221,9 +243,15 @@ def _transformers(case: Case) -> nn.Module:
     sizes = {ours: getattr(case, theirs) for ours, theirs in names.items()}
     positions = {name: max(case.length, 512) for name in ("n_positions", "max_position_embeddings")}
     config = AutoConfig.for_model(
-        case.model, **sizes, **positions, **PLAIN.get(case.model, {}), **({} if case.dropout else NO_DROPOUT),
-        use_cache=False, tie_word_embeddings=case.tied, **({"num_labels": case.answers} if case.answers else {}),
-    )  # fmt: skip
+        case.model,
+        **sizes,
+        **positions,
+        **PLAIN.get(case.model, {}),
+        **({} if case.dropout else NO_DROPOUT),
+        use_cache=False,
+        tie_word_embeddings=case.tied,
+        **({"num_labels": case.answers} if case.answers else {}),
+    )
     kind: Any = AutoModelForMaskedLM if case.model == "bert" else AutoModelForCausalLM
     kind = AutoModelForTokenClassification if case.answers else kind
     model: nn.Module = kind.from_config(config, attn_implementation=case.attention)

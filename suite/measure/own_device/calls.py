@@ -39,28 +39,79 @@ class Ladder:
 
 LADDERS: Mapping[str, Ladder] = {
     "cpu": Ladder(
-        (1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20), 64,
-        ((64, 64, 64), (512, 48, 144), (1024, 48, 48), (1024, 192, 48), (768, 64, 128), (48, 768, 144),
-         (64, 1024, 64), (1088, 96, 288), (1088, 384, 96), (96, 1088, 384), (256, 256, 256), (1024, 512, 512)),
-        ((64, 64, 64, 16), (128, 32, 32, 12), (128, 32, 12, 32), (192, 16, 16, 16), (256, 17, 17, 24),
-         (4, 128, 128, 64)),
+        (1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20),
+        64,
+        (
+            (64, 64, 64),
+            (512, 48, 144),
+            (1024, 48, 48),
+            (1024, 192, 48),
+            (768, 64, 128),
+            (48, 768, 144),
+            (64, 1024, 64),
+            (1088, 96, 288),
+            (1088, 384, 96),
+            (96, 1088, 384),
+            (256, 256, 256),
+            (1024, 512, 512),
+        ),
+        (
+            (64, 64, 64, 16),
+            (128, 32, 32, 12),
+            (128, 32, 12, 32),
+            (192, 16, 16, 16),
+            (256, 17, 17, 24),
+            (4, 128, 128, 64),
+        ),
         ((64, 1, 8, 96, 2), (32, 1, 8, 64, 2), (64, 3, 16, 64, 4)),
-        ((32, 4, 32, 12), (32, 4, 16, 12), (64, 4, 32, 12), (64, 4, 17, 24), (32, 4, 17, 24), (32, 4, 17, 10),
-         (16, 4, 17, 10), (48, 4, 16, 16), (32, 4, 9, 16), (32, 4, 17, 16), (8, 4, 128, 16), (16, 4, 64, 32)),
+        (
+            (32, 4, 32, 12),
+            (32, 4, 16, 12),
+            (64, 4, 32, 12),
+            (64, 4, 17, 24),
+            (32, 4, 17, 24),
+            (32, 4, 17, 10),
+            (16, 4, 17, 10),
+            (48, 4, 16, 16),
+            (32, 4, 9, 16),
+            (32, 4, 17, 16),
+            (8, 4, 128, 16),
+            (16, 4, 64, 32),
+        ),
         ("pico", "nano", "micro"),
     ),
     "cuda": Ladder(
-        (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26), 1024,
-        ((512, 512, 512), (1024, 1024, 1024), (2048, 768, 3072), (4096, 768, 768), (4096, 1024, 4096),
-         (8192, 1024, 1024), (8192, 4096, 1024), (4096, 4096, 4096), (8192, 4096, 4096), (8192, 8192, 8192),
-         (1024, 8192, 4096), (4096, 1024, 50304)),
+        (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26),
+        1024,
+        (
+            (512, 512, 512),
+            (1024, 1024, 1024),
+            (2048, 768, 3072),
+            (4096, 768, 768),
+            (4096, 1024, 4096),
+            (8192, 1024, 1024),
+            (8192, 4096, 1024),
+            (4096, 4096, 4096),
+            (8192, 4096, 4096),
+            (8192, 8192, 8192),
+            (1024, 8192, 4096),
+            (4096, 1024, 50304),
+        ),
         ((96, 1024, 1024, 64), (96, 1024, 64, 1024), (16, 512, 512, 64), (8, 2048, 2048, 128)),
         ((64, 3, 224, 768, 16), (16, 3, 224, 768, 16), (64, 3, 224, 1024, 14)),
-        ((8, 12, 512, 64), (8, 12, 1024, 64), (4, 16, 2048, 64), (2, 16, 4096, 128), (4, 16, 1024, 72),
-         (8, 16, 512, 72), (2, 16, 2048, 72), (1, 16, 4096, 72)),
+        (
+            (8, 12, 512, 64),
+            (8, 12, 1024, 64),
+            (4, 16, 2048, 64),
+            (2, 16, 4096, 128),
+            (4, 16, 1024, 72),
+            (8, 16, 512, 72),
+            (2, 16, 2048, 72),
+            (1, 16, 4096, 72),
+        ),
         ("base",),
     ),
-}  # fmt: skip
+}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WHOLE = (torch.uint8, torch.int32)
 
@@ -82,8 +133,24 @@ class _Maker:
 def _pointwise(make: _Maker, n: int, width: int) -> Iterator[Call]:
     x, y, z = (make(n // width, width) for _ in range(3))
     ones, mask = torch.ones_like(x), y > 1  # of ones alone a product stays where it is
-    unary = ("gelu", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sigmoid", "silu", "relu", "neg", "abs",
-             "sign", "erf", "floor", "round")  # fmt: skip
+    unary = (
+        "gelu",
+        "tanh",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sigmoid",
+        "silu",
+        "relu",
+        "neg",
+        "abs",
+        "sign",
+        "erf",
+        "floor",
+        "round",
+    )
     for name in unary:
         yield partial(getattr(aten, name), x)
     for name in ("add", "sub", "mul", "div", "maximum", "mul_", "div_", "lt", "eq", "ge", "ne", "copy_"):
@@ -138,12 +205,11 @@ def _reducing(make: _Maker, n: int, width: int) -> Iterator[Call]:
     yield partial(aten.var_mean.correction, x, [-1])
     _, mean, deviation = aten.native_layer_norm(x, [width], weight, bias, 1e-5)
     yield partial(aten.native_layer_norm, x, [width], weight, bias, 1e-5)
-    yield lambda: aten.native_layer_norm_backward(
-        y, x, [width], mean, deviation, weight, bias, [True, True, True]
-    )  # fmt: skip
+    yield lambda: aten.native_layer_norm_backward(y, x, [width], mean, deviation, weight, bias, [True, True, True])
     for call, back in (
-        (aten._softmax, aten._softmax_backward_data), (aten._log_softmax, aten._log_softmax_backward_data)
-    ):  # fmt: skip
+        (aten._softmax, aten._softmax_backward_data),
+        (aten._log_softmax, aten._log_softmax_backward_data),
+    ):
         yield partial(call, x, -1, False)
         yield partial(back, y, x, -1, make.dtype)
     targets, one = make.below(width, n // width), make()
@@ -214,7 +280,7 @@ def _listed(make: _Maker, n: int, tensors: int) -> Iterator[Call]:
     yield partial(aten._foreach_norm.Scalar, x)
     yield lambda: aten._fused_adamw_(
         x, y, z, v, [], steps, lr=0.0, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False
-    )  # fmt: skip
+    )
 
 
 def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:

@@ -31,7 +31,14 @@ def measured(device: str, progress: Progress = silent) -> OwnDevice:
     facts = machine.facts
     title = " and ".join(facts["gpu"]["names"]) if facts.get("gpu") else f"{facts['cpu']}, one thread"
     return OwnDevice(
-        machine=machine.name, title=title, device=device, made=datetime.now(UTC).date().isoformat(),
-        versions=versions(), load=round(load, 2), took_s=round(time.perf_counter() - began, 1), samples=samples,
-        references=references, refused=refused,
-    )  # fmt: skip
+        machine=machine.name,
+        title=title,
+        device=device,
+        made=datetime.now(UTC).date().isoformat(),
+        versions=versions(),
+        load=round(load, 2),
+        took_s=round(time.perf_counter() - began, 1),
+        samples=samples,
+        references=references,
+        refused=refused,
+    )

@@ -122,9 +122,12 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
     own = _own(question.stacks, everyone, counting, plain, portion(progress, 0.9, 1.0))
     candidates = {option.stack: option for option in (Candidate(BASELINE, plain), *alone, *together, *own)}
     return CountedChoice(
-        question, plain, ranked(question.goal, candidates.values(), plain, question.memory_bytes), left_out,
+        question,
+        plain,
+        ranked(question.goal, candidates.values(), plain, question.memory_bytes),
+        left_out,
         len(combinations) - len(promising),
-    )  # fmt: skip
+    )
 
 
 def _alone(
@@ -144,7 +147,4 @@ def _own(
     by_id = {member.id: member for member in everyone}
     spelled_so = [canonical(stack) for stack in asked]
     members = [tuple(by_id[name] for name in Spelling(stack).names) for stack in spelled_so]
-    return [
-        candidate(member, cost, plain)
-        for member, cost in zip(members, counting.costs(spelled_so, progress))
-    ]  # fmt: skip
+    return [candidate(member, cost, plain) for member, cost in zip(members, counting.costs(spelled_so, progress))]

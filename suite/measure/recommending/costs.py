@@ -88,9 +88,15 @@ class Counting:
         own = read_plain(config).decode("utf-8", "replace") if config and config.is_file() else ""
         gpu = repr((self.gpu, believed().model_dump_json())) if self.gpu else ""
         facts = [
-            stack, code_of(at, stack).counts, at.model_dump(mode="json"), self.scale.batch_size,
-            self.scale.sequence_length, own, versions(), gpu,
-        ]  # fmt: skip
+            stack,
+            code_of(at, stack).counts,
+            at.model_dump(mode="json"),
+            self.scale.batch_size,
+            self.scale.sequence_length,
+            own,
+            versions(),
+            gpu,
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _counted(self, stack: str) -> StepCost:
@@ -112,9 +118,13 @@ class Counting:
             return StepCost(stack=stack, why_not=count.unavailable)
         step_s, band = self._modelled(steps)
         return StepCost(
-            stack=stack, peak_bytes=count.counters.peak_tensor_bytes, flops=count.counters.flops,
-            parameter_bytes=count.parameter_bytes, step_s=step_s, step_band=band,
-        )  # fmt: skip
+            stack=stack,
+            peak_bytes=count.counters.peak_tensor_bytes,
+            flops=count.counters.flops,
+            parameter_bytes=count.parameter_bytes,
+            step_s=step_s,
+            step_band=band,
+        )
 
     def _modelled(self, steps: Iterable[TracedStep]) -> tuple[float | None, float]:
         """The step's time on the GPU with the band of the gravest change; None where something has no declared cost."""

@@ -86,9 +86,14 @@ def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estim
 
 
 def _member(
-    entry: Entry, setting: Setting, known: Sequence[Row], counts: Mapping[str, Estimate], modelled: Estimate | None,
-    gpu: str | None, asked: Deputy,
-) -> Member:  # fmt: skip
+    entry: Entry,
+    setting: Setting,
+    known: Sequence[Row],
+    counts: Mapping[str, Estimate],
+    modelled: Estimate | None,
+    gpu: str | None,
+    asked: Deputy,
+) -> Member:
     card, changes, plans, why_not = entry.card, frozenset[str](), False, entry.card.own_loop
     if card.task == "adapt" and setting.task != "adapt":
         why_not = why_not or "it adapts a model that is trained already: --task adapt"
@@ -101,14 +106,17 @@ def _member(
     slope = trend(known)
     measured = _first(known, "training_time", alone=True)
     return Member(
-        entry.id, card.category, changes, plans,
+        entry.id,
+        card.category,
+        changes,
+        plans,
         time=(modelled or counts.get("flops")) if gpu else measured,
         quality=_first(known, "equivalent_budget"),
         peak=counts.get("peak_tensor_bytes") or _first(known, "peak_tensor_bytes"),
         progress=next(filter(None, map(_progress, known)), 0.0),
         why_not=why_not,
         note=f"{entry.id}: {TREND[word]}" if (word := in_words(slope)) in TREND else "",
-    )  # fmt: skip
+    )
 
 
 def _contract(id: str) -> tuple[list[str], bool]:

@@ -146,11 +146,18 @@ class _Answer:
         reference = BASELINE if self.fits(BASELINE) else fitting[0].stack
         base = self.candidates[reference].time.log
         return Halving(
-            question.scale.setting, question.goal, reference,
-            {name: math.log(candidate.cost.peak_bytes / self.choice.plain.peak_bytes) for name, candidate in
-             self.candidates.items()},
-            {name: candidate.time.log - base for name, candidate in self.candidates.items()}, minutes, folder, progress,
-        )  # fmt: skip
+            question.scale.setting,
+            question.goal,
+            reference,
+            {
+                name: math.log(candidate.cost.peak_bytes / self.choice.plain.peak_bytes)
+                for name, candidate in self.candidates.items()
+            },
+            {name: candidate.time.log - base for name, candidate in self.candidates.items()},
+            minutes,
+            folder,
+            progress,
+        )
 
     def counted(self, why: str) -> Recommendation:
         """The answer by counts and records."""

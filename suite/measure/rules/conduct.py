@@ -77,9 +77,10 @@ class Conduct:
             yield
         if seen() == at and held_out.state_of(run.model) != state:
             raise RuleBroken(
-                SEEN, f"step {run.step} changed parameters and took no FLOPs: what made it is outside of what the "
+                SEEN,
+                f"step {run.step} changed parameters and took no FLOPs: what made it is outside of what the "
                 "counters see (a library beside torch, another process)",
-            )  # fmt: skip
+            )
 
     def check_steps(self, run: Run, steps: int) -> None:
         """Raises RuleBroken after a block where other steps were made than were asked for."""

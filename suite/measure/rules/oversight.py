@@ -27,9 +27,12 @@ from suite.measure.rules.broken import RuleBroken
 
 LEARNED = "what is timed is what learns"
 CLOCK, PROCESSOR, WAITING, CORES, PEAK = (
-    "the clock is the parent's", "processor time is the kernel's", "who waits computes nothing",
-    "no more cores than threads", "the peak is no less than what was seen",
-)  # fmt: skip
+    "the clock is the parent's",
+    "processor time is the kernel's",
+    "who waits computes nothing",
+    "no more cores than threads",
+    "the peak is no less than what was seen",
+)
 FEWEST_BLOCKS = 4  # of which one at least was not disturbed
 OUTSIDE_SHARE, OUTSIDE_S = 0.2, 0.05  # of a block, and of each: what a channel and a check take beside the steps
 TOLERANCE, SLACK_S = 1.25, 0.3  # of the kernel's account, which counts in ticks of 10 ms

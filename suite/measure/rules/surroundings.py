@@ -24,9 +24,14 @@ from suite.measure.rules.broken import RuleBroken, few
 DEFINITIONS, SETTINGS, OBJECTS = "definitions stay", "settings stay", "no method is replaced"
 HARNESS = __name__.partition(".")[0]
 LIBRARIES = (
-    "time", "torch.nn.functional", "torch.autograd", "torch.autograd.graph", "torch.utils.flop_counter", "torch.cuda",
+    "time",
+    "torch.nn.functional",
+    "torch.autograd",
+    "torch.autograd.graph",
+    "torch.utils.flop_counter",
+    "torch.cuda",
     "torch._tensor",
-)  # fmt: skip
+)
 CALLABLE = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type)
 IN_CLASSES = (*CALLABLE, property, staticmethod, classmethod)
 Definitions = Mapping[str, object]
@@ -51,9 +56,10 @@ def check_definitions(before: Definitions) -> None:
     changed = [name for name, own in before.items() if (new := now.get(name)) is not own and _origin(new) is not own]
     classes = {name for name, own in before.items() if isinstance(own, type)}
     changed += [
-        name for name in now.keys() - before.keys()
+        name
+        for name in now.keys() - before.keys()
         if name.partition(":")[0] not in LIBRARIES and name.rpartition(".")[0] in classes
-    ]  # fmt: skip
+    ]
     if changed:
         raise RuleBroken(DEFINITIONS, f"{few(name.replace(':', '.') for name in changed)} is not what it was")
 

@@ -165,12 +165,19 @@ def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
         rows.append(
             tuple(
                 BudgetRow(
-                    name, share, budget, bench.predicted_time(plan), measured_time, plan.peak_bytes, measured_peak,
+                    name,
+                    share,
+                    budget,
+                    bench.predicted_time(plan),
+                    measured_time,
+                    plan.peak_bytes,
+                    measured_peak,
                     sum(schedule.extra_forwards for schedule in plan.schedules),
-                    sum(prediction.out_bytes for prediction in plan.predictions), answer.solve_s,
+                    sum(prediction.out_bytes for prediction in plan.predictions),
+                    answer.solve_s,
                 )
             )
-        )  # fmt: skip
+        )
     return rows
 
 

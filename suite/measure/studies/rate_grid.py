@@ -83,9 +83,15 @@ def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Learned]) -> Gr
     whole = len(done) == len(seeds)
     error = stdev(losses) / math.sqrt(len(losses)) if whole and len(losses) > 1 else None
     return GridRow(
-        side, batch, rate, len(seeds), fmean(validation for validation, _ in done) if whole else None,
-        fmean(losses) if whole else None, error, total([seed.cpu_s for seed in seeds]),
-    )  # fmt: skip
+        side,
+        batch,
+        rate,
+        len(seeds),
+        fmean(validation for validation, _ in done) if whole else None,
+        fmean(losses) if whole else None,
+        error,
+        total([seed.cpu_s for seed in seeds]),
+    )
 
 
 def total(seconds: Sequence[float | None]) -> float | None:

@@ -191,33 +191,59 @@ GIB = 2**30
 
 
 def _sizes(line: Line) -> dict[str, Any]:
-    columns = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn": "ffn_hidden",
-               "vocabulary": "vocab"}  # fmt: skip
+    columns = {
+        "layers": "layers",
+        "hidden": "hidden",
+        "heads": "heads",
+        "kv_heads": "kv_heads",
+        "ffn": "ffn_hidden",
+        "vocabulary": "vocab",
+    }
     return {field: int(float(line[column])) for field, column in columns.items()}
 
 
 def _timm(line: Line) -> PublishedRow:
     row = PublishedRow(
-        "timm_vit_train", 0, line["source"], "RTX-3090", line["family"], "amp_fp16", "unfused", line["memory_layout"],
-        _ms(line), alike=f"{line['model']} {line['micro_batch']}",
-    )  # fmt: skip
+        "timm_vit_train",
+        0,
+        line["source"],
+        "RTX-3090",
+        line["family"],
+        "amp_fp16",
+        "unfused",
+        line["memory_layout"],
+        _ms(line),
+        alike=f"{line['model']} {line['micro_batch']}",
+    )
     model = line["model"]
     if line["layers"]:
         model = model.removesuffix("_in21ft1k").removesuffix("_sam")  # the same network, trained otherwise
     case = Case(
-        "timm", model, int(line["micro_batch"]), layers=int(float(line["layers"] or 0)), autocast="float16",
-        attention="eager", optimizer="sgd",
-    )  # fmt: skip
+        "timm",
+        model,
+        int(line["micro_batch"]),
+        layers=int(float(line["layers"] or 0)),
+        autocast="float16",
+        attention="eager",
+        optimizer="sgd",
+    )
     return replace(row, case=case)
 
 
 NEUSIGHT_DEVICES = {
-    "AMD Instinct MI100": "MI100", "AMD Instinct MI210": "MI210", "AMD Instinct MI250": "MI250",
-    "NVIDIA A100-SXM4-40GB": "A100-40", "NVIDIA A100-PCIE-40GB": "A100-40-PCIE",
-    "NVIDIA A100 80GB PCIe": "A100-80-PCIE", "NVIDIA L4": "L4",
-    "NVIDIA H100 80GB HBM3": "H100-SXM", "Tesla P100-PCIE-16GB": "P100", "Tesla P4": "P4", "Tesla T4": "T4",
+    "AMD Instinct MI100": "MI100",
+    "AMD Instinct MI210": "MI210",
+    "AMD Instinct MI250": "MI250",
+    "NVIDIA A100-SXM4-40GB": "A100-40",
+    "NVIDIA A100-PCIE-40GB": "A100-40-PCIE",
+    "NVIDIA A100 80GB PCIe": "A100-80-PCIE",
+    "NVIDIA L4": "L4",
+    "NVIDIA H100 80GB HBM3": "H100-SXM",
+    "Tesla P100-PCIE-16GB": "P100",
+    "Tesla P4": "P4",
+    "Tesla T4": "T4",
     "Tesla V100-PCIE-32GB": "V100-PCIE",
-}  # fmt: skip
+}
 NEUSIGHT_MODELS = {"bert_large": "bert", "gpt2_large": "gpt2", "gpt3_xl": "gpt2", "gpt3_27": "gpt2", "opt_13": "opt"}
 
 
@@ -227,26 +253,51 @@ def _neusight(line: Line) -> PublishedRow:
     model = NEUSIGHT_MODELS[line["model"]]
     device = NEUSIGHT_DEVICES.get(line["hardware"], "")
     row = PublishedRow(
-        "neusight_steps", 0, line["source"], device, model, "fp32", "unfused",
-        "compiled" if compiled else "forward only" if forward_only else "none", _ms(line),
+        "neusight_steps",
+        0,
+        line["source"],
+        device,
+        model,
+        "fp32",
+        "unfused",
+        "compiled" if compiled else "forward only" if forward_only else "none",
+        _ms(line),
         alike=f"{line['hardware']} {line['model']} {line['micro_batch']} {line['mode']}",
-    )  # fmt: skip
+    )
     if not device:
         return row.but(f"{line['hardware']} is not in the table of GPUs")
     if line["gpus"] != "1":
         return row.but("its collectives have no link's rate here")
     case = Case(
-        "transformers", model, int(line["micro_batch"]), int(line["sequence"]), int(line["layers"]),
-        int(line["hidden"]), int(line["heads"]), int(line["heads"]), int(line["ffn_hidden"]), int(line["vocab"]),
-        attention="eager", optimizer="none", forward_only=forward_only, compiled=compiled, dropout=not forward_only,
-    )  # fmt: skip
+        "transformers",
+        model,
+        int(line["micro_batch"]),
+        int(line["sequence"]),
+        int(line["layers"]),
+        int(line["hidden"]),
+        int(line["heads"]),
+        int(line["heads"]),
+        int(line["ffn_hidden"]),
+        int(line["vocab"]),
+        attention="eager",
+        optimizer="none",
+        forward_only=forward_only,
+        compiled=compiled,
+        dropout=not forward_only,
+    )
     return replace(row, case=case)
 
 
 FMS_MODELS = {
-    "bigcode": "gpt_bigcode", "mistralai/Mistral": "mistral", "ibm": "granite", "meta-llama": "llama",
-    "TheBloke/Mistral": "mistral", "TheBloke/Llama": "llama", "NousResearch/Llama": "llama", "TechxGenus": "llama",
-}  # fmt: skip
+    "bigcode": "gpt_bigcode",
+    "mistralai/Mistral": "mistral",
+    "ibm": "granite",
+    "meta-llama": "llama",
+    "TheBloke/Mistral": "mistral",
+    "TheBloke/Llama": "llama",
+    "NousResearch/Llama": "llama",
+    "TechxGenus": "llama",
+}
 
 
 def _transformers_of(line: Line) -> tuple[int, int]:
@@ -266,11 +317,20 @@ def _fms(line: Line) -> PublishedRow:
     half = {"bf16": "bf16", "fp16": "fp16"}.get(line["mixed_precision"], "")
     precision = f"amp_{half}" if half else "bf16"
     row = PublishedRow(
-        "fms_finetune_techniques", 0, line["source"], "A100-80", model or "other", precision, "flash",
+        "fms_finetune_techniques",
+        0,
+        line["source"],
+        "A100-80",
+        model or "other",
+        precision,
+        "flash",
         " ".join(word for word in words if word and word != "none").replace("bf16", "amp").replace("fp16", "amp"),
-        _ms(line), GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] and gpus == 1 else None,
-        alike=f"{line['model']} {line['micro_batch']} {line['software']} {gpus}", gpus=gpus, shards=gpus,
-    )  # fmt: skip
+        _ms(line),
+        GIB * float(line["peak_allocated_gib"]) if line["peak_allocated_gib"] and gpus == 1 else None,
+        alike=f"{line['model']} {line['micro_batch']} {line['software']} {gpus}",
+        gpus=gpus,
+        shards=gpus,
+    )
     if line["status"] != "measured":
         return row.but("it has no result")
     if not model or not line["layers"]:
@@ -278,15 +338,25 @@ def _fms(line: Line) -> PublishedRow:
     if "fixed length" not in line["dataset"]:
         return row.but("its sequences vary in length")
     case = Case(
-        "transformers", model, int(line["micro_batch"]), int(float(line["sequence"])), **_sizes(line),
-        parameters=line["parameters_dtype"], recomputed=True,
+        "transformers",
+        model,
+        int(line["micro_batch"]),
+        int(float(line["sequence"])),
+        **_sizes(line),
+        parameters=line["parameters_dtype"],
+        recomputed=True,
         autocast={"bf16": "bfloat16", "fp16": "float16", "": ""}[half],
         adapters=int(float(line["lora_rank"])) if adapted else 0,
-        adapted=tuple(line["lora_targets"].split()) if adapted else (), quantised=quantised,
-        clipped=True, fused=fused, chunked_loss=chunked, wide_logits=model != "gpt_bigcode",
-        to_its_end=True, logits_held=_transformers_of(line) >= (4, 46),
+        adapted=tuple(line["lora_targets"].split()) if adapted else (),
+        quantised=quantised,
+        clipped=True,
+        fused=fused,
+        chunked_loss=chunked,
+        wide_logits=model != "gpt_bigcode",
+        to_its_end=True,
+        logits_held=_transformers_of(line) >= (4, 46),
         repeated=model == "mistral" and _transformers_of(line) < (4, 48),
-    )  # fmt: skip
+    )
     parameters = float(line["parameters"])
     sent = sharded(2 * parameters * (0.25 if quantised else 1.0), 0 if adapted else 2 * parameters, gpus)
     return replace(row, case=case, collectives=sent, fabric="A100")
@@ -313,24 +383,65 @@ def _mpt(line: Line) -> PublishedRow:
     fp8, recomputed = line["precision"] == "amp_fp8", line["activation_checkpointing"] == "yes"
     alike = ("hardware", "gpus", "model", "sequence", "micro_batch", "global_batch")
     row = PublishedRow(
-        "llm_foundry_mpt", 0, line["source"], MPT_DEVICES[line["hardware"]], "mpt", line["precision"], "flash",
-        "fp8" if fp8 else "recomputed" if recomputed else "none", _ms(line), accumulated=passes, shards=gpus, gpus=gpus,
+        "llm_foundry_mpt",
+        0,
+        line["source"],
+        MPT_DEVICES[line["hardware"]],
+        "mpt",
+        line["precision"],
+        "flash",
+        "fp8" if fp8 else "recomputed" if recomputed else "none",
+        _ms(line),
+        accumulated=passes,
+        shards=gpus,
+        gpus=gpus,
         set_up=" ".join(line[column] for column in alike),
-    )  # fmt: skip
+    )
     if fp8:
         return row.but("its FP8 products and casts have kernels of their own, which have no declared cost")
     if line["activation_cpu_offload"] == "yes":
         return row.but("it moves activations to the host's memory, by rules that it does not state")
     amp = line["precision"] == "amp_bf16"
     case = Case(
-        "transformers", "gpt2", int(line["micro_batch"]), int(line["sequence"]), int(line["layers"]),
-        int(line["hidden"]), int(line["heads"]), int(line["heads"]), 4 * int(line["hidden"]), int(line["vocab"]),
-        parameters="float32" if amp else "bfloat16", autocast="bfloat16" if amp else "",
-        recomputed=recomputed, clipped=True,
-    )  # fmt: skip
+        "transformers",
+        "gpt2",
+        int(line["micro_batch"]),
+        int(line["sequence"]),
+        int(line["layers"]),
+        int(line["hidden"]),
+        int(line["heads"]),
+        int(line["heads"]),
+        4 * int(line["hidden"]),
+        int(line["vocab"]),
+        parameters="float32" if amp else "bfloat16",
+        autocast="bfloat16" if amp else "",
+        recomputed=recomputed,
+        clipped=True,
+    )
     parameters = float(line["parameters"])
     sent = sharded(2 * parameters, (4 if amp else 2) * parameters, gpus, passes, line["sharding"] == "FULL_SHARD")
     return replace(row, case=case, collectives=sent, fabric=line["hardware"][:4].upper())
+
+
+def _nanotron_row(line: Line) -> PublishedRow:
+    """What is known of the row without its case."""
+    dp, pp, tp, passes = (int(line[name]) for name in ("dp", "pp", "tp", "grad_accumulation"))
+    zero = line["zero_stage"] == "1"
+    return PublishedRow(
+        "nanotron_ultrascale",
+        0,
+        line["source"],
+        "H100-SXM",
+        f"llama {line['model']}",
+        "bf16",
+        "flash",
+        " ".join(["zero 1" if zero else "ddp", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
+        _ms(line) if line["status"] == "measured" else None,
+        accumulated=passes + pp - 1,
+        shards=dp if zero else 1,
+        gpus=int(line["gpus"]),
+        set_up=" ".join(line[column] for column in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
+    )
 
 
 def _nanotron(line: Line) -> PublishedRow:
@@ -338,13 +449,7 @@ def _nanotron(line: Line) -> PublishedRow:
     dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
     passes, zero = int(line["grad_accumulation"]), line["zero_stage"] == "1"
     measured = line["status"] == "measured"
-    row = PublishedRow(
-        "nanotron_ultrascale", 0, line["source"], "H100-SXM", f"llama {line['model']}", "bf16", "flash",
-        " ".join(["zero 1" if zero else "ddp", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
-        _ms(line) if measured else None, accumulated=passes + pp - 1, shards=dp if zero else 1,
-        gpus=int(line["gpus"]),
-        set_up=" ".join(line[column] for column in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
-    )  # fmt: skip
+    row = _nanotron_row(line)
     if not measured and not _shareable(line):
         return row.but("it has no result")
     if not line["kv_heads"]:
@@ -354,8 +459,9 @@ def _nanotron(line: Line) -> PublishedRow:
     sizes = _sizes(line)
     layers = max(1, round(sizes["layers"] / pp))
     embedded = sizes["vocabulary"] * sizes["hidden"] / tp
-    a_layer = (sizes["hidden"] ** 2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"])
-               + 3 * sizes["hidden"] * sizes["ffn"]) / tp  # fmt: skip
+    a_layer = (
+        sizes["hidden"] ** 2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"]) + 3 * sizes["hidden"] * sizes["ffn"]
+    ) / tp
     tied = line["tied_embeddings"] != "no"
 
     def stage(layers: int, embeds: bool, head: bool, in_flight: int) -> StageMemory:
@@ -363,25 +469,41 @@ def _nanotron(line: Line) -> PublishedRow:
         return StageMemory(layers * a_layer + embeddings * embedded, layers, head, in_flight)
 
     case = Case(
-        "rank", "llama", batch, int(line["sequence"]), **{**sizes, "layers": layers},
-        parameters="bfloat16", tensor_ranks=tp, optimizer="adamw",
-    )  # fmt: skip
+        "rank",
+        "llama",
+        batch,
+        int(line["sequence"]),
+        **{**sizes, "layers": layers},
+        parameters="bfloat16",
+        tensor_ranks=tp,
+        optimizer="adamw",
+    )
     blocks = stages_of(
-        sizes["layers"], pp, 4 * sizes["hidden"] ** 2 + 3 * sizes["hidden"] * sizes["ffn"],
+        sizes["layers"],
+        pp,
+        4 * sizes["hidden"] ** 2 + 3 * sizes["hidden"] * sizes["ffn"],
         sizes["vocabulary"] * sizes["hidden"],
-    )  # fmt: skip
+    )
     if not measured and not all(of.blocks for of in blocks):
         return row.but("it has no result")  # nor evidence of memory: of 46 with such a stage one ran
     stages = (stage(of.layers, of.embeds, of.head, min(pp - place, passes)) for place, of in enumerate(blocks))
     traced = stage(layers, pp == 1, True, 1)
     memory = SharedMemory(
-        traced, tuple(stages), 4, 12, dp if zero else 1, measured,
+        traced,
+        tuple(stages),
+        4,
+        12,
+        dp if zero else 1,
+        measured,
         GIB * float(line["peak_memory_gib"]) if line["peak_memory_gib"] else None,
-    )  # fmt: skip
+    )
     return replace(
-        row, case=case, memory=memory, fabric="H100",
+        row,
+        case=case,
+        memory=memory,
+        fabric="H100",
         collectives=tuple(_sent_by_nanotron(line, traced.parameters, layers, passes + pp - 1)),
-    )  # fmt: skip
+    )
 
 
 def _shareable(line: Line) -> bool:
@@ -415,9 +537,18 @@ def _peft(line: Line) -> PublishedRow:
     plain = method == "LORA" and not any(word in line["experiment"] for word in ("lorafa", "mica", "dora", "bdlora"))
     technique = "variant of lora" if method == "LORA" and not plain else method.lower()
     row = PublishedRow(
-        "peft_methods", 0, line["source"], "L40S", "llama", "bf16", "flash", technique, _ms(line),
-        alike=line["model"] if line["task"] == "MetaMathQA" else "", host_bound=True,
-    )  # fmt: skip
+        "peft_methods",
+        0,
+        line["source"],
+        "L40S",
+        "llama",
+        "bf16",
+        "flash",
+        technique,
+        _ms(line),
+        alike=line["model"] if line["task"] == "MetaMathQA" else "",
+        host_bound=True,
+    )
     if line["task"] != "MetaMathQA":
         return row.but("it trains a diffusion model")
     settings = _peft_settings(line)
@@ -425,27 +556,49 @@ def _peft(line: Line) -> PublishedRow:
         return row.but("its optimizer or its adapters' settings are no part of the row")
     tokens = round(float(line["tokens_per_s"]) * float(line["step_time_ms"]) / 1e3 / int(line["micro_batch"]))
     case = Case(
-        "transformers", "llama", int(line["micro_batch"]), tokens, **_sizes(line),
-        parameters="bfloat16", adapters=int(float(line["rank"])) if plain else 0,
-        adapted=tuple(line["target_modules"].split(",")) if plain else (), clipped=True,
+        "transformers",
+        "llama",
+        int(line["micro_batch"]),
+        tokens,
+        **_sizes(line),
+        parameters="bfloat16",
+        adapters=int(float(line["rank"])) if plain else 0,
+        adapted=tuple(line["target_modules"].split(",")) if plain else (),
+        clipped=True,
         method="" if settings is None or plain else f"{method} {json.dumps(settings, sort_keys=True)}",
-    )  # fmt: skip
+    )
     return replace(row, case=case)
 
 
-PEFT_RANKED = frozenset({
-    "DELORA", "GRALORA", "HIRA", "LILY", "LOHA", "LOKR", "MISS", "PSOFT", "PVERA", "TINYLORA", "VERA",
-    "PEANUT", "GLORA",
-})  # fmt: skip
+PEFT_RANKED = frozenset(
+    {
+        "DELORA",
+        "GRALORA",
+        "HIRA",
+        "LILY",
+        "LOHA",
+        "LOKR",
+        "MISS",
+        "PSOFT",
+        "PVERA",
+        "TINYLORA",
+        "VERA",
+        "PEANUT",
+        "GLORA",
+    }
+)
 """Adapters whose only settings, besides where they are, are a rank."""
 PEFT_TOKENS = {"PREFIX_TUNING": 57344, "PROMPT_TUNING": 3072}
 """Trained parameters a virtual token."""
 PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "P_TUNING": {"num_virtual_tokens": 20, "encoder_hidden_size": 3072},
     "C3A": {"block_size": 64},
-    "FOURIERFT": {"n_frequency": 5000}, "WAVEFT": {"n_frequency": 5000}, "ROAD": {}, "IA3": {},
+    "FOURIERFT": {"n_frequency": 5000},
+    "WAVEFT": {"n_frequency": 5000},
+    "ROAD": {},
+    "IA3": {},
     "DEFT": {"r": 32, "para": True},
-}  # fmt: skip
+}
 """By their names in the table and by how many parameters they train."""
 
 
@@ -471,7 +624,7 @@ def _peft_settings(line: Line) -> dict[str, Any] | None:
 def _liger(line: Line) -> PublishedRow:
     row = PublishedRow(
         "liger_kernels", 0, line["source"], "", "kernel", line["dtype"], "", f"{line['kernel']} {line['provider']}"
-    )  # fmt: skip
+    )
     return row.but("it times a kernel alone, and no step")
 
 
@@ -483,41 +636,84 @@ ZEUS_TOKENS = {"squad": 384, "sentiment140": 128}
 def _zeus(line: Line) -> PublishedRow:
     batch, limit = int(line["micro_batch"]), float(line["power_limit_w"])
     row = PublishedRow(
-        "zeus_bert_power", 0, line["source"], ZEUS_DEVICES[line["hardware"]], "bert", "fp32", "unfused", "power limit",
+        "zeus_bert_power",
+        0,
+        line["source"],
+        ZEUS_DEVICES[line["hardware"]],
+        "bert",
+        "fp32",
+        "unfused",
+        "power limit",
         alike=f"{line['hardware']} {line['dataset']} {line['micro_batch']}",
-        power_w=float(line["average_power_w"]), limit_w=limit, epoch_s=float(line["epoch_time_s"]),
-    )  # fmt: skip
+        power_w=float(line["average_power_w"]),
+        limit_w=limit,
+        epoch_s=float(line["epoch_time_s"]),
+    )
     case = Case(
-        "transformers", "bert", batch, ZEUS_TOKENS[line["dataset"]], 12, 768, 12, 12, 3072, 30522,
-        attention="eager", dropout=True, answers=2,
-    )  # fmt: skip
+        "transformers",
+        "bert",
+        batch,
+        ZEUS_TOKENS[line["dataset"]],
+        12,
+        768,
+        12,
+        12,
+        3072,
+        30522,
+        attention="eager",
+        dropout=True,
+        answers=2,
+    )
     return replace(row, case=case)
 
 
 def _torchtitan(line: Line) -> PublishedRow:
     tokens = float(line["sequence"]) * float(line["local_batch"])
     row = PublishedRow(
-        "torchtitan_llama3", 0, line["source"], "", "llama", "bf16", "flash", line["technique"],
-        tokens / float(line["tokens_per_s_per_gpu"]), gpus=int(line["gpus"]),
+        "torchtitan_llama3",
+        0,
+        line["source"],
+        "",
+        "llama",
+        "bf16",
+        "flash",
+        line["technique"],
+        tokens / float(line["tokens_per_s_per_gpu"]),
+        gpus=int(line["gpus"]),
         set_up=" ".join(line[column] for column in ("model", "gpus", "sequence", "local_batch", "parallelism")),
-    )  # fmt: skip
+    )
     return row.but("its H100 of 500 W and HBM2e is not in the table of GPUs")
 
 
 def _mlperf(line: Line) -> PublishedRow:
     row = PublishedRow(
-        "mlperf_bert_large", 0, line["source"], "", "bert", line["precision"], "fused", line["technique"], _ms(line),
-        gpus=int(line["gpus"]), set_up=line["submitter"] if line["division"] == "open" else "",
-    )  # fmt: skip
+        "mlperf_bert_large",
+        0,
+        line["source"],
+        "",
+        "bert",
+        line["precision"],
+        "fused",
+        line["technique"],
+        _ms(line),
+        gpus=int(line["gpus"]),
+        set_up=line["submitter"] if line["division"] == "open" else "",
+    )
     return row.but("its batches are packed or unpadded: how many tokens they have is not stated")
 
 
 READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
-    "timm_vit_train": _timm, "neusight_steps": _neusight, "fms_finetune_techniques": _fms, "llm_foundry_mpt": _mpt,
-    "peft_methods": _peft, "nanotron_ultrascale": _nanotron,
-    "liger_kernels": _liger, "zeus_bert_power": _zeus, "torchtitan_llama3": _torchtitan,
+    "timm_vit_train": _timm,
+    "neusight_steps": _neusight,
+    "fms_finetune_techniques": _fms,
+    "llm_foundry_mpt": _mpt,
+    "peft_methods": _peft,
+    "nanotron_ultrascale": _nanotron,
+    "liger_kernels": _liger,
+    "zeus_bert_power": _zeus,
+    "torchtitan_llama3": _torchtitan,
     "mlperf_bert_large": _mlperf,
-}  # fmt: skip
+}
 """The tables whose rows are steps."""
 
 

@@ -346,13 +346,20 @@ def missing(row: Row) -> str:
 def _options(row: Row) -> str:
     """The options that name the row's setting; what is usual is left out, its baseline and steps never."""
     at, usual = row.conditions, Setting(baseline="")
-    options = {"--recipe": "recipe", "--size": "size", "--task": "task", "--model": "model", "--device": "device",
-               "--threads": "threads"}  # fmt: skip
+    options = {
+        "--recipe": "recipe",
+        "--size": "size",
+        "--task": "task",
+        "--model": "model",
+        "--device": "device",
+        "--threads": "threads",
+    }
     chosen = {
         option: getattr(at, name) for option, name in options.items() if getattr(at, name) != getattr(usual, name)
     }
-    return shlex.join(["-b", at.baseline, *(str(word) for pair in chosen.items() for word in pair),
-                       "--steps", str(at.steps)])  # fmt: skip
+    return shlex.join(
+        ["-b", at.baseline, *(str(word) for pair in chosen.items() for word in pair), "--steps", str(at.steps)]
+    )
 
 
 NEUTRAL_NOTES = ("the reference read off its scaling curve",)

@@ -71,7 +71,7 @@ def render(report: Report) -> str:
     pack = Pack()
     of_boards = "\n".join(
         pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards
-    )  # fmt: skip
+    )
     parts = [
         sections.techniques(report, placed, studies.links(of_studies), pack) if placed else "",
         f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",

@@ -115,9 +115,11 @@ def _front(report: Report, most_lines: int | None = None) -> list[str]:
 
 
 def matrix_section(
-    rows: Sequence[Row], most_lines: int | None = None, goods: Mapping[str, Good] | None = None,
+    rows: Sequence[Row],
+    most_lines: int | None = None,
+    goods: Mapping[str, Good] | None = None,
     sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Every technique in a line: what a larger model would take, then what was measured here, a column for each
     baseline on which a time to the same quality is known, of the recipe and size of the most; what others there are is
     said below."""

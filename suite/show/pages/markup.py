@@ -51,7 +51,7 @@ def folded_section(anchor: str, title: str, introduction: str, markup: str) -> s
     return (
         f'<section id="{anchor}"><h2>{in_html(title)}</h2><p>{in_html(introduction)}</p>'
         f"{folded('Show', markup)}</section>"
-    )  # fmt: skip
+    )
 
 
 # tables -------------------------------------------------------------------------------------------------------------

@@ -248,9 +248,12 @@ GROUPS: Mapping[Saving, str] = {
 """What techniques sell, in the order in which they stand."""
 
 SOLD_AS: Mapping[Good, str] = {
-    "memory": "peak_tensor_bytes", "FLOPs": "training_flops", "trainable parameters": "trainable_parameter_count",
-    "communication": "communication_bytes", "robustness": "equivalent_budget",
-}  # fmt: skip
+    "memory": "peak_tensor_bytes",
+    "FLOPs": "training_flops",
+    "trainable parameters": "trainable_parameter_count",
+    "communication": "communication_bytes",
+    "robustness": "equivalent_budget",
+}
 """The metric by which what is sold is judged; time by the headline."""
 
 Verdict = Literal[
@@ -275,8 +278,11 @@ WORDS = (FASTER, SLOWER, ALIKE, CONTROL, NOT_EXERCISED, UNSURE, NOISY, MISSED, F
 def verdict(row: Row, good: Good | None = None) -> Verdict:
     """What one row says of what is sold, of a stack of the headline."""
     words: Mapping[str, Verdict] = {
-        FAILED: "failed", MISSED: "failed", CONTROL: "control", NOT_EXERCISED: "not exercised",
-    }  # fmt: skip
+        FAILED: "failed",
+        MISSED: "failed",
+        CONTROL: "control",
+        NOT_EXERCISED: "not exercised",
+    }
     said = headline_in_words(row)
     if said in words:
         return words[said]
@@ -423,8 +429,10 @@ class Matrix:
     @property
     def answers(self) -> list[Answer]:
         """Finds for each column the best for time and for memory, and one that does not help."""
-        return [_answer(column, [entry.best[column] for entry in self.entries if column in entry.best])
-                for column in self.columns]  # fmt: skip
+        return [
+            _answer(column, [entry.best[column] for entry in self.entries if column in entry.best])
+            for column in self.columns
+        ]
 
 
 @dataclass(frozen=True)

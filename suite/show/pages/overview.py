@@ -104,10 +104,14 @@ def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> st
     for key, machine in sorted(known.items(), key=lambda item: item[1].name):
         facts = f'<span class="ends">{in_html(machine_line(machine.facts))}</span>'
         calibration = calibrations.get(key)
-        cells = _calibrated(calibration) if calibration else (
-            f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
-            "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
-        )  # fmt: skip
+        cells = (
+            _calibrated(calibration)
+            if calibration
+            else (
+                f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
+                "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
+            )
+        )
         body.append(f'<tr><th scope="row">{code(machine.name)}{facts}</th>{cells}</tr>')
     several = (
         f'{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five cases</th>'
@@ -142,9 +146,11 @@ LEANS = {1: "better", -1: "worse", 0: ""}
 
 
 def matrix(
-    placed: Sequence[PlacedRow], cards: Mapping[str, Card], sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
+    placed: Sequence[PlacedRow],
+    cards: Mapping[str, Card],
+    sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
     further: str = "",
-) -> str:  # fmt: skip
+) -> str:
     """Draw every technique in a line: what a larger model would take, then what was measured here, its intervals on one
     axis, a matrix for each recipe, size and machine; those that were not measured stand last in the first. ``further``:
     markup above them."""
@@ -246,10 +252,14 @@ def _head(column: tuple[str, str, bool]) -> str:
 
 
 def _entry(
-    entry: matrices.MatrixEntry, rows: Mapping[str, Sequence[PlacedRow]], columns: Sequence[str],
+    entry: matrices.MatrixEntry,
+    rows: Mapping[str, Sequence[PlacedRow]],
+    columns: Sequence[str],
     costs: Sequence[Metric],
-    has_mean: bool, known: LineSources, order: int,
-) -> str:  # fmt: skip
+    has_mean: bool,
+    known: LineSources,
+    order: int,
+) -> str:
     section = next(iter(rows.values()))[0].technique
     own, shown = known.sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
     cells = [

@@ -51,10 +51,13 @@ class Pictures:
 @cache
 def _environment(escape: Callable[[str], str]) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         autoescape=True,  # so that what was printed once is known as such; what is new is escaped here
         finalize=lambda value: value if isinstance(value, Markup) else Markup(escape(str(value))),
-    )  # fmt: skip
+    )
     environment.globals["blank"] = Markup("\n\n")
     environment.filters["code"] = lambda name: Markup(code_in_markdown(name))
     environment.filters["colons"] = lambda align: Markup(COLONS[align])

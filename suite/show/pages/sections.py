@@ -31,10 +31,17 @@ from suite.show.pictures.drawing import definitions
 SHOWN = tuple(
     METRICS[name]
     for name in (
-        "time_to_quality", "equivalent_budget", "step_time", "training_time", "peak_tensor_bytes", "training_flops",
-        "energy", "modelled_energy", "loss",
+        "time_to_quality",
+        "equivalent_budget",
+        "step_time",
+        "training_time",
+        "peak_tensor_bytes",
+        "training_flops",
+        "energy",
+        "modelled_energy",
+        "loss",
     )
-)  # fmt: skip
+)
 SHORT_ID = 8  # letters of a record's id, which name it to `repro`
 
 
@@ -103,9 +110,15 @@ def _goods(report: Report) -> dict[str, Good]:
 
 
 def _technique(
-    stack: str, placed: Sequence[PlacedRow], sentence: str, report: Report, judged: Mapping[str, list[Judgement]],
-    ranges: Ranges, studies: Mapping[str, str], sizes: sized.SizesOfStack | None,
-) -> str:  # fmt: skip
+    stack: str,
+    placed: Sequence[PlacedRow],
+    sentence: str,
+    report: Report,
+    judged: Mapping[str, list[Judgement]],
+    ranges: Ranges,
+    studies: Mapping[str, str],
+    sizes: sized.SizesOfStack | None,
+) -> str:
     cards = report.cards
     names = Spelling(stack).names
     known = [cards[name] for name in names if name in cards]
@@ -164,9 +177,7 @@ def _about(card: Card) -> str:
 def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     """A line for each board; what failed, and what the numbers do not say, below."""
     alive = [spot for spot in placed if not spot.row.failed]
-    metrics = [
-        metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)
-    ]  # fmt: skip
+    metrics = [metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)]
     lines = "\n".join(_result(spot, metrics, ranges) for spot in alive)
     heads = markup.head(["board", *(f"{metric.heading}\xa0{metric.arrow}" for metric in metrics)])
     anchor = f"{placed[0].technique}--results"
@@ -212,8 +223,10 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     for spot in alive:
         quality = ranges.qualities.get(spot.row.conditions.baseline, "")
         where = _where(spot.row) + (f" · {quality}" if quality else "")
-        for drawn, into in ((curves(spot.row, ranges.curves[spot.anchor]), learned),
-                            (cost_and_quality(spot.row, ranges.costs[spot.anchor]), costs)):  # fmt: skip
+        for drawn, into in (
+            (curves(spot.row, ranges.curves[spot.anchor]), learned),
+            (cost_and_quality(spot.row, ranges.costs[spot.anchor]), costs),
+        ):
             if drawn:
                 into.append(f"<figure>{drawn.svg()}<figcaption>{in_html(where)}</figcaption></figure>")
     titled = (("Learning curves", CURVES_LEGEND, learned), ("Cost against quality", COST_LEGEND, costs))

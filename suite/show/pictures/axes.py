@@ -85,8 +85,9 @@ class Frame:
             drawn += [Words(self.left - 7, place + 4, words, "end")]
         drawn.append(Words(self.left - 52, (self.top + self.bottom) / 2, self.y.title, "middle", upright=True))
         return [
-            *drawn, Line("axis", [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)]),
-        ]  # fmt: skip
+            *drawn,
+            Line("axis", [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)]),
+        ]
 
 
 def around(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:

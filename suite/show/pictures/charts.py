@@ -113,15 +113,24 @@ def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, 
         return None
     best = set(front(plotted))
     frame = Frame(
-        68, 14, width - 16, height - 46,
-        Axis("training time over the reference's" + _of_reference(rows, "training_time", _training_s), *around(
-            [series.time for series in plotted])),
-        Axis("peak tensor bytes over the reference's" + _of_reference(rows, "peak_tensor_bytes"), *around(
-            [series.memory for series in plotted])),
-    )  # fmt: skip
+        68,
+        14,
+        width - 16,
+        height - 46,
+        Axis(
+            "training time over the reference's" + _of_reference(rows, "training_time", _training_s),
+            *around([series.time for series in plotted]),
+        ),
+        Axis(
+            "peak tensor bytes over the reference's" + _of_reference(rows, "peak_tensor_bytes"),
+            *around([series.memory for series in plotted]),
+        ),
+    )
     px, py = frame.px, frame.py
-    labels = Labels((frame.left, frame.top, frame.right, frame.bottom),
-                    [point_box(px(series.time), py(series.memory)) for series in plotted])  # fmt: skip
+    labels = Labels(
+        (frame.left, frame.top, frame.right, frame.bottom),
+        [point_box(px(series.time), py(series.memory)) for series in plotted],
+    )
     labels.take([(px(1) - 1, frame.top, px(1) + 1, frame.bottom), (frame.left, py(1) - 1, frame.right, py(1) + 1)])
     marks: list[Mark] = [
         *frame.marks(),
@@ -303,9 +312,14 @@ def cost_and_quality(row: Row, on: CostFrame | None = None, width: float = 336, 
 
 
 def _ruler_frame(
-    curve: Ruler, losses: Sequence[float], quality: str, width: float, height: float, room: float,
+    curve: Ruler,
+    losses: Sequence[float],
+    quality: str,
+    width: float,
+    height: float,
+    room: float,
     costs: Sequence[float] = (),
-) -> Frame:  # fmt: skip
+) -> Frame:
     fitted, error = curve.log_losses, BAND * curve.log_errors
     seen = [*np.log(curve.losses[np.isfinite(curve.losses)]), *(fitted - error), *(fitted + error)]
     lowest, highest = min(seen) - SEEN, max(seen) + SEEN
@@ -313,12 +327,21 @@ def _ruler_frame(
     least, most = curve.ends
     pad = (most / least) ** room
     return Frame(
-        68, 14, width - 24, height - 46,
-        Axis("budget, or time, over the reference's own" if costs else "budget over the reference's own (steps)",
-             min([least, *costs]) / pad, max([most, *costs]) * pad, ticks=_shares(curve, width)),
-        Axis(f"final test loss: {quality}" if quality and height > 400 else "final test loss",
-             *around([math.exp(log_loss) for log_loss in seen])),
-    )  # fmt: skip
+        68,
+        14,
+        width - 24,
+        height - 46,
+        Axis(
+            "budget, or time, over the reference's own" if costs else "budget over the reference's own (steps)",
+            min([least, *costs]) / pad,
+            max([most, *costs]) * pad,
+            ticks=_shares(curve, width),
+        ),
+        Axis(
+            f"final test loss: {quality}" if quality and height > 400 else "final test loss",
+            *around([math.exp(log_loss) for log_loss in seen]),
+        ),
+    )
 
 
 def _shares(curve: Ruler, width: float) -> list[float]:
@@ -343,8 +366,13 @@ def _curve_marks(curve: Ruler, frame: Frame, seeds: bool = True) -> list[Mark]:
     drawn: list[Mark] = [Line("one", [(frame.px(1), frame.top), (frame.px(1), frame.bottom)])]
     if curve.log_errors.any():
         errors = np.interp(np.log([budget for budget, _ in line]), curve.log_budgets, BAND * curve.log_errors)
-        upper, lower = ([(frame.px(budget), frame.py(loss * math.exp(sign * error)))
-                         for (budget, loss), error in zip(line, errors, strict=True)] for sign in (1, -1))  # fmt: skip
+        upper, lower = (
+            [
+                (frame.px(budget), frame.py(loss * math.exp(sign * error)))
+                for (budget, loss), error in zip(line, errors, strict=True)
+            ]
+            for sign in (1, -1)
+        )
         drawn.append(Line("band reference", [*upper, *lower[::-1]], closed=True))
     drawn.append(Line("mean reference", [(frame.px(budget), frame.py(loss)) for budget, loss in line]))
     if seeds:
@@ -483,8 +511,10 @@ def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) 
         places += [interval.low, interval.high] if interval and bounded(interval) else [1 / value.number]
     names = 12 + LETTER * max(len(shortened(row.stack)) for row, _ in known)
     height = FOREST_TOP + FOREST_LINE * len(known) + 50
-    axis = Axis("time to the same quality, as a speedup over the reference (log scale)", *around(
-        [min(max(place, 1 / 16), 16) for place in places]))  # fmt: skip
+    axis = Axis(
+        "time to the same quality, as a speedup over the reference (log scale)",
+        *around([min(max(place, 1 / 16), 16) for place in places]),
+    )
     frame = Frame(names + 8, FOREST_TOP - 8, width - 150, height - 46, axis)
     one = frame.px(1)
     marks: list[Mark] = [*frame.marks(), Line("one", [(one, frame.top), (one, frame.bottom)])]

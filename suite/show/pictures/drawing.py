@@ -15,10 +15,16 @@ from suite.record.files import replacing
 from suite.record.text import in_html
 
 COLOURS: dict[str, tuple[str, str]] = {
-    "text": ("#1b1f24", "#e6e9ed"), "faint": ("#5b6470", "#a3adb8"), "line": ("#d5dae0", "#39414b"),
-    "page": ("#ffffff", "#14181d"), "raised": ("#f5f7f9", "#1e242b"), "technique": ("#0b5cad", "#74b6ff"),
-    "reference": ("#737c88", "#98a2ae"), "better": ("#146c43", "#6fd3a0"), "worse": ("#a84300", "#ff9f5a"),
-}  # fmt: skip
+    "text": ("#1b1f24", "#e6e9ed"),
+    "faint": ("#5b6470", "#a3adb8"),
+    "line": ("#d5dae0", "#39414b"),
+    "page": ("#ffffff", "#14181d"),
+    "raised": ("#f5f7f9", "#1e242b"),
+    "technique": ("#0b5cad", "#74b6ff"),
+    "reference": ("#737c88", "#98a2ae"),
+    "better": ("#146c43", "#6fd3a0"),
+    "worse": ("#a84300", "#ff9f5a"),
+}
 """(on a light page, on a dark one)."""
 
 Point = tuple[float, float]
@@ -59,9 +65,8 @@ def colours_css(selector: str = ":root") -> str:
         return " ".join(f"--{name}: {pair[column]};" for name, pair in COLOURS.items())
 
     return (
-        f"{selector} {{ {variables(0)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {variables(1)} }} }}\n"
-    )  # fmt: skip
+        f"{selector} {{ {variables(0)} }}\n@media (prefers-color-scheme: dark) {{ {selector} {{ {variables(1)} }} }}\n"
+    )
 
 
 def charts_css() -> str:
@@ -328,16 +333,28 @@ def _paint_mark(axes: Any, mark: Line | Dot | Words, order: int) -> None:
     look = _Look.of(mark.kind)
     if isinstance(mark, Words):
         axes.text(
-            mark.x, mark.y, mark.words, ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
-            va="baseline", rotation=90 if mark.upright else 0, rotation_mode="anchor", color=look.fill, zorder=order,
-            fontsize=look.values.get("size", 12) * PIXEL_POINTS, fontweight=look.values.get("weight", "normal"),
-            parse_math=False, path_effects=[withStroke(linewidth=2.5, foreground=COLOURS["page"][0])],
-        )  # fmt: skip
+            mark.x,
+            mark.y,
+            mark.words,
+            ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
+            va="baseline",
+            rotation=90 if mark.upright else 0,
+            rotation_mode="anchor",
+            color=look.fill,
+            zorder=order,
+            fontsize=look.values.get("size", 12) * PIXEL_POINTS,
+            fontweight=look.values.get("weight", "normal"),
+            parse_math=False,
+            path_effects=[withStroke(linewidth=2.5, foreground=COLOURS["page"][0])],
+        )
         return
     shared = {
-        "facecolor": look.fill, "edgecolor": look.stroke, "linewidth": look.values.get("width", 1.0) * PIXEL_POINTS,
-        "alpha": look.values.get("opacity"), "zorder": order,
-    }  # fmt: skip
+        "facecolor": look.fill,
+        "edgecolor": look.stroke,
+        "linewidth": look.values.get("width", 1.0) * PIXEL_POINTS,
+        "alpha": look.values.get("opacity"),
+        "zorder": order,
+    }
     if "dash" in look.values:
         shared["linestyle"] = (0, [float(part) for part in str(look.values["dash"]).split()])
     if isinstance(mark, Dot):

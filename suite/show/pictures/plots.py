@@ -36,9 +36,11 @@ def figure(row: Row) -> Drawing:
     legend: list[Mark] = []
     if learning_curves(row):
         legend = [
-            Line("mean technique", [(8, 44), (34, 44)]), Words(40, 48, row.stack),
-            Line("mean reference dashed", [(208, 44), (234, 44)]), Words(240, 48, row.reference),
-        ]  # fmt: skip
+            Line("mean technique", [(8, 44), (34, 44)]),
+            Words(40, 48, row.stack),
+            Line("mean reference dashed", [(208, 44), (234, 44)]),
+            Words(240, 48, row.reference),
+        ]
     moved = [mark.moved(0, 24) if mark is not whole.marks[0] else mark for mark in whole.marks]
     return Drawing(whole.width, whole.height + 24, [*moved, *legend, Words(440, 48, headline)], whole.label)
 
@@ -49,10 +51,13 @@ def _ratios(row: Row) -> Drawing | None:
         return None
     ratios = np.exp(np.concatenate([timing.step_log_ratios for timing in row.known.timed]))
     frame = Frame(
-        68, 14, WIDTH - 16, HEIGHT - 46,
+        68,
+        14,
+        WIDTH - 16,
+        HEIGHT - 46,
         Axis("progress of the run", 0.0, 1.0, logarithmic=False),
         Axis(f"step time over that of {row.reference}", *around([1.0, *map(float, ratios)])),
-    )  # fmt: skip
+    )
     drawn: list[Mark] = frame.marks()
     step = row.value("step_time").interval
     if step and bounded(step):

@@ -97,8 +97,9 @@ def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
     """What each stack takes at the papers' own sizes, without the budget, which the intervals show; empty where nothing
     was counted or modelled there."""
     known = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
-    cells = {entry.stack: answer.cells(known.get(entry.stack, answer.NOTHING), (), (), known)[:-1]
-             for entry in whole.entries}  # fmt: skip
+    cells = {
+        entry.stack: answer.cells(known.get(entry.stack, answer.NOTHING), (), (), known)[:-1] for entry in whole.entries
+    }
     return cells if any(cells.values()) else {}
 
 

@@ -28,9 +28,23 @@ SVG = "http://www.w3.org/2000/svg"
 OF = "data-of"  # what the kept plot is of
 ELEMENTS = {"svg", "g", "defs", "path", "use", "clipPath", "rect", "text", "tspan"}
 ATTRIBUTES = {
-    "id", "d", "style", "transform", "x", "y", "width", "height", "href", "clip-path", "viewBox", "version", "space",
-    "fill", "stroke", OF,
-}  # fmt: skip
+    "id",
+    "d",
+    "style",
+    "transform",
+    "x",
+    "y",
+    "width",
+    "height",
+    "href",
+    "clip-path",
+    "viewBox",
+    "version",
+    "space",
+    "fill",
+    "stroke",
+    OF,
+}
 PAPER = {"#000000": "currentColor", "#ffffff": "var(--page)"}  # what matplotlib's colours are on this page
 
 
@@ -137,8 +151,12 @@ def inline(svg: bytes, anchor: str, label: str) -> str:
         node.attrib = {name: _ours(name, value, anchor) for name, value in node.attrib.items()}
     width = float(root.attrib["viewBox"].split()[2])
     root.attrib = {
-        "class": "study", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"], "width": f"{width}pt",
-    }  # fmt: skip
+        "class": "study",
+        "role": "img",
+        "aria-label": label,
+        "viewBox": root.attrib["viewBox"],
+        "width": f"{width}pt",
+    }
     return ElementTree.tostring(root, "unicode")
 
 

@@ -88,9 +88,14 @@ def _launch(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
     if elements:
         with torch.cuda.device_of(tensors[0]):
             kernel[(triton.cdiv(elements, BLOCK),)](
-                *tensors, elements, GROUPS=shape[1], INNER=shape[2], BLOCK=BLOCK,
-                num_warps=parts.NUM_WARPS, **parts.OPTIONS,
-            )  # fmt: skip
+                *tensors,
+                elements,
+                GROUPS=shape[1],
+                INNER=shape[2],
+                BLOCK=BLOCK,
+                num_warps=parts.NUM_WARPS,
+                **parts.OPTIONS,
+            )
 
 
 HEADS, HEAD = 12, 64  # of GPT-2's smallest model

@@ -65,9 +65,19 @@ def _of_a_group(outer, GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.const
 
 @triton.jit
 def gelu_kernel(
-    x, table, seed, y, codes, extremes, outer,
-    GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TANH: tl.constexpr,
-):  # fmt: skip
+    x,
+    table,
+    seed,
+    y,
+    codes,
+    extremes,
+    outer,
+    GROUPS: tl.constexpr,
+    INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TANH: tl.constexpr,
+):
     group, first, offsets, mask = _of_a_group(outer, GROUPS, INNER, ROWS, COLUMNS)
     value = tl.load(x + first + offsets, mask=mask, other=0.0).to(tl.float32)
     share, _ = _phi(value, TANH)
@@ -81,9 +91,17 @@ def gelu_kernel(
 
 @triton.jit
 def gelu_back_kernel(
-    codes, gradient, table, of_x, outer,
-    GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TANH: tl.constexpr,
-):  # fmt: skip
+    codes,
+    gradient,
+    table,
+    of_x,
+    outer,
+    GROUPS: tl.constexpr,
+    INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TANH: tl.constexpr,
+):
     group, first, offsets, mask = _of_a_group(outer, GROUPS, INNER, ROWS, COLUMNS)
     low, factor = tl.load(table + group), tl.load(table + GROUPS + group)
     value = tl.load(codes + first + offsets, mask=mask, other=0).to(tl.float32) * factor + low
@@ -105,9 +123,18 @@ def _rows_of_a_head(of_a_group, GROUPS: tl.constexpr, LENGTH: tl.constexpr, ROWS
 
 @triton.jit
 def softmax_kernel(
-    x, table, seed, y, codes, extremes, of_a_group,
-    GROUPS: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    table,
+    seed,
+    y,
+    codes,
+    extremes,
+    of_a_group,
+    GROUPS: tl.constexpr,
+    LENGTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     group, first, offsets, mask = _rows_of_a_head(of_a_group, GROUPS, LENGTH, ROWS, COLUMNS)
     value = tl.load(x + first + offsets, mask=mask, other=float("-inf")).to(tl.float32)
     top = tl.where(tl.sum(mask.to(tl.int32), 1) > 0, tl.max(value, 1), 0.0)
@@ -124,9 +151,16 @@ def softmax_kernel(
 
 @triton.jit
 def softmax_back_kernel(
-    codes, gradient, table, of_x, of_a_group,
-    GROUPS: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    codes,
+    gradient,
+    table,
+    of_x,
+    of_a_group,
+    GROUPS: tl.constexpr,
+    LENGTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     group, first, offsets, mask = _rows_of_a_head(of_a_group, GROUPS, LENGTH, ROWS, COLUMNS)
     low, factor = tl.load(table + group), tl.load(table + GROUPS + group)
     share = tl.load(codes + first + offsets, mask=mask, other=0).to(tl.float32) * factor + low
@@ -147,9 +181,24 @@ def _parted(GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, PARTS
 
 @triton.jit
 def layer_norm_kernel(
-    x, weight, bias, table, seed, y, means, scales, codes, extremes, rows, epsilon,
-    GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    table,
+    seed,
+    y,
+    means,
+    scales,
+    codes,
+    extremes,
+    rows,
+    epsilon,
+    GROUPS: tl.constexpr,
+    INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     in_tile, groups, offsets, columns, there = _parted(GROUPS, INNER, ROWS, PARTS, COLUMNS)
     row = tl.program_id(0).to(tl.int64) * ROWS
     first, present = row * (GROUPS * INNER), in_tile < rows - row
@@ -176,10 +225,23 @@ def layer_norm_kernel(
 
 @triton.jit
 def layer_norm_back_kernel(
-    codes, gradient, weight, table, means, scales, of_x, of_weights, of_biases, rows,
-    GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    codes,
+    gradient,
+    weight,
+    table,
+    means,
+    scales,
+    of_x,
+    of_weights,
+    of_biases,
+    rows,
+    GROUPS: tl.constexpr,
+    INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     STEPS: tl.constexpr,
-):  # fmt: skip
+):
     """``of_weights`` and ``of_biases`` [programs, width] are sums over STEPS tiles of ROWS."""
     in_tile, groups, offsets, columns, there = _parted(GROUPS, INNER, ROWS, PARTS, COLUMNS)
     low = tl.load(table + groups, mask=groups < GROUPS, other=0.0)[None, :, None]
@@ -259,9 +321,15 @@ def softmax_back(codes: Tensor, gradient: Tensor, sizes: Sizes, table: Tensor) -
 
 
 def layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, groups: int, table: Tensor, seed: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    groups: int,
+    table: Tensor,
+    seed: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """LayerNorm over the last dimension of ``x``, contiguous, in ``dtype``; means and inverse deviations [rows] of x,
     its codes and its ranges, of ``groups`` equal parts of the dimension."""
     rows, constants = _of_rows(x, groups)
@@ -275,9 +343,15 @@ def layer_norm(
 
 
 def layer_norm_back(
-    codes: Tensor, gradient: Tensor, weight: Tensor, means: Tensor, scales: Tensor, groups: int, table: Tensor,
+    codes: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    means: Tensor,
+    scales: Tensor,
+    groups: int,
+    table: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, in ``dtype``, of weight and of bias, both float32."""
     rows, constants = _of_rows(gradient, groups)
     programs = triton.cdiv(rows, constants["ROWS"] * STEPS)

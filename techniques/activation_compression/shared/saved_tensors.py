@@ -247,10 +247,15 @@ def packing(
 
 
 def packed_forward(
-    saver: Saver, forward: Callable[..., Any], known: dict[Hashable, Known], pack: Pack, again: Again,
+    saver: Saver,
+    forward: Callable[..., Any],
+    known: dict[Hashable, Known],
+    pack: Pack,
+    again: Again,
     around: Around,
-    *args: Any, **kwargs: Any,
-) -> Any:  # fmt: skip
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """A module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
     batch = next(argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)).shape[0]
     here = Forward(saver, batch, known)

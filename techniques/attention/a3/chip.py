@@ -25,10 +25,16 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
     """The bounds of both settings, and the shares of candidates and kept keys of trained models that were ``seen``."""
     against = f"all keys on the same pipeline ({chips()['a3'].title})"
     rows = [
-        Number("modelled", f"throughput, {name}, at most", against, TOKENS / cycles(share * TOKENS, 0, 0),
-               "closed form", f"M = {share:g} n")
+        Number(
+            "modelled",
+            f"throughput, {name}, at most",
+            against,
+            TOKENS / cycles(share * TOKENS, 0, 0),
+            "closed form",
+            f"M = {share:g} n",
+        )
         for name, share in (("conservative", 0.5), ("aggressive", 0.125))
-    ]  # fmt: skip
+    ]
     for call in seen[:1]:
         candidates, density = call["candidates"], call["density"]
         own = cycles(0.5 * TOKENS, candidates * TOKENS, density * TOKENS)

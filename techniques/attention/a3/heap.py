@@ -50,8 +50,13 @@ def _row(order: list[int], place: int, value: float) -> int:
 
 
 def _push(
-    heap: list[tuple[float, int, int]], sign: int, column: int, place: int, order: list[list[int]],
-    columns: list[list[float]], values: list[float],
-) -> None:  # fmt: skip
+    heap: list[tuple[float, int, int]],
+    sign: int,
+    column: int,
+    place: int,
+    order: list[list[int]],
+    columns: list[list[float]],
+    values: list[float],
+) -> None:
     product = columns[column][_row(order[column], place, values[column] * sign)] * values[column]
     heapq.heappush(heap, (-product * sign, column, place))

@@ -88,12 +88,15 @@ class A3(KeptInEvaluation):
             *(operand.flatten(0, 1).split(heads) for operand in (pairs.query.float(), pairs.key.float(), visible))
         )
         scores = [
-            torch.cat([
-                greedy_scores(some, key, own, self.pops(own.sum(-1)))
-                for some, own in zip(query.split(rows, 1), sees.split(rows, 1))
-            ], 1)
+            torch.cat(
+                [
+                    greedy_scores(some, key, own, self.pops(own.sum(-1)))
+                    for some, own in zip(query.split(rows, 1), sees.split(rows, 1))
+                ],
+                1,
+            )
             for query, key, sees in parts
-        ]  # fmt: skip
+        ]
         return candidates(torch.cat(scores).view(pairs.shape), visible)
 
     def pops(self, keys: Tensor) -> Tensor:

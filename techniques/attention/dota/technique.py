@@ -139,9 +139,16 @@ class Dota(ByBlocks, KeptPairs):
         return shapes
 
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
         dropout_p: float,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         arguments: dict[str, Any] = {"mask": mask, "causal": causal, "scale": scale, "dropout_p": dropout_p}
         if self.shapes is not None:
             if self.now and self.came is not None and came_in(self.came, query, key):

@@ -38,9 +38,15 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
     for share, name in shares:
         own, inputs = cycles(TOKENS, share * TOKENS), f"{TOKENS} tokens, {name} ({share:.3g}); structure from memory"
         rows.append(
-            Number("modelled", "time", f"all keys on the same pipeline ({chip.title})", dense_cycles(TOKENS) / own,
-                   "phases", inputs)
-        )  # fmt: skip
+            Number(
+                "modelled",
+                "time",
+                f"all keys on the same pipeline ({chip.title})",
+                dense_cycles(TOKENS) / own,
+                "phases",
+                inputs,
+            )
+        )
         seconds = own * HEADS / ACCELERATORS / chip.clock_hz
         rows += against_gpu(seconds, f"{ACCELERATORS} accelerators", TOKENS, WIDTH, HEADS, inputs)
     return [*rows, *drift(TOKENS)]

@@ -20,9 +20,16 @@ from techniques.attention.flashattention.tiled import Attention, by_tokens
 
 
 def flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = False,
-    scale: float | None = None, dropout_p: float = 0.0, key_lengths: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    key_lengths: Tensor | None = None,
+) -> Tensor:
     """softmax(scale Q K^T + mask) V for queries [batch, heads, queries, width], keys and values [batch, shared heads,
     keys, width], where heads are a multiple of the shared ones; in the queries' type.
 
@@ -57,9 +64,18 @@ def flash_attention(
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, q_starts: Tensor, k_starts: Tensor, longest_query: int, longest_key: int,
-    *, causal: bool = False, scale: float | None = None, dropout_p: float = 0.0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    q_starts: Tensor,
+    k_starts: Tensor,
+    longest_query: int,
+    longest_key: int,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """:func:`flash_attention` of sequences one after the other: queries [rows, heads, width], keys and values [rows,
     shared heads, width]. ``q_starts`` and ``k_starts``, int32 [sequences + 1], say where each begins, with the number
     of rows at the end; the two numbers are the most rows of one. Returns [rows, heads, width].
@@ -112,10 +128,20 @@ def _seed(query: Tensor, dropout_p: float) -> Tensor | None:
 
 @torch.library.custom_op("leantrain::flash_attention", mutates_args=())
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, q_starts: Tensor | None,
-    k_starts: Tensor | None, key_lengths: Tensor | None, longest_query: int, longest_key: int, causal: bool,
-    scale: float, dropout_p: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
+    key_lengths: Tensor | None,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
     """The output, as the queries, and the logarithms of the rows' sums [batch, heads, queries]."""
     form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     if query.is_cuda:
@@ -137,10 +163,23 @@ def _forward(
 
 @torch.library.custom_op("leantrain::flash_attention_backward", mutates_args=())
 def _backward(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, mask: Tensor | None,
-    seed: Tensor | None, q_starts: Tensor | None, k_starts: Tensor | None, key_lengths: Tensor | None,
-    longest_query: int, longest_key: int, causal: bool, scale: float, dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithms: Tensor,
+    d_out: Tensor,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
+    key_lengths: Tensor | None,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     saved = output, logarithms, d_out
     if query.is_cuda:
@@ -228,15 +267,32 @@ def _has_no_values(tensor: Tensor) -> bool:
 
 @register_flop_formula(torch.ops.leantrain.flash_attention, get_raw=True)
 def _forward_flops(
-    query: Tensor, key: Tensor, value: Tensor, mask: Any, seed: Any, q_starts: Tensor | None, k_starts: Tensor | None,
-    *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    seed: Any,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
+    *_: Any,
+    **__: Any,
+) -> int:
     return 4 * _pairs(query, key, q_starts, k_starts) * query.shape[-1]
 
 
 @register_flop_formula(torch.ops.leantrain.flash_attention_backward, get_raw=True)
 def _backward_flops(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, mask: Any, seed: Any,
-    q_starts: Tensor | None, k_starts: Tensor | None, *_: Any, **__: Any,
-) -> int:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithms: Tensor,
+    d_out: Tensor,
+    mask: Any,
+    seed: Any,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
+    *_: Any,
+    **__: Any,
+) -> int:
     return 10 * _pairs(query, key, q_starts, k_starts) * query.shape[-1]

@@ -56,11 +56,41 @@ def _weights(products, base, logarithm, in_two, ADDED: tl.constexpr):
 
 @triton.jit
 def _queries_gradient(
-    sums, query, d_out, logarithm, base, delta, k, v, begin, end, row, queries, keys, k_row, v_row,
-    mask, mask_row, mask_column, in_two, unscale, keep_p, seed, plane, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    sums,
+    query,
+    d_out,
+    logarithm,
+    base,
+    delta,
+    k,
+    v,
+    begin,
+    end,
+    row,
+    queries,
+    keys,
+    k_row,
+    v_row,
+    mask,
+    mask_row,
+    mask_column,
+    in_two,
+    unscale,
+    keep_p,
+    seed,
+    plane,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """``sums`` [ROWS, DIM] plus dS K over keys ``begin`` to ``end``."""
     for first in tl.range(begin, end, COLUMNS):
         key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
@@ -68,8 +98,21 @@ def _queries_gradient(
         nothing = tl.zeros((query.shape[0], COLUMNS), tl.float32)
         column = (first + tl.arange(0, COLUMNS))[None, :]
         products = dot(query, tl.trans(key), nothing, PRECISION)
-        products = seen_products(products, row[:, None], column, queries, keys, mask, mask_row, mask_column, unscale,
-                                 CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        products = seen_products(
+            products,
+            row[:, None],
+            column,
+            queries,
+            keys,
+            mask,
+            mask_row,
+            mask_column,
+            unscale,
+            CAUSAL,
+            KEYS,
+            ADDED,
+            WHOLE,
+        )
         p = _weights(products, base[:, None], logarithm[:, None], in_two, ADDED)
         dp = dot(d_out, tl.trans(value), nothing, PRECISION)
         if DROPPED:
@@ -81,13 +124,63 @@ def _queries_gradient(
 
 @triton.jit
 def queries_kernel(
-    q, k, v, o, d_out, dq, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
-    d_batch, d_head, d_row, dq_batch, dq_head, dq_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
-    batches, heads, groups, queries, keys, scale, keep_p, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    d_out,
+    dq,
+    logarithms,
+    deltas,
+    mask,
+    q_starts,
+    q_lengths,
+    k_starts,
+    k_lengths,
+    seed,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    o_batch,
+    o_head,
+    o_row,
+    d_batch,
+    d_head,
+    d_row,
+    dq_batch,
+    dq_head,
+    dq_row,
+    l_batch,
+    l_head,
+    mask_batch,
+    mask_head,
+    mask_row,
+    mask_column,
+    batches,
+    heads,
+    groups,
+    queries,
+    keys,
+    scale,
+    keep_p,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """Arguments as of :func:`forward_kernel`."""
     plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
     if CAUSAL:
@@ -103,12 +196,15 @@ def queries_kernel(
     if DROPPED:
         seed = tl.load(seed)
     row = first + tl.arange(0, ROWS)
-    query = load_tile(q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row,
-                  ROWS, D, DIM, True, False)  # fmt: skip
-    output = load_tile(o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row,
-                   ROWS, D, DIM, True, False)  # fmt: skip
-    d_output = load_tile(d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row,
-                  ROWS, D, DIM, True, False)  # fmt: skip
+    query = load_tile(
+        q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row, ROWS, D, DIM, True, False
+    )
+    output = load_tile(
+        o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row, ROWS, D, DIM, True, False
+    )
+    d_output = load_tile(
+        d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row, ROWS, D, DIM, True, False
+    )
     delta = tl.sum(output.to(tl.float32) * d_output.to(tl.float32), 1)
     of_plane = batch * l_batch + head * l_head + q_first
     tl.store(deltas + of_plane + row, delta, mask=row < queries)
@@ -121,23 +217,83 @@ def queries_kernel(
         else:
             begin, stop = whole, end
         sums = _queries_gradient(
-            sums, query, d_output, logarithm, base, delta, k, v, begin, stop, row, queries, keys, k_row, v_row,
-            mask, mask_row, mask_column, scale * LOG2E, 1.0 / scale, keep_p, seed, plane.to(tl.int64), threshold,
-            CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS, D, DIM, TMA, PRECISION,
-        )  # fmt: skip
+            sums,
+            query,
+            d_output,
+            logarithm,
+            base,
+            delta,
+            k,
+            v,
+            begin,
+            stop,
+            row,
+            queries,
+            keys,
+            k_row,
+            v_row,
+            mask,
+            mask_row,
+            mask_column,
+            scale * LOG2E,
+            1.0 / scale,
+            keep_p,
+            seed,
+            plane.to(tl.int64),
+            threshold,
+            CAUSAL,
+            KEYS,
+            ADDED,
+            DROPPED,
+            part == 0,
+            COLUMNS,
+            D,
+            DIM,
+            TMA,
+            PRECISION,
+        )
     component = tl.arange(0, DIM)
     there = dq + batch * dq_batch + head * dq_head + (q_first + row[:, None]) * dq_row + component[None, :]
-    tl.store(there, narrow(sums * scale, dq.dtype.element_ty),
-             mask=(row < queries)[:, None] & (component < D)[None, :])  # fmt: skip
+    tl.store(there, narrow(sums * scale, dq.dtype.element_ty), mask=(row < queries)[:, None] & (component < D)[None, :])
 
 
 @triton.jit
 def _keys_gradient(
-    dk, dv, key, value, q, d_out, logarithms, deltas, begin, end, column, queries, keys, q_row, d_row,
-    mask, mask_row, mask_column, in_two, unscale, keep_p, seed, plane, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    dk,
+    dv,
+    key,
+    value,
+    q,
+    d_out,
+    logarithms,
+    deltas,
+    begin,
+    end,
+    column,
+    queries,
+    keys,
+    q_row,
+    d_row,
+    mask,
+    mask_row,
+    mask_column,
+    in_two,
+    unscale,
+    keep_p,
+    seed,
+    plane,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    ROWS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """``dk`` and ``dv`` [COLUMNS, DIM] plus dS^T Q and (Z o P)^T dO over queries ``begin`` to ``end``. Scores lie
     transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
     for first in tl.range(begin, end, ROWS):
@@ -148,8 +304,21 @@ def _keys_gradient(
         delta = tl.load(deltas + row, mask=row < queries, other=0.0)
         nothing = tl.zeros((key.shape[0], ROWS), tl.float32)
         products = dot(key, tl.trans(query), nothing, PRECISION)
-        products = seen_products(products, row[None, :], column[:, None], queries, keys, mask, mask_row, mask_column,
-                                 unscale, CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        products = seen_products(
+            products,
+            row[None, :],
+            column[:, None],
+            queries,
+            keys,
+            mask,
+            mask_row,
+            mask_column,
+            unscale,
+            CAUSAL,
+            KEYS,
+            ADDED,
+            WHOLE,
+        )
         p = _weights(products, base[None, :], logarithm[None, :], in_two, ADDED)
         dp = dot(value, tl.trans(d_output), nothing, PRECISION)
         dropped = p
@@ -163,13 +332,63 @@ def _keys_gradient(
 
 @triton.jit
 def keys_kernel(
-    q, k, v, d_out, dk, dv, logarithms, deltas, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, d_batch, d_head, d_row,
-    dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, l_batch, l_head, mask_batch, mask_head, mask_row, mask_column,
-    batches, heads, groups, queries, keys, scale, keep_p, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    d_out,
+    dk,
+    dv,
+    logarithms,
+    deltas,
+    mask,
+    q_starts,
+    q_lengths,
+    k_starts,
+    k_lengths,
+    seed,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    d_batch,
+    d_head,
+    d_row,
+    dk_batch,
+    dk_head,
+    dk_row,
+    dv_batch,
+    dv_head,
+    dv_row,
+    l_batch,
+    l_head,
+    mask_batch,
+    mask_head,
+    mask_row,
+    mask_column,
+    batches,
+    heads,
+    groups,
+    queries,
+    keys,
+    scale,
+    keep_p,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """Arguments as of :func:`forward_kernel`; ``heads`` are the queries'."""
     shareds = heads // groups
     plane, number = tl.program_id(0) % (batches * shareds), tl.program_id(0) // (batches * shareds)
@@ -180,10 +399,12 @@ def keys_kernel(
         seed = tl.load(seed)
     column = first + tl.arange(0, COLUMNS)
     component = tl.arange(0, DIM)
-    key = load_tile(k + batch * k_batch + shared * k_head + k_first * k_row, first, keys, k_row,
-                COLUMNS, D, DIM, True, False)  # fmt: skip
-    value = load_tile(v + batch * v_batch + shared * v_head + k_first * v_row, first, keys, v_row,
-                  COLUMNS, D, DIM, True, False)  # fmt: skip
+    key = load_tile(
+        k + batch * k_batch + shared * k_head + k_first * k_row, first, keys, k_row, COLUMNS, D, DIM, True, False
+    )
+    value = load_tile(
+        v + batch * v_batch + shared * v_head + k_first * v_row, first, keys, v_row, COLUMNS, D, DIM, True, False
+    )
     of_keys, of_values = tl.zeros((COLUMNS, DIM), tl.float32), tl.zeros((COLUMNS, DIM), tl.float32)
     begin, diagonal = 0, 0
     if CAUSAL:  # whole tiles see every key of this one
@@ -207,11 +428,41 @@ def keys_kernel(
                     else:
                         start, stop = diagonal, queries
                     of_keys, of_values = _keys_gradient(
-                        of_keys, of_values, key, value, of_q, of_d, logarithms + of_rows, deltas + of_rows, start, stop,
-                        column, queries, keys, q_row, d_row, of_mask, mask_row,
-                        mask_column, scale * LOG2E, 1.0 / scale, keep_p, seed, batch * heads + head, threshold,
-                        CAUSAL, KEYS, ADDED, DROPPED, part == 1, ROWS, D, DIM, TMA, PRECISION,
-                    )  # fmt: skip
+                        of_keys,
+                        of_values,
+                        key,
+                        value,
+                        of_q,
+                        of_d,
+                        logarithms + of_rows,
+                        deltas + of_rows,
+                        start,
+                        stop,
+                        column,
+                        queries,
+                        keys,
+                        q_row,
+                        d_row,
+                        of_mask,
+                        mask_row,
+                        mask_column,
+                        scale * LOG2E,
+                        1.0 / scale,
+                        keep_p,
+                        seed,
+                        batch * heads + head,
+                        threshold,
+                        CAUSAL,
+                        KEYS,
+                        ADDED,
+                        DROPPED,
+                        part == 1,
+                        ROWS,
+                        D,
+                        DIM,
+                        TMA,
+                        PRECISION,
+                    )
     inside = (column < keys)[:, None] & (component < D)[None, :]
     of_dk = dk + batch * dk_batch + shared * dk_head + (k_first + column[:, None]) * dk_row + component[None, :]
     of_dv = dv + batch * dv_batch + shared * dv_head + (k_first + column[:, None]) * dv_row + component[None, :]

@@ -56,8 +56,17 @@ def source_of(base, length, of_row, TALL: tl.constexpr, D: tl.constexpr, DIM: tl
 
 
 @triton.jit
-def load_tile(source, first, length, of_row, TALL: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
-          BOUNDED: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+def load_tile(
+    source,
+    first,
+    length,
+    of_row,
+    TALL: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    TMA: tl.constexpr,
+):
     """Rows ``first`` to ``first`` + TALL [TALL, DIM], 0 beyond ``length``, if ``BOUNDED``, and beyond D components."""
     if TMA:
         return source.load([first, 0])
@@ -73,8 +82,21 @@ def load_tile(source, first, length, of_row, TALL: tl.constexpr, D: tl.constexpr
 
 
 @triton.jit
-def seen_products(products, row, column, queries, keys, mask, mask_row, mask_column, unscale, CAUSAL: tl.constexpr,
-          KEYS: tl.constexpr, ADDED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+def seen_products(
+    products,
+    row,
+    column,
+    queries,
+    keys,
+    mask,
+    mask_row,
+    mask_column,
+    unscale,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
     """``products``, -inf where a query does not see a key. ``row`` and ``column`` broadcast against them, whichever
     way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS`` each row is
     the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale, down to
@@ -114,19 +136,59 @@ def kept_weights(seed, plane, row, column, threshold):
 
 @triton.jit
 def _attended(
-    sums, total, peak, query, k, v, begin, end, row, queries, keys, k_row, v_row,
-    mask, mask_row, mask_column, scale, unscale, seed, plane, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, WHOLE: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    sums,
+    total,
+    peak,
+    query,
+    k,
+    v,
+    begin,
+    end,
+    row,
+    queries,
+    keys,
+    k_row,
+    v_row,
+    mask,
+    mask_row,
+    mask_column,
+    scale,
+    unscale,
+    seed,
+    plane,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """The online softmax over keys ``begin`` to ``end``: unnormalised output ``sums`` [ROWS, DIM], row sums ``total``
     and maxima ``peak`` [ROWS], in powers of two."""
     for first in tl.range(begin, end, COLUMNS):
         key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
         products = dot(query, tl.trans(key), tl.zeros((query.shape[0], COLUMNS), tl.float32), PRECISION)
         column = (first + tl.arange(0, COLUMNS))[None, :]
-        products = seen_products(products, row[:, None], column, queries, keys, mask, mask_row, mask_column, unscale,
-                         CAUSAL, KEYS, ADDED, WHOLE)  # fmt: skip
+        products = seen_products(
+            products,
+            row[:, None],
+            column,
+            queries,
+            keys,
+            mask,
+            mask_row,
+            mask_column,
+            unscale,
+            CAUSAL,
+            KEYS,
+            ADDED,
+            WHOLE,
+        )
         now = tl.maximum(peak, tl.max(products, 1) * scale)
         taken = now
         if mask is not None:  # otherwise every row sees its first key
@@ -156,12 +218,54 @@ def ends_of(first, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAU
 
 @triton.jit
 def forward_kernel(
-    q, k, v, o, logarithms, mask, q_starts, q_lengths, k_starts, k_lengths, seed,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, l_batch, l_head,
-    mask_batch, mask_head, mask_row, mask_column, batches, heads, groups, queries, keys, scale, keep_p, threshold,
-    CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADDED: tl.constexpr, DROPPED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    logarithms,
+    mask,
+    q_starts,
+    q_lengths,
+    k_starts,
+    k_lengths,
+    seed,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    o_batch,
+    o_head,
+    o_row,
+    l_batch,
+    l_head,
+    mask_batch,
+    mask_head,
+    mask_row,
+    mask_column,
+    batches,
+    heads,
+    groups,
+    queries,
+    keys,
+    scale,
+    keep_p,
+    threshold,
+    CAUSAL: tl.constexpr,
+    KEYS: tl.constexpr,
+    ADDED: tl.constexpr,
+    DROPPED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    DIM: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip - a line for each tensor
     """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
     ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``keep_p``: 1
     minus dropout's probability, and ``threshold`` that probability times 2^31."""
@@ -179,8 +283,9 @@ def forward_kernel(
     if DROPPED:
         seed = tl.load(seed)
     row = first + tl.arange(0, ROWS)
-    query = load_tile(q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row,
-                  ROWS, D, DIM, True, False)  # fmt: skip
+    query = load_tile(
+        q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row, ROWS, D, DIM, True, False
+    )
     sums, total = tl.zeros((ROWS, DIM), tl.float32), tl.zeros((ROWS,), tl.float32)
     peak = tl.full((ROWS,), HIDDEN, tl.float32)
     whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
@@ -191,16 +296,43 @@ def forward_kernel(
         else:
             begin, stop = whole, end
         sums, total, peak = _attended(
-            sums, total, peak, query, k, v, begin, stop, row, queries, keys, k_row, v_row, mask, mask_row, mask_column,
-            in_two, unscale, seed, plane.to(tl.int64), threshold, CAUSAL, KEYS, ADDED, DROPPED, part == 0, COLUMNS,
-            D, DIM, TMA, PRECISION,
-        )  # fmt: skip
+            sums,
+            total,
+            peak,
+            query,
+            k,
+            v,
+            begin,
+            stop,
+            row,
+            queries,
+            keys,
+            k_row,
+            v_row,
+            mask,
+            mask_row,
+            mask_column,
+            in_two,
+            unscale,
+            seed,
+            plane.to(tl.int64),
+            threshold,
+            CAUSAL,
+            KEYS,
+            ADDED,
+            DROPPED,
+            part == 0,
+            COLUMNS,
+            D,
+            DIM,
+            TMA,
+            PRECISION,
+        )
     seen = total > 0.0
     of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * keep_p))
     component, inside = tl.arange(0, DIM), row < queries
     there = o + batch * o_batch + head * o_head + (q_first + row[:, None]) * o_row + component[None, :]
-    tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty),
-             mask=inside[:, None] & (component < D)[None, :])  # fmt: skip
+    tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty), mask=inside[:, None] & (component < D)[None, :])
     logarithm = tl.where(total == 0.0, HIDDEN, peak + tl.log2(tl.where(seen, total, 1.0)))
     if ADDED:
         logarithm = tl.where(peak == FLOOR * in_two, -OF_FLOOR * total, logarithm)

@@ -132,9 +132,14 @@ def precision() -> str:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, form: Attention, packed: Packed | None = None,
-    key_lengths: Tensor | None = None, plan: Plan | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    form: Attention,
+    packed: Packed | None = None,
+    key_lengths: Tensor | None = None,
+    plan: Plan | None = None,
+) -> tuple[Tensor, Tensor]:
     """:func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch], are of
     sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
     refuse(query, key, value, form.scale)
@@ -149,16 +154,31 @@ def forward(
     programs = triton.cdiv(common["queries"], tiles.rows) * common["batches"] * common["heads"]
     with torch.cuda.device_of(q):
         forward_kernel[(programs,)](
-            q=q, k=k, v=v, o=output, logarithms=logarithms, **_strides(q=q, k=k, v=v, o=output), **common, **constants,
+            q=q,
+            k=k,
+            v=v,
+            o=output,
+            logarithms=logarithms,
+            **_strides(q=q, k=k, v=v, o=output),
+            **common,
+            **constants,
             **_options(tiles, q.device),
-        )  # fmt: skip
+        )
     return output, logarithms
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, form: Attention,
-    packed: Packed | None = None, key_lengths: Tensor | None = None, plan: Plan | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithms: Tensor,
+    d_out: Tensor,
+    form: Attention,
+    packed: Packed | None = None,
+    key_lengths: Tensor | None = None,
+    plan: Plan | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`techniques.attention.flashattention.tiled.backward` by kernels."""
     q, k, v, o, d = (_by_rows(operand) for operand in (query, key, value, output, d_out))
     uneven = packed if packed is not None else key_lengths
@@ -172,16 +192,34 @@ def backward(
     with torch.cuda.device_of(q):
         tiles = plan.queries
         queries_kernel[(triton.cdiv(common["queries"], tiles.rows) * planes,)](
-            q=q, k=k, v=v, o=o, d_out=d, dq=dq, logarithms=logarithms, deltas=deltas,
-            **_strides(q=q, k=k, v=v, o=o, d=d, dq=dq), **common, **constants,
+            q=q,
+            k=k,
+            v=v,
+            o=o,
+            d_out=d,
+            dq=dq,
+            logarithms=logarithms,
+            deltas=deltas,
+            **_strides(q=q, k=k, v=v, o=o, d=d, dq=dq),
+            **common,
+            **constants,
             **_options(tiles, q.device),
-        )  # fmt: skip
+        )
         tiles = plan.keys
         keys_kernel[(triton.cdiv(common["keys"], tiles.columns) * planes // common["groups"],)](
-            q=q, k=k, v=v, d_out=d, dk=dk, dv=dv, logarithms=logarithms, deltas=deltas,
-            **_strides(q=q, k=k, v=v, d=d, dk=dk, dv=dv), **common, **constants,
+            q=q,
+            k=k,
+            v=v,
+            d_out=d,
+            dk=dk,
+            dv=dv,
+            logarithms=logarithms,
+            deltas=deltas,
+            **_strides(q=q, k=k, v=v, d=d, dk=dk, dv=dv),
+            **common,
+            **constants,
             **_options(tiles, q.device),
-        )  # fmt: skip
+        )
     return dq, dk, dv
 
 
@@ -249,22 +287,46 @@ def _options(tiles: Tiles, device: torch.device) -> dict[str, Any]:
     if tiles.tma and device.type == "cuda":
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
     return {
-        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "TMA": tiles.tma, "num_warps": tiles.warps,
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "TMA": tiles.tma,
+        "num_warps": tiles.warps,
         "num_stages": tiles.stages,
-    }  # fmt: skip
+    }
 
 
 def _manifest(
-    kernel: Any, tiles: Tiles, width: int, instructions_per_element: float, *, dtype: torch.dtype = torch.bfloat16,
-    causal: bool = False, dropped: bool = False, masked: bool = False, spills: int = 0,
-) -> Manifest:  # fmt: skip
+    kernel: Any,
+    tiles: Tiles,
+    width: int,
+    instructions_per_element: float,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    causal: bool = False,
+    dropped: bool = False,
+    masked: bool = False,
+    spills: int = 0,
+) -> Manifest:
     """Of heads that each have their own keys, which Triton compiles in; ``masked``: by a mask that is added."""
     constants: dict[str, Any] = {
-        "q_starts": None, "q_lengths": None, "k_starts": None, "k_lengths": None, "groups": 1,
-        "CAUSAL": causal, "KEYS": False, "ADDED": masked, "DROPPED": dropped, "D": width, "DIM": filled(width),
-        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "TMA": tiles.tma, "PRECISION": "tf32x3",
-        **({} if dropped else {"seed": None}), **({} if masked else {"mask": None}),
-    }  # fmt: skip
+        "q_starts": None,
+        "q_lengths": None,
+        "k_starts": None,
+        "k_lengths": None,
+        "groups": 1,
+        "CAUSAL": causal,
+        "KEYS": False,
+        "ADDED": masked,
+        "DROPPED": dropped,
+        "D": width,
+        "DIM": filled(width),
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "TMA": tiles.tma,
+        "PRECISION": "tf32x3",
+        **({} if dropped else {"seed": None}),
+        **({} if masked else {"mask": None}),
+    }
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     streams = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
     floats = dict.fromkeys(("scale", "keep_p"), "fp32")

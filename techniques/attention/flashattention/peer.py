@@ -166,8 +166,11 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype, mas
 
 def functions(causal: bool) -> dict[str, Callable[[], Function]]:
     """By name, what imports or compiles a peer, and raises where it is not there."""
-    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION,
-                "memory-efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+    backends = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cuDNN": SDPBackend.CUDNN_ATTENTION,
+        "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    }
     return {
         **{f"SDPA {name}": partial(of_backend, backend, causal) for name, backend in backends.items()},
         "FlexAttention": partial(flex, causal),

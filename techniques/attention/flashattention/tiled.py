@@ -83,9 +83,16 @@ def forward(
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logarithms: Tensor, d_out: Tensor, form: Attention,
-    rows: int = ROWS, columns: int = COLUMNS,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithms: Tensor,
+    d_out: Tensor,
+    form: Attention,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values for that of the output; probabilities are exp(S - L), computed again."""
     sums_dtype, shared = wide(query), key.shape[1]
     q, o, d = (operand.unflatten(1, (shared, -1)) for operand in (query, output, d_out))

@@ -93,9 +93,16 @@ class Forward(NamedTuple):
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, memory: Memory, rows: int, columns: int,
-    *, mask: Tensor | None = None, order: Sequence[int] | None = None,
-) -> Forward:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Memory,
+    rows: int,
+    columns: int,
+    *,
+    mask: Tensor | None = None,
+    order: Sequence[int] | None = None,
+) -> Forward:
     """Algorithm 1: key tiles outside, query tiles inside; o, m and l live in slow memory between visits.
 
     ``mask`` [n, n] is True where a query sees a key; a tile that sees none is skipped and moves nothing (section 3.3).
@@ -126,9 +133,17 @@ def forward(
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, result: Forward, d_out: Tensor, memory: Memory, rows: int, columns: int,
-    *, mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    result: Forward,
+    d_out: Tensor,
+    memory: Memory,
+    rows: int,
+    columns: int,
+    *,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Algorithm 4: gradients of q, k, v for the output's gradient ``d_out`` [n, d]; probabilities are recomputed."""
     d = q.shape[1]
     scale = 1 / math.sqrt(d)

@@ -33,10 +33,16 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
     chip, whole = chips()["sanger"], layer_s(TOKENS, 1.0, 1.0)
     layer = f"a layer, {TOKENS} tokens, density {PAPERS[0][0]}, balance {PAPERS[0][1]}"
     rows = [
-        Number("modelled", layer, "dense on the same array", whole / layer_s(TOKENS, *PAPERS[0], as_released=as_is),
-               "replay, as released" if as_is else "replay, corrected", "the authors' cost model")
+        Number(
+            "modelled",
+            layer,
+            "dense on the same array",
+            whole / layer_s(TOKENS, *PAPERS[0], as_released=as_is),
+            "replay, as released" if as_is else "replay, corrected",
+            "the authors' cost model",
+        )
         for as_is in (True, False)
-    ]  # fmt: skip
+    ]
     for density, balance in PAPERS:
         rows += at(chip, density, balance, f"{TOKENS} tokens, the paper's density {density}, balance {balance}")
     for trace in seen[:1]:

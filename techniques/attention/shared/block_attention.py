@@ -28,9 +28,17 @@ AT_ONCE = 2**17  # scores that are computed together: half a megabyte of them
 
 
 def block_attention(
-    query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, *, scale: float, mask: Tensor | None = None,
-    causal: bool = False, block: int = BLOCK, dropout_p: float = 0.0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Tensor,
+    *,
+    scale: float,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    block: int = BLOCK,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """``query`` [batch, heads, queries, width] over ``key`` and ``value`` [batch, heads, keys, width], in the query's
     dtype.
 

@@ -83,9 +83,16 @@ class MaskedAttention(Technique):
         return attention.register_forward_pre_hook(begins, with_kwargs=True), attention.register_forward_hook(ends)
 
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
         dropout_p: float,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The attention function of the model's blocks (:class:`suite.model.attention.AttentionFunction`)."""
         if self.now is None or not query.shape[-2] * key.shape[-2]:
             return eager(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)

@@ -277,8 +277,10 @@ def draw(axes: Axes, table: StudyTable) -> None:
                 axes.plot([even], [1], "o", color=f"C{number}", fillstyle="none", markersize=9)
     axes.axhline(1, color="0.7", linewidth=0.8)
     axes.set(
-        xscale="log", yscale="log", xlabel="share of 64 x 64 blocks that are kept",
+        xscale="log",
+        yscale="log",
+        xlabel="share of 64 x 64 blocks that are kept",
         ylabel="time over fused dense attention's, prediction included",
-    )  # fmt: skip
+    )
     axes.set_title("Measured. Lines: forward; dashes: with backward.", fontsize=10, loc="left")
     axes.legend(fontsize=8, frameon=False)

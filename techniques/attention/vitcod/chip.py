@@ -10,9 +10,19 @@ from techniques.shared.chips.model import chips
 from techniques.shared.chips.numbers import GPU, Number, against_gpu, drift, gpu_attention_s
 
 LAYERS = (
-    (1, 2250), (1, 395), (70, 2478), (1, 940), (1, 1400), (20, 1787), (17, 1333), (1, 1550), (1, 460), (9, 770),
-    (10, 1040), (31, 601),
-)  # fmt: skip
+    (1, 2250),
+    (1, 395),
+    (70, 2478),
+    (1, 940),
+    (1, 1400),
+    (20, 1787),
+    (17, 1333),
+    (1, 1550),
+    (1, 460),
+    (9, 770),
+    (10, 1040),
+    (31, 601),
+)
 """Dense columns, and kept pairs besides, of DeiT-Tiny's layers at 95 % sparsity: solved for from the authors' log."""
 LOADED, OTHERS = 9492, 2043156  # cycles of loading, and of all linear layers, by that log
 TOKENS, WIDTH, HEADS = 197, 64, 3
@@ -38,8 +48,14 @@ def modelled() -> list[Number]:
         rows += [row._replace(level=level) for row in numbers]
     share = released / (released + OTHERS)
     whole = f"attention is {share:.2%} of the released model's cycles"
-    bound = Number("modelled", "DeiT-Tiny end to end, if attention took no time", "the released model", 1 / (1 - share),
-                   "closed form", whole)  # fmt: skip
+    bound = Number(
+        "modelled",
+        "DeiT-Tiny end to end, if attention took no time",
+        "the released model",
+        1 / (1 - share),
+        "closed form",
+        whole,
+    )
     return [*rows, bound, *drift(TOKENS, WIDTH, HEADS)]
 
 

@@ -22,9 +22,19 @@ from techniques.attention.vitcod.technique import KEY, MASK, QUERY, AutoEncoder,
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 INFORMATION, BATCHES, WEIGHT, SHARED = 0.5, 8, 1e-4, 0.25
 DEIT_TINY = (
-    (1, 2250), (1, 395), (70, 2478), (1, 940), (1, 1400), (20, 1787), (17, 1333), (1, 1550), (1, 460), (9, 770),
-    (10, 1040), (31, 601),
-)  # fmt: skip
+    (1, 2250),
+    (1, 395),
+    (70, 2478),
+    (1, 940),
+    (1, 1400),
+    (20, 1787),
+    (17, 1333),
+    (1, 1550),
+    (1, 460),
+    (9, 770),
+    (10, 1040),
+    (31, 601),
+)
 """Dense columns, and pairs outside of them, of the 12 layers at 95 % sparsity, from the authors' log."""
 
 

@@ -99,7 +99,7 @@ def worker_kernel(x, memory, before, bits, sums, starts, firsts, pairs, n, ROWS:
 @triton.jit
 def server_kernel(
     received, scales, memory, before, bits, sums, starts, firsts, pairs, n, tensors, ranks, ROWS: tl.constexpr
-):  # fmt: skip
+):
     """``received`` [ranks, n / 8] and ``scales`` [ranks, tensors]: what the ranks have sent."""
     row, offsets, mask = _place(n, ROWS)
     first, last, pair = _tensors(firsts, pairs)
@@ -194,9 +194,20 @@ def _launched(
     sums = torch.empty(at.sums, device=memory.device)
     with torch.cuda.device_of(memory):
         kernel[(len(at.firsts),)](
-            *inputs, memory, before, bits, sums, at.starts, at.firsts, at.pairs, n, **counts,
-            ROWS=ROWS, num_warps=NUM_WARPS, **OPTIONS,
-        )  # fmt: skip
+            *inputs,
+            memory,
+            before,
+            bits,
+            sums,
+            at.starts,
+            at.firsts,
+            at.pairs,
+            n,
+            **counts,
+            ROWS=ROWS,
+            num_warps=NUM_WARPS,
+            **OPTIONS,
+        )
         scales_kernel[(len(lengths),)](sums, at.bounds, at.starts, before, SUMS=SUMS, num_warps=1, **OPTIONS)
     return before.clone(), bits
 

@@ -53,9 +53,13 @@ class OneBitAdam(CompressedRanks):
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> FrozenAdam:
         return FrozenAdam(
-            parameters, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps,
-            decay="decoupled", fused=recipe.fused_optimizer,
-        )  # fmt: skip
+            parameters,
+            lr=recipe.learning_rate,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
+            decay="decoupled",
+            fused=recipe.fused_optimizer,
+        )
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
         optimizer = run.optimizer

@@ -73,9 +73,20 @@ def _sums(a, mask, VECTOR: tl.constexpr):
 
 @triton.jit
 def _written(
-    a, low, high, errors, bits, start, place, rows, columns,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, VECTOR: tl.constexpr, FEEDBACK: tl.constexpr,
-):  # fmt: skip
+    a,
+    low,
+    high,
+    errors,
+    bits,
+    start,
+    place,
+    rows,
+    columns,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    FEEDBACK: tl.constexpr,
+):
     first, offsets, mask = place
     upper = a >= 0.0
     if FEEDBACK:
@@ -96,9 +107,18 @@ def _written(
 
 @triton.jit
 def pack_kernel(
-    gradients, errors, bits, means, rows, columns,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, FEEDBACK: tl.constexpr,
-):  # fmt: skip
+    gradients,
+    errors,
+    bits,
+    means,
+    rows,
+    columns,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    VECTOR: tl.constexpr,
+    FEEDBACK: tl.constexpr,
+):
     """``WHOLE``: all rows are held at once. Of a VECTOR ``columns`` is the length, ``rows`` the bytes of its bits."""
     if WHOLE:
         place = _place(0, rows, columns, WIDTH, ROWS, VECTOR)
@@ -151,9 +171,17 @@ def pack(gradient: Tensor, errors: Tensor | None) -> tuple[Tensor, Tensor]:
     constants: dict[str, Any] = {"WIDTH": width, "ROWS": held, "WHOLE": rows <= MOST_ROWS, "VECTOR": vector}
     with torch.cuda.device_of(gradient):
         pack_kernel[(triton.cdiv(columns, width),)](
-            gradient, errors, bits, means, rows, n if vector else columns, FEEDBACK=errors is not None,
-            **constants, num_warps=_warps(held, width), **OPTIONS,
-        )  # fmt: skip
+            gradient,
+            errors,
+            bits,
+            means,
+            rows,
+            n if vector else columns,
+            FEEDBACK=errors is not None,
+            **constants,
+            num_warps=_warps(held, width),
+            **OPTIONS,
+        )
     return means, bits
 
 

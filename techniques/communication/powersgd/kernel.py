@@ -131,9 +131,15 @@ def orthogonalised(matrices: Sequence[Tensor]) -> list[Tensor]:
     columns = triton.next_power_of_2(rank)
     with torch.cuda.device_of(bases):
         orthogonalise_kernel[(len(matrices),)](
-            bases, starts.to(bases.device), heights.to(torch.int32).to(bases.device),
-            RANK=rank, COLUMNS=columns, ROWS=HELD // columns, num_warps=NUM_WARPS, **OPTIONS,
-        )  # fmt: skip
+            bases,
+            starts.to(bases.device),
+            heights.to(torch.int32).to(bases.device),
+            RANK=rank,
+            COLUMNS=columns,
+            ROWS=HELD // columns,
+            num_warps=NUM_WARPS,
+            **OPTIONS,
+        )
     return [
         part.view_as(matrix) for part, matrix in zip(bases.split([m.numel() for m in matrices]), matrices, strict=True)
     ]

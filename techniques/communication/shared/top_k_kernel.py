@@ -91,9 +91,7 @@ def tally_kernel(values, larger, equal, chosen, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def compact_kernel(
-    values, larger, equal, chosen, top_values, indices, n, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def compact_kernel(values, larger, equal, chosen, top_values, indices, n, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr):
     """``larger`` and ``equal`` of all blocks up to this one, added up."""
     offsets, mask = _block(n, BLOCK)
     a = tl.load(values + offsets, mask=mask, other=0.0)

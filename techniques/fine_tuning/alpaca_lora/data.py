@@ -81,8 +81,15 @@ def counted(draw: random.Random) -> Entry:
 
 
 TASKS: tuple[Callable[[random.Random], Entry], ...] = (
-    added, larger, following, spelled, reversed_word, sorted_words, first_letter, counted,
-)  # fmt: skip
+    added,
+    larger,
+    following,
+    spelled,
+    reversed_word,
+    sorted_words,
+    first_letter,
+    counted,
+)
 
 
 def entries(count: int = ENTRIES, seed: int = 0) -> list[Entry]:

@@ -59,10 +59,19 @@ class AlpacaLoRA(Technique):
     def recipe(self, recipe: Recipe) -> Recipe:
         examples = recipe.steps * recipe.batch_size
         return replace(
-            recipe, steps=max(LEAST_STEPS, round(examples / self.batch_size)), batch_size=self.batch_size,
-            learning_rate=self.learning_rate, schedule="linear", warmup_fraction=WARMUP, final_learning_rate_ratio=0.0,
-            weight_decay=0.0, beta1=0.9, beta2=0.999, eps=1e-8, gradient_clip=1.0,
-        )  # fmt: skip
+            recipe,
+            steps=max(LEAST_STEPS, round(examples / self.batch_size)),
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            schedule="linear",
+            warmup_fraction=WARMUP,
+            final_learning_rate_ratio=0.0,
+            weight_decay=0.0,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            gradient_clip=1.0,
+        )
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         update = LowRank(self.rank, self.alpha, self.dropout)

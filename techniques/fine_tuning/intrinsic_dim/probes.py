@@ -95,8 +95,10 @@ def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
     z, scales = values[Z].double(), values.get(SCALES, torch.ones(0)).double()
     moved = {name: tensor.forth(z) for name, tensor in tensors.items()}
-    factors = {name: scales[tensor.layer] if len(scales) and tensor.layer is not None else 1.0
-               for name, tensor in tensors.items()}  # fmt: skip
+    factors = {
+        name: scales[tensor.layer] if len(scales) and tensor.layer is not None else 1.0
+        for name, tensor in tensors.items()
+    }
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             start = values[names[name]].double()

@@ -35,9 +35,17 @@ UNSWAPPED = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
 def behind_prefix(
-    attention: AttentionFunction, prefix: Tensor, query: Tensor, key: Tensor, value: Tensor, *,
-    mask: Tensor | None, causal: bool, scale: float, dropout_p: float,
-) -> Tensor:  # fmt: skip
+    attention: AttentionFunction,
+    prefix: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout_p: float,
+) -> Tensor:
     """``attention`` over ``prefix`` [2, l, heads * head_dim], keys and values, and then over its own arguments, as
     :class:`AttentionFunction` has them. Every query sees all of the prefix."""
     ahead = prefix.to(key.dtype).unflatten(-1, (key.shape[1], -1)).transpose(1, 2)

@@ -100,9 +100,15 @@ class LowRankLinear(AroundLinear):
     """
 
     def __init__(
-        self, linear: nn.Module, rows: Sequence[Sequence[int]], rank: int, alpha: float, dropout: float,
-        initialization: Initialization, generator: torch.Generator,
-    ) -> None:  # fmt: skip
+        self,
+        linear: nn.Module,
+        rows: Sequence[Sequence[int]],
+        rank: int,
+        alpha: float,
+        dropout: float,
+        initialization: Initialization,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__(linear.requires_grad_(False))
         self.scale, self.dropout = alpha / rank, nn.Dropout(dropout)
         weight = weight_matrix(linear)

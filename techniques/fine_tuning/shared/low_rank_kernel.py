@@ -34,26 +34,42 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 @triton.jit
 def add_kernel(
-    x, a, b, y, low, scale, tokens, d_in, d_out, rank, x_stride, y_stride,
-    TOKENS: tl.constexpr, FEATURES: tl.constexpr, RANK: tl.constexpr,
-):  # fmt: skip
+    x,
+    a,
+    b,
+    y,
+    low,
+    scale,
+    tokens,
+    d_in,
+    d_out,
+    rank,
+    x_stride,
+    y_stride,
+    TOKENS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    RANK: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     column, component = tl.arange(0, FEATURES), tl.arange(0, RANK)
     inside, of_rank = row < tokens, component < rank
     sums = tl.zeros((TOKENS, RANK), dtype=tl.float32)
     for first in range(0, d_in, FEATURES):
         here = first + column < d_in
-        of_x = tl.load(x + row[:, None] * x_stride + (first + column)[None, :],
-                       mask=inside[:, None] & here[None, :], other=0.0)  # fmt: skip
-        of_a = tl.load(a + component[:, None] * d_in + (first + column)[None, :],
-                       mask=of_rank[:, None] & here[None, :], other=0.0)  # fmt: skip
+        of_x = tl.load(
+            x + row[:, None] * x_stride + (first + column)[None, :], mask=inside[:, None] & here[None, :], other=0.0
+        )
+        of_a = tl.load(
+            a + component[:, None] * d_in + (first + column)[None, :], mask=of_rank[:, None] & here[None, :], other=0.0
+        )
         sums = dot(of_x, tl.trans(of_a), sums, PRECISION)
     low_tile = narrow(sums, low.dtype.element_ty)
     tl.store(low + row[:, None] * rank + component[None, :], low_tile, mask=inside[:, None] & of_rank[None, :])
     for first in range(0, d_out, FEATURES):
         here = first + column < d_out
-        of_b = tl.load(b + (first + column)[:, None] * rank + component[None, :],
-                       mask=here[:, None] & of_rank[None, :], other=0.0)  # fmt: skip
+        of_b = tl.load(
+            b + (first + column)[:, None] * rank + component[None, :], mask=here[:, None] & of_rank[None, :], other=0.0
+        )
         update = dot(low_tile, tl.trans(of_b), tl.zeros((TOKENS, FEATURES), dtype=tl.float32), PRECISION)
         place = y + row[:, None] * y_stride + (first + column)[None, :]
         mask = inside[:, None] & here[None, :]
@@ -63,17 +79,35 @@ def add_kernel(
 
 @triton.jit
 def merge_kernel(
-    left, right, weight, scale, rows, columns, rank, left_row, left_component, right_component, right_column, stride,
-    TILE: tl.constexpr, RANK: tl.constexpr,
-):  # fmt: skip
+    left,
+    right,
+    weight,
+    scale,
+    rows,
+    columns,
+    rank,
+    left_row,
+    left_component,
+    right_component,
+    right_column,
+    stride,
+    TILE: tl.constexpr,
+    RANK: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
     component = tl.arange(0, RANK)
     of_rank = component < rank
-    of_left = tl.load(left + row[:, None] * left_row + component[None, :] * left_component,
-                      mask=(row < rows)[:, None] & of_rank[None, :], other=0.0)  # fmt: skip
-    of_right = tl.load(right + component[:, None] * right_component + column[None, :] * right_column,
-                       mask=of_rank[:, None] & (column < columns)[None, :], other=0.0)  # fmt: skip
+    of_left = tl.load(
+        left + row[:, None] * left_row + component[None, :] * left_component,
+        mask=(row < rows)[:, None] & of_rank[None, :],
+        other=0.0,
+    )
+    of_right = tl.load(
+        right + component[:, None] * right_component + column[None, :] * right_column,
+        mask=of_rank[:, None] & (column < columns)[None, :],
+        other=0.0,
+    )
     update = dot(of_left, of_right, tl.zeros((TILE, TILE), dtype=tl.float32), PRECISION)
     place = weight + row[:, None] * stride + column[None, :]
     mask = (row < rows)[:, None] & (column < columns)[None, :]
@@ -99,10 +133,23 @@ def add_update(y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tens
     if x.shape[0]:
         with torch.cuda.device_of(x):
             add_kernel[(triton.cdiv(x.shape[0], TOKENS),)](
-                x, a.contiguous(), b.contiguous(), y, low, scale, x.shape[0], x.shape[1], y.shape[1], a.shape[0],
-                x.stride(0), y.stride(0), TOKENS=TOKENS, FEATURES=FEATURES, RANK=_padded(a.shape[0]),
+                x,
+                a.contiguous(),
+                b.contiguous(),
+                y,
+                low,
+                scale,
+                x.shape[0],
+                x.shape[1],
+                y.shape[1],
+                a.shape[0],
+                x.stride(0),
+                y.stride(0),
+                TOKENS=TOKENS,
+                FEATURES=FEATURES,
+                RANK=_padded(a.shape[0]),
                 num_warps=NUM_WARPS,
-            )  # fmt: skip
+            )
     return low
 
 
@@ -114,9 +161,20 @@ def add_to_weight(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
     rows, columns = weight.shape
     with torch.cuda.device_of(weight):
         merge_kernel[(triton.cdiv(rows, TOKENS), triton.cdiv(columns, TOKENS))](
-            left, right, weight, scale, rows, columns, a.shape[0], *left.stride(), *right.stride(), weight.stride(0),
-            TILE=TOKENS, RANK=_padded(a.shape[0]), num_warps=NUM_WARPS,
-        )  # fmt: skip
+            left,
+            right,
+            weight,
+            scale,
+            rows,
+            columns,
+            a.shape[0],
+            *left.stride(),
+            *right.stride(),
+            weight.stride(0),
+            TILE=TOKENS,
+            RANK=_padded(a.shape[0]),
+            num_warps=NUM_WARPS,
+        )
 
 
 def _padded(rank: int) -> int:

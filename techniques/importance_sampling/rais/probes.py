@@ -147,12 +147,15 @@ def _margins(features: Tensor, norms: Tensor, weights: Tensor, everyone: Tensor)
 
     solutions = [
         minimize(
-            lambda x: x[3:] @ mean, np.repeat([size * v.mean(), 10 * size * v.mean() ** 2], 3) / np.tile(mean, 2),
-            method="SLSQP", bounds=[(1e-9, None)] * 6, constraints={"type": "ineq", "fun": held},
+            lambda x: x[3:] @ mean,
+            np.repeat([size * v.mean(), 10 * size * v.mean() ** 2], 3) / np.tile(mean, 2),
+            method="SLSQP",
+            bounds=[(1e-9, None)] * 6,
+            constraints={"type": "ineq", "fun": held},
             options={"maxiter": 2000, "ftol": 1e-14},
         ).x
         for size in (0.1, 0.3, 1.0)
-    ]  # fmt: skip
+    ]
     c, d = np.split(min(solutions, key=lambda x: (1 - min(held(x), 0.0)) * (x[3:] @ mean)), 2)
     return torch.from_numpy(c + d / math.sqrt(d @ mean))
 

@@ -111,8 +111,13 @@ def _launch(kernel: Any, grid: tuple[int, ...], *tensors: Tensor, classes: int, 
 def _manifest(kernel: Any, dtype: torch.dtype, sums: int, aligned: bool) -> Manifest:
     """``aligned``: each row begins at a multiple of 16, as where the number of classes is one."""
     back = kernel is gradients_kernel
-    types = {"targets": "*i64", "logits": POINTERS[dtype], "of_logits": POINTERS[dtype], "classes": "i32",
-             "ignored": "i32"}  # fmt: skip
+    types = {
+        "targets": "*i64",
+        "logits": POINTERS[dtype],
+        "of_logits": POINTERS[dtype],
+        "classes": "i32",
+        "ignored": "i32",
+    }
     signature = {name: types.get(name, "*fp32") for name in kernel.arg_names if name != "BLOCK"}
     accesses = BLOCK * dtype.itemsize // (NUM_WARPS * 32 * 16) if aligned else 0  # of a thread, 16 bytes each
     ceiling = LANE_INSTRUCTIONS_PER_BYTE * dtype.itemsize * (2 if back else 1)

@@ -56,9 +56,15 @@ def pruned_set(
 ) -> PrunedSet:
     """What :func:`save` writes: ``indices`` are ascending int64 indices of ``data``'s training examples."""
     return PrunedSet(
-        technique=technique, settings=settings, data=data.name, examples_sha256=examples_sha256(data.train),
-        examples=len(data.train), candidates=candidates, seed=seed, kept=tuple(indices.tolist()),
-    )  # fmt: skip
+        technique=technique,
+        settings=settings,
+        data=data.name,
+        examples_sha256=examples_sha256(data.train),
+        examples=len(data.train),
+        candidates=candidates,
+        seed=seed,
+        kept=tuple(indices.tolist()),
+    )
 
 
 def save(pruned: PrunedSet, path: Path) -> None:

@@ -53,8 +53,10 @@ def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
     parts = anatomy(plain_model(recording))
     matrices = [f"{part.path}.weight" for part in parts.linears]
     whole = sum(parts.model.get_parameter(name).numel() for name in matrices)
-    used = [sum(trace.before.parameters[name].numel() for name in matrices if name in trace.before.parameters)
-            for trace in traces]  # fmt: skip
+    used = [
+        sum(trace.before.parameters[name].numel() for name in matrices if name in trace.before.parameters)
+        for trace in traces
+    ]
     first = max(1, round(own.share * run.recipe.steps))
     planned = [whole // (own.width**2 * own.depth) if trace.step < first else whole for trace in traces]
     trace, following = traces[first - 1], traces[first]

@@ -89,9 +89,14 @@ def row(name: str, flops: float, part: float, pairs: Sequence[tuple[Learned, Lea
     ratios = [ours.final.loss / theirs.final.loss for theirs, ours in pairs if ours.final and theirs.final]
     spread = replicate_interval(ratios) if len(ratios) > 1 else None
     return Row(
-        name, flops, part, len(ratios), fmean(ratios) if ratios else None,
-        spread.low if spread else None, spread.high if spread else None,
-    )  # fmt: skip
+        name,
+        flops,
+        part,
+        len(ratios),
+        fmean(ratios) if ratios else None,
+        spread.low if spread else None,
+        spread.high if spread else None,
+    )
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:

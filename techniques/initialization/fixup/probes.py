@@ -106,8 +106,13 @@ def _gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, pa
         before, after = values[f"{wrapped}.before"], values.get(f"{wrapped}.after", torch.zeros(1))
         weight = weight_matrix(part.module).double().clone()
         bias = before.double().flatten() * weight.sum(1) + after.double()
-        own[part.path] = {"wrapped": wrapped, "scale": scale.double(), "before": before.double(), "weight": weight,
-                          "bias": bias}  # fmt: skip
+        own[part.path] = {
+            "wrapped": wrapped,
+            "scale": scale.double(),
+            "before": before.double(),
+            "weight": weight,
+            "bias": bias,
+        }
         weight_matrix(part.module).mul_(scale)
         linear: Any = part.module
         linear.bias.copy_(scale * bias)

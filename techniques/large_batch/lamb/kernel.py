@@ -47,9 +47,18 @@ def _direction(p, m, v, decay, inverse_correction, inverse_root_correction, eps)
 
 @triton.jit
 def _moments(
-    pointers, place, factor,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
-):  # fmt: skip
+    pointers,
+    place,
+    factor,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    inverse_correction,
+    inverse_root_correction,
+    eps,
+):
     parameters, first_moments, second_moments, gradients = pointers
     _, _, offsets, mask = place
     p = optimizer_parts.load(parameters, place)
@@ -69,16 +78,38 @@ def _moments(
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def moments_kernel(
-    table, blocks, tensors, programs, partials, clip, found_inf,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, inverse_correction, inverse_root_correction, eps,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    programs,
+    partials,
+    clip,
+    found_inf,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    inverse_correction,
+    inverse_root_correction,
+    eps,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(clip), beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-        optimizer_parts.number(inverse_correction), optimizer_parts.number(inverse_root_correction), eps,
-    )  # fmt: skip
+        optimizer_parts.gradient_factor(clip),
+        beta1,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        decay,
+        optimizer_parts.number(inverse_correction),
+        optimizer_parts.number(inverse_root_correction),
+        eps,
+    )
     sums_over_block(_moments, arguments, table, blocks, tensors, programs, partials, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
@@ -95,15 +126,32 @@ def _apply(pointers, place, seed, ratios, lr, decay, inverse_correction, inverse
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def apply_kernel(
-    table, blocks, tensors, seed, ratios, found_inf, lr, decay, inverse_correction, inverse_root_correction, eps,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    ratios,
+    found_inf,
+    lr,
+    decay,
+    inverse_correction,
+    inverse_root_correction,
+    eps,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        seed, ratios, optimizer_parts.number(lr), decay,
-        optimizer_parts.number(inverse_correction), optimizer_parts.number(inverse_root_correction), eps,
-    )  # fmt: skip
+        seed,
+        ratios,
+        optimizer_parts.number(lr),
+        decay,
+        optimizer_parts.number(inverse_correction),
+        optimizer_parts.number(inverse_root_correction),
+        eps,
+    )
     multi_tensor.over_block(_apply, arguments, table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
@@ -145,8 +193,11 @@ def lamb_step(
     betas = {"beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
     correction, inverse_root = corrections(step, beta1, beta2) if bias_correction else (1.0, 1.0)
     direction: dict[str, Number] = {
-        "decay": weight_decay, "inverse_correction": 1 / correction, "inverse_root_correction": inverse_root, "eps": eps
-    }  # fmt: skip
+        "decay": weight_decay,
+        "inverse_correction": 1 / correction,
+        "inverse_root_correction": inverse_root,
+        "eps": eps,
+    }
     changed = (parameters, first_moments, second_moments)
     for group in optimizer_parts.groups(tables, changed, (gradients,), list(scalars.values())):
         partials = room(group)
@@ -155,9 +206,13 @@ def lamb_step(
         )
         ratios = trust_ratios(group, partials, low=phi[0], high=phi[1]) if adapt else None
         optimizer_parts.launch(
-            apply_kernel, group, {"lr": learning_rate} | direction,
-            seed=optimizer_parts.seed_word(seed), ratios=ratios, found_inf=found_inf,
-        )  # fmt: skip
+            apply_kernel,
+            group,
+            {"lr": learning_rate} | direction,
+            seed=optimizer_parts.seed_word(seed),
+            ratios=ratios,
+            found_inf=found_inf,
+        )
     optimizer_parts.note_change(*changed)
 
 
@@ -167,18 +222,29 @@ ON_DEVICE = ("inverse_correction", "inverse_root_correction")
 
 def _moments_manifest(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False) -> Manifest:
     return optimizer_parts.manifest(
-        moments_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2, 3), written=(1, 2),
-        scaled=scaled, sums=2, on_device=ON_DEVICE, registers=REGISTERS,
-    )  # fmt: skip
+        moments_kernel,
+        (parameter, moment, moment, parameter),
+        read=(0, 1, 2, 3),
+        written=(1, 2),
+        scaled=scaled,
+        sums=2,
+        on_device=ON_DEVICE,
+        registers=REGISTERS,
+    )
 
 
 def _apply_manifest(
     parameter: torch.dtype, moment: torch.dtype, scaled: bool = False, stochastic: bool = False
 ) -> Manifest:
     return optimizer_parts.manifest(
-        apply_kernel, (parameter, moment, moment, parameter), read=(0, 1, 2), written=(0,),
-        scaled=scaled, seeded=stochastic, on_device=ON_DEVICE,
-    )  # fmt: skip
+        apply_kernel,
+        (parameter, moment, moment, parameter),
+        read=(0, 1, 2),
+        written=(0,),
+        scaled=scaled,
+        seeded=stochastic,
+        on_device=ON_DEVICE,
+    )
 
 
 MANIFESTS = {

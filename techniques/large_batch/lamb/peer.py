@@ -47,9 +47,20 @@ def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.lamb_step(
-        parameters, gradients, first_moments, second_moments, tables,
-        step=STEP, learning_rate=LR, beta1=BETA1, beta2=BETA2, eps=EPS, weight_decay=DECAY, seed=seed, **settings,
-    )  # fmt: skip
+        parameters,
+        gradients,
+        first_moments,
+        second_moments,
+        tables,
+        step=STEP,
+        learning_rate=LR,
+        beta1=BETA1,
+        beta2=BETA2,
+        eps=EPS,
+        weight_decay=DECAY,
+        seed=seed,
+        **settings,
+    )
 
 
 def apex(inputs: Inputs) -> Callable[[], object]:
@@ -76,9 +87,14 @@ PEERS: dict[str, Prepare] = {"apex": apex, "timm foreach": timm, "bitsandbytes":
 def _bench(parameter: torch.dtype, moment: torch.dtype, scaled: bool = False, seed: int | None = None) -> Bench:
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         inputs = random_lists(
-            sizes, device, generator,
-            parameters=parameter, gradients=parameter, first_moments=moment, second_moments=moment,
-        )  # fmt: skip
+            sizes,
+            device,
+            generator,
+            parameters=parameter,
+            gradients=parameter,
+            first_moments=moment,
+            second_moments=moment,
+        )
         torch._foreach_abs_(inputs["second_moments"])  # a mean of squares
         return inputs
 

@@ -45,9 +45,18 @@ def _squares(pointers, place, factor, coupled_decay):
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def norms_kernel(
-    table, blocks, tensors, programs, partials, clip, found_inf, coupled_decay,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    programs,
+    partials,
+    clip,
+    found_inf,
+    coupled_decay,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (optimizer_parts.gradient_factor(clip), coupled_decay)
@@ -69,9 +78,21 @@ def _apply(pointers, place, factor, seed, ratios, momentum, decay, inside, outsi
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def apply_kernel(
-    table, blocks, tensors, seed, ratios, clip, found_inf, momentum, decay, inside, outside,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    ratios,
+    clip,
+    found_inf,
+    momentum,
+    decay,
+    inside,
+    outside,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
@@ -118,9 +139,13 @@ def lars_step(
         if adapt:
             partials = room(group)
             optimizer_parts.launch(
-                norms_kernel, group, {"coupled_decay": 0.0 if separate else weight_decay},
-                programs=group.programs, partials=partials, **scalars,
-            )  # fmt: skip
+                norms_kernel,
+                group,
+                {"coupled_decay": 0.0 if separate else weight_decay},
+                programs=group.programs,
+                partials=partials,
+                **scalars,
+            )
             ratios = trust_ratios(
                 group,
                 partials,
@@ -142,9 +167,14 @@ def _apply_manifest(
     parameter: torch.dtype, momentum: torch.dtype, scaled: bool = False, stochastic: bool = False, **constants: Any
 ) -> Manifest:
     return optimizer_parts.manifest(
-        apply_kernel, (parameter, momentum, parameter), read=(0, 1, 2), written=(0, 1),
-        scaled=scaled, seeded=stochastic, **constants,
-    )  # fmt: skip
+        apply_kernel,
+        (parameter, momentum, parameter),
+        read=(0, 1, 2),
+        written=(0, 1),
+        scaled=scaled,
+        seeded=stochastic,
+        **constants,
+    )
 
 
 MANIFESTS = {

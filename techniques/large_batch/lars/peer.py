@@ -37,10 +37,18 @@ def step(inputs: Inputs, scaled: bool, seed: int | None, adapt: bool) -> Callabl
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.lars_step(
-        parameters, gradients, momenta, tables,
-        learning_rate=LR, momentum=MOMENTUM, weight_decay=DECAY, trust_coefficient=COEFFICIENT, adapt=adapt, seed=seed,
+        parameters,
+        gradients,
+        momenta,
+        tables,
+        learning_rate=LR,
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        trust_coefficient=COEFFICIENT,
+        adapt=adapt,
+        seed=seed,
         **settings,
-    )  # fmt: skip
+    )
 
 
 def timm(inputs: Inputs) -> Callable[[], object]:

@@ -58,9 +58,18 @@ def ratio(ratios, tensor):
 
 @triton.jit
 def sums_over_block(
-    function: tl.constexpr, arguments, table, blocks, tensors, programs, partials,
-    ROWS: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    function: tl.constexpr,
+    arguments,
+    table,
+    blocks,
+    tensors,
+    programs,
+    partials,
+    ROWS: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     """`multi_tensor.over_block` for a function that returns two sums over its place: this program's ``partials``."""
     tensor, first = multi_tensor.block(blocks, BLOCK)
     rows, bits = multi_tensor.addresses(table, ROWS, tensor, tensors)
@@ -103,9 +112,19 @@ def trust_ratios(
     ratios = torch.empty(group.tensors, dtype=torch.float32, device=partials.device)
     with torch.cuda.device_of(partials):
         ratios_kernel[(group.tensors,)](
-            partials, group.starts, ratios, group.programs, coefficient, low, high, decay, eps,
-            CHUNK=CHUNK, num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
-        )  # fmt: skip
+            partials,
+            group.starts,
+            ratios,
+            group.programs,
+            coefficient,
+            low,
+            high,
+            decay,
+            eps,
+            CHUNK=CHUNK,
+            num_warps=optimizer_parts.NUM_WARPS,
+            **optimizer_parts.OPTIONS,
+        )
     return ratios
 
 

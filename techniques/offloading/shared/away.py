@@ -45,9 +45,14 @@ class Away(Tensor):
     def __new__(cls, home: Home, shape: Tensor, requires_grad: bool = False) -> Self:
         """``shape`` is a tensor of this shape, layout and type; its values do not matter."""
         return torch.Tensor._make_wrapper_subclass(
-            cls, shape.shape, strides=shape.stride(), storage_offset=shape.storage_offset(), dtype=shape.dtype,
-            device=home.stored.device, requires_grad=requires_grad,
-        )  # fmt: skip
+            cls,
+            shape.shape,
+            strides=shape.stride(),
+            storage_offset=shape.storage_offset(),
+            dtype=shape.dtype,
+            device=home.stored.device,
+            requires_grad=requires_grad,
+        )
 
     def __init__(self, home: Home, shape: Tensor, requires_grad: bool = False) -> None:
         self.home = home

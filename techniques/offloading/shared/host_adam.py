@@ -97,9 +97,15 @@ class HostAdamW(Optimizer):
     def of(cls, parameters: ParameterGroups, tier: Tier, recipe: Recipe, delay_after: int | None = None) -> HostAdamW:
         """The AdamW that the recipe asks for, with its clipping."""
         return cls(
-            parameters, tier, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps,
-            fused=recipe.fused_optimizer, max_norm=recipe.gradient_clip, delay_after=delay_after,
-        )  # fmt: skip
+            parameters,
+            tier,
+            lr=recipe.learning_rate,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
+            fused=recipe.fused_optimizer,
+            max_norm=recipe.gradient_clip,
+            delay_after=delay_after,
+        )
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
@@ -220,12 +226,23 @@ def _update(work: Work, max_norm: float) -> None:
                 continue
             tensors = state.tensors()
             torch_adam(
-                [tensors["master"]], [next(remaining)], [tensors["first_moment"]], [tensors["second_moment"]], [],
-                [torch.tensor(float(state.step - 1))], fused=group["fused"], foreach=False,
-                amsgrad=False, maximize=False,
-                beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"], eps=group["eps"],
-                weight_decay=group["weight_decay"], decoupled_weight_decay=True,
-            )  # fmt: skip
+                [tensors["master"]],
+                [next(remaining)],
+                [tensors["first_moment"]],
+                [tensors["second_moment"]],
+                [],
+                [torch.tensor(float(state.step - 1))],
+                fused=group["fused"],
+                foreach=False,
+                amsgrad=False,
+                maximize=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                decoupled_weight_decay=True,
+            )
             state.imaged()
     _free(work)
 

@@ -51,9 +51,21 @@ def _power(x, exponent, ALPHA: tl.constexpr, ROOT: tl.constexpr):
 
 @triton.jit
 def _update(
-    pointers, place, factor, seed,
-    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha, ALPHA: tl.constexpr,
-):  # fmt: skip
+    pointers,
+    place,
+    factor,
+    seed,
+    lr,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    eps,
+    decay,
+    alpha,
+    inverse_alpha,
+    ALPHA: tl.constexpr,
+):
     parameters, momenta, powers, gradients = pointers
     p = optimizer_parts.load(parameters, place)
     m = optimizer_parts.load(momenta, place)
@@ -71,17 +83,42 @@ def _update(
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def acclip_kernel(
-    table, blocks, tensors, seed, clip, found_inf,
-    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay, alpha, inverse_alpha,
-    ALPHA: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    lr,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    eps,
+    decay,
+    alpha,
+    inverse_alpha,
+    ALPHA: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
-        optimizer_parts.gradient_factor(clip), seed,
-        optimizer_parts.number(lr), beta1, one_minus_beta1, beta2, one_minus_beta2, eps, optimizer_parts.number(decay),
-        alpha, inverse_alpha, ALPHA,
-    )  # fmt: skip
+        optimizer_parts.gradient_factor(clip),
+        seed,
+        optimizer_parts.number(lr),
+        beta1,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        eps,
+        optimizer_parts.number(decay),
+        alpha,
+        inverse_alpha,
+        ALPHA,
+    )
     multi_tensor.over_block(_update, arguments, table, blocks, tensors, (0, 1, 2, 3), DTYPES, BLOCK, PIECE)
 
 
@@ -117,14 +154,27 @@ def acclip_step(
     """
     lr = optimizer_parts.precise(lr)
     hyper: dict[str, Number] = {
-        "lr": lr, "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
-        "eps": eps, "decay": 1 - lr * weight_decay, "alpha": alpha, "inverse_alpha": 1 / alpha,
-    }  # fmt: skip
+        "lr": lr,
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "beta2": beta2,
+        "one_minus_beta2": 1 - beta2,
+        "eps": eps,
+        "decay": 1 - lr * weight_decay,
+        "alpha": alpha,
+        "inverse_alpha": 1 / alpha,
+    }
     optimizer_parts.step(
-        acclip_kernel, tables, (parameters, momenta, powers), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
+        acclip_kernel,
+        tables,
+        (parameters, momenta, powers),
+        gradients,
+        hyper,
+        seed=optimizer_parts.seed_word(seed),
+        clip=clip,
+        found_inf=found_inf,
         ALPHA=_special(alpha),
-    )  # fmt: skip
+    )
 
 
 def _special(alpha: float) -> int:
@@ -136,10 +186,15 @@ def _manifest(
     parameter: torch.dtype, state: torch.dtype, alpha: float = 1.0, *, stochastic: bool = False, scaled: bool = False
 ) -> Manifest:
     return optimizer_parts.manifest(
-        acclip_kernel, (parameter, state, state, parameter), read=(0, 1, 2, 3), written=(0, 1, 2),
-        scaled=scaled, seeded=stochastic, registers=REGISTERS if _special(alpha) else REGISTERS_OF_POWERS,
+        acclip_kernel,
+        (parameter, state, state, parameter),
+        read=(0, 1, 2, 3),
+        written=(0, 1, 2),
+        scaled=scaled,
+        seeded=stochastic,
+        registers=REGISTERS if _special(alpha) else REGISTERS_OF_POWERS,
         ALPHA=_special(alpha),
-    )  # fmt: skip
+    )
 
 
 MANIFESTS = {

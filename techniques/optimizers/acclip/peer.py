@@ -37,9 +37,20 @@ def step(inputs: Inputs, alpha: float, scaled: bool, seed: int | None) -> Callab
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.acclip_step(
-        parameters, gradients, momenta, powers, tables,
-        lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, alpha=alpha, weight_decay=DECAY, seed=seed, **settings,
-    )  # fmt: skip
+        parameters,
+        gradients,
+        momenta,
+        powers,
+        tables,
+        lr=LR,
+        beta1=BETA1,
+        beta2=BETA2,
+        eps=EPS,
+        alpha=alpha,
+        weight_decay=DECAY,
+        seed=seed,
+        **settings,
+    )
 
 
 def _bench(

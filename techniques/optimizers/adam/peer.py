@@ -40,10 +40,21 @@ def step(inputs: Inputs, decoupled: bool, scaled: bool, seed: int | None) -> Cal
     device = parameters[0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.adam_step(
-        parameters, gradients, first_moments, second_moments, tables,
-        step=STEP, lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, weight_decay=DECAY, decoupled=decoupled,
-        seed=seed, **settings,
-    )  # fmt: skip
+        parameters,
+        gradients,
+        first_moments,
+        second_moments,
+        tables,
+        step=STEP,
+        lr=LR,
+        beta1=BETA1,
+        beta2=BETA2,
+        eps=EPS,
+        weight_decay=DECAY,
+        decoupled=decoupled,
+        seed=seed,
+        **settings,
+    )
 
 
 def torch_adam(inputs: Inputs, decoupled: bool, **settings: Any) -> Callable[[], object]:
@@ -68,9 +79,14 @@ def _bench(
 ) -> Bench:
     def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         inputs = random_lists(
-            sizes, device, generator,
-            parameters=parameter, gradients=parameter, first_moments=moment, second_moments=moment,
-        )  # fmt: skip
+            sizes,
+            device,
+            generator,
+            parameters=parameter,
+            gradients=parameter,
+            first_moments=moment,
+            second_moments=moment,
+        )
         torch._foreach_abs_(inputs["second_moments"])  # a mean of squares
         return inputs
 

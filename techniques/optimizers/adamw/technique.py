@@ -49,9 +49,17 @@ class AdamW(Adam):
         capturable: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, decay="decoupled", fused=fused,
-            foreach=foreach, maximize=maximize, capturable=capturable,
-        )  # fmt: skip
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            decay="decoupled",
+            fused=fused,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+        )
 
 
 @dataclass

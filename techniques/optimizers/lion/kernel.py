@@ -48,10 +48,22 @@ def _update(pointers, place, factor, seed, lr, beta1, one_minus_beta1, beta2, on
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def lion_kernel(
-    table, blocks, tensors, seed, clip, found_inf,
-    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, decay,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    lr,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     if optimizer_parts.skipped(found_inf):
         return
     factor = optimizer_parts.gradient_factor(clip)
@@ -88,13 +100,23 @@ def lion_step(
     """
     lr = optimizer_parts.precise(lr)
     hyper: dict[str, Number] = {
-        "lr": lr, "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2,
+        "lr": lr,
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "beta2": beta2,
+        "one_minus_beta2": 1 - beta2,
         "decay": 1 - lr * weight_decay,
-    }  # fmt: skip
+    }
     optimizer_parts.step(
-        lion_kernel, tables, (parameters, momenta), gradients, hyper,
-        seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
-    )  # fmt: skip
+        lion_kernel,
+        tables,
+        (parameters, momenta),
+        gradients,
+        hyper,
+        seed=optimizer_parts.seed_word(seed),
+        clip=clip,
+        found_inf=found_inf,
+    )
 
 
 def _manifest(

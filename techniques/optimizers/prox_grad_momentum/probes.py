@@ -75,9 +75,8 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
 def objective(recording: Recording, trace: Trace, parameters: Values) -> float:
     """F = f + g on a recorded batch."""
     norms = [
-        hyper["strength"] * parameters[name].double().abs().sum().item()
-        for name, hyper in trace.before.hyper.items()
-    ]  # fmt: skip
+        hyper["strength"] * parameters[name].double().abs().sum().item() for name, hyper in trace.before.hyper.items()
+    ]
     return recording.loss_at(parameters, trace) + sum(norms)
 
 

@@ -65,9 +65,15 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
     values = [value for step in fast for value in (step.value_x, step.value_y)]
     rise = max(0.0, *(after - before for before, after in pairwise(values)))
     columns = (
-        "gradients", "proximal_gradient", "apgnc", "nonzero_proximal_gradient", "nonzero_apgnc",
-        "gradient_mapping_proximal_gradient", "gradient_mapping_apgnc", "extrapolated_share",
-    )  # fmt: skip
+        "gradients",
+        "proximal_gradient",
+        "apgnc",
+        "nonzero_proximal_gradient",
+        "nonzero_apgnc",
+        "gradient_mapping_proximal_gradient",
+        "gradient_mapping_apgnc",
+        "extrapolated_share",
+    )
     note = f"F - F*; in {len(fast)} steps of APGnc F rises by at most {rise:.2g}, which is rounding up to 1e-15"
     return [StudyTable("descent", columns, rows, note), zeros(probe, fast[steps - 1].x, rate, strength, steps)]
 

@@ -22,9 +22,12 @@ class TorchSGD(SGDMomentum):
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Any:
         return torch.optim.SGD(
-            parameters, lr=recipe.learning_rate, momentum=self.momentum, dampening=self.dampening,
+            parameters,
+            lr=recipe.learning_rate,
+            momentum=self.momentum,
+            dampening=self.dampening,
             fused=recipe.fused_optimizer,
-        )  # fmt: skip
+        )
 
 
 PACKAGES: Mapping[str, type[Technique]] = {"torch": TorchSGD}

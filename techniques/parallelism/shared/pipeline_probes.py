@@ -223,10 +223,12 @@ def lateness(recording: Recording, count: int = 1) -> dict[str, float]:
     pairs = zip(forward, backward, strict=False)  # micro-batches that are still under way have no second pass
     every = of_all(recording, (late, sum(not same_weights(f.parameters, b.parameters) for f, b in pairs)))
     return {
-        "late_forward_first": every[0][0][0], "late_backward_first": every[0][0][1],
-        "late_forward_last": every[-1][0][0], "late_backward_last": every[-1][0][1],
+        "late_forward_first": every[0][0][0],
+        "late_backward_first": every[0][0][1],
+        "late_forward_last": every[-1][0][0],
+        "late_backward_last": every[-1][0][1],
         "mismatch": sum(mismatch for _, mismatch in every),
-    }  # fmt: skip
+    }
 
 
 def steady_order(recording: Recording) -> dict[str, float]:

@@ -446,11 +446,14 @@ class Pipelined(Technique):
     def state(self) -> dict[str, Any]:
         flights = [
             {
-                "stage": stage, "micro": micro, "hidden": flight.hidden, "loss": flight.loss,
+                "stage": stage,
+                "micro": micro,
+                "hidden": flight.hidden,
+                "loss": flight.loss,
                 "kept": flight.saved.items if flight.saved else [],
             }
             for (stage, micro), flight in self.flights.items()
-        ]  # fmt: skip
+        ]
         return {"flights": flights, "versions": self.weights.state(), "waiting": self.mail.waiting()}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:

@@ -96,7 +96,7 @@ def _passed_rows(first, numbers, length):
 @triton.jit(do_not_specialize=["tensors"])
 def largest_kernel(
     table, tiles, code_table, largest, tensors, clip, found_inf, beta2, one_minus_beta2, DTYPES: tl.constexpr
-):  # fmt: skip
+):
     """Pass 1. ``tiles`` says tensor and tile of each program; ``largest`` has the addresses of what the largest of the
     rows of all tensors, and then of their columns, are and become, and how many there are."""
     if optimizer_parts.skipped(found_inf):
@@ -139,10 +139,27 @@ def largest_kernel(
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam4bit_kernel(
-    table, blocks, code_table, scale_table, largest, first_map, tensors, seed, clip, found_inf,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-    DTYPES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    code_table,
+    scale_table,
+    largest,
+    first_map,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    step_size,
+    inverse_root_correction,
+    eps,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Pass 2. ``decay`` is 1 - lr wd; the tables are of parameters and gradients, of the codes and of the scales of the
     groups; ``largest`` as in pass 1."""
     if optimizer_parts.skipped(found_inf):
@@ -198,12 +215,19 @@ def adam4bit_kernel(
     group_scales = multi_tensor.address(scale_table, 0, tensor, tensors).to(tl.pointer_type(tl.float32))
     group_scales += first // GROUP + groups
     p, m, v = low_bit_kernel.adam(
-        p, g * optimizer_parts.gradient_factor(clip),
-        dynamic_map_kernel.decode(first_codes, first_map, 4, True), _level(second_codes),
-        tl.load(group_scales, mask=there, other=0.0)[:, None], scales,
-        (beta1, one_minus_beta1), (beta2, one_minus_beta2), optimizer_parts.number(decay),
-        optimizer_parts.number(step_size), optimizer_parts.number(inverse_root_correction), eps,
-    )  # fmt: skip
+        p,
+        g * optimizer_parts.gradient_factor(clip),
+        dynamic_map_kernel.decode(first_codes, first_map, 4, True),
+        _level(second_codes),
+        tl.load(group_scales, mask=there, other=0.0)[:, None],
+        scales,
+        (beta1, one_minus_beta1),
+        (beta2, one_minus_beta2),
+        optimizer_parts.number(decay),
+        optimizer_parts.number(step_size),
+        optimizer_parts.number(inverse_root_correction),
+        eps,
+    )
     over_m, m_scales = low_bit_kernel.scaled(m)
     first_codes = dynamic_map_kernel.encode(over_m, first_map, 4, True) & 15
     over_v = v * tl.where(new_scales >= low_bit_kernel.SMALLEST_SCALE, low_bit_kernel.reciprocal(new_scales), 0.0)
@@ -296,27 +320,55 @@ def adam4bit_step(
     correction, inverse_root = corrections(step, beta1, beta2)
     second_beta: dict[str, Number] = {"beta2": beta2, "one_minus_beta2": 1 - beta2}
     hyper = second_beta | {
-        "beta1": beta1, "one_minus_beta1": 1 - beta1, "eps": eps,
-        "decay": 1 - lr * weight_decay, "step_size": lr / correction, "inverse_root_correction": inverse_root,
-    }  # fmt: skip
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "eps": eps,
+        "decay": 1 - lr * weight_decay,
+        "step_size": lr / correction,
+        "inverse_root_correction": inverse_root,
+    }
     device = group.table.device
     options = {"num_warps": optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS}
     dtypes = tuple(optimizer_parts.DTYPES[dtype] for dtype in group.dtypes)
     with torch.cuda.device_of(group.table):
         largest_kernel[(tables.tiles.numel(),)](
-            group.table, tables.tiles, codes.table, largest.table, group.tensors, clip=clip, found_inf=found_inf,
-            **low_bit_kernel.passed(second_beta, device), DTYPES=dtypes, **options,
-        )  # fmt: skip
+            group.table,
+            tables.tiles,
+            codes.table,
+            largest.table,
+            group.tensors,
+            clip=clip,
+            found_inf=found_inf,
+            **low_bit_kernel.passed(second_beta, device),
+            DTYPES=dtypes,
+            **options,
+        )
         adam4bit_kernel[(group.programs,)](
-            group.table, group.blocks, codes.table, scales.table, largest.table,
-            dynamic_map_kernel.table_on(device, FIRST), group.tensors,
-            seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf,
-            **low_bit_kernel.passed(hyper, device), DTYPES=dtypes, BLOCK=STRETCH, **options,
-        )  # fmt: skip
+            group.table,
+            group.blocks,
+            codes.table,
+            scales.table,
+            largest.table,
+            dynamic_map_kernel.table_on(device, FIRST),
+            group.tensors,
+            seed=optimizer_parts.seed_word(seed),
+            clip=clip,
+            found_inf=found_inf,
+            **low_bit_kernel.passed(hyper, device),
+            DTYPES=dtypes,
+            BLOCK=STRETCH,
+            **options,
+        )
         commit_kernel[(largest.programs,)](
-            largest.table, largest.blocks, largest.tensors, found_inf,
-            DTYPES=(tl.float32, tl.float32), BLOCK=STRETCH, PIECE=optimizer_parts.PIECE, **options,
-        )  # fmt: skip
+            largest.table,
+            largest.blocks,
+            largest.tensors,
+            found_inf,
+            DTYPES=(tl.float32, tl.float32),
+            BLOCK=STRETCH,
+            PIECE=optimizer_parts.PIECE,
+            **options,
+        )
     optimizer_parts.note_change(parameters, *states)
 
 

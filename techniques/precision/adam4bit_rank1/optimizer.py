@@ -57,10 +57,18 @@ class AdamW4bit(LowBitAdamW):
         beta1, beta2 = group["betas"]
         states = [moments(self.state[parameter], value) for parameter, value in zip(parameters, values, strict=True)]
         kernel.adam4bit_step(
-            values, gradients, list(map(list, zip(*states))), self.tables(parameters, kernel.Tables),
-            step=self.step_of(parameters), lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
-            weight_decay=group["weight_decay"], **fused,
-        )  # fmt: skip
+            values,
+            gradients,
+            list(map(list, zip(*states))),
+            self.tables(parameters, kernel.Tables),
+            step=self.step_of(parameters),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            **fused,
+        )
 
     def update_low_bit(
         self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]

@@ -64,9 +64,19 @@ def step(inputs: Inputs, scaled: bool, seed: int | None) -> Callable[[], object]
     device = inputs["parameters"][0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.adam4bit_step(
-        inputs["parameters"], inputs["gradients"], [inputs[name] for name in STATES], tables,
-        step=STEP, lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, weight_decay=DECAY, seed=seed, **settings,
-    )  # fmt: skip
+        inputs["parameters"],
+        inputs["gradients"],
+        [inputs[name] for name in STATES],
+        tables,
+        step=STEP,
+        lr=LR,
+        beta1=BETA1,
+        beta2=BETA2,
+        eps=EPS,
+        weight_decay=DECAY,
+        seed=seed,
+        **settings,
+    )
 
 
 def matrices(inputs: Inputs) -> list[torch.nn.Parameter]:

@@ -59,10 +59,27 @@ def _wide_pointers(addresses, first, DTYPES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
 def adam8bit_kernel(
-    table, blocks, scale_table, first_map, second_map, tensors, seed, clip, found_inf,
-    beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inverse_root_correction, eps,
-    QUANTISED: tl.constexpr, DTYPES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    table,
+    blocks,
+    scale_table,
+    first_map,
+    second_map,
+    tensors,
+    seed,
+    clip,
+    found_inf,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
+    decay,
+    step_size,
+    inverse_root_correction,
+    eps,
+    QUANTISED: tl.constexpr,
+    DTYPES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """``decay`` is 1 - lr wd. ``scale_table`` is like ``table``, of the scales of either moment. Both kinds of blocks,
     `multi_tensor.vectorizable` and not, share all but their loads and stores."""
     if optimizer_parts.skipped(found_inf):
@@ -91,12 +108,19 @@ def adam8bit_kernel(
     m = dynamic_map_kernel.decode(first_codes, first_map, 8, True)
     v = dynamic_map_kernel.decode(second_codes, second_map, 8, False)
     p, m, v = low_bit_kernel.adam(
-        p, g * optimizer_parts.gradient_factor(clip), m, v,
+        p,
+        g * optimizer_parts.gradient_factor(clip),
+        m,
+        v,
         tl.load(scales[0] + rows, mask=there, other=0.0)[:, None],
         tl.load(scales[1] + rows, mask=there, other=0.0)[:, None],
-        (beta1, one_minus_beta1), (beta2, one_minus_beta2), optimizer_parts.number(decay),
-        optimizer_parts.number(step_size), optimizer_parts.number(inverse_root_correction), eps,
-    )  # fmt: skip
+        (beta1, one_minus_beta1),
+        (beta2, one_minus_beta2),
+        optimizer_parts.number(decay),
+        optimizer_parts.number(step_size),
+        optimizer_parts.number(inverse_root_correction),
+        eps,
+    )
     over_m, m_scales = low_bit_kernel.scaled(m)
     over_v, v_scales = low_bit_kernel.scaled(v)
     first_codes = dynamic_map_kernel.encode(over_m, first_map, 8, True).to(tl.uint8)
@@ -150,17 +174,32 @@ def adam8bit_step(
     lr, (group,), (scales,) = optimizer_parts.precise(lr), groups, scale_groups
     correction, inverse_root = corrections(step, beta1, beta2)
     hyper: dict[str, Number] = {
-        "beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2, "eps": eps,
-        "decay": 1 - lr * weight_decay, "step_size": lr / correction, "inverse_root_correction": inverse_root,
-    }  # fmt: skip
+        "beta1": beta1,
+        "one_minus_beta1": 1 - beta1,
+        "beta2": beta2,
+        "one_minus_beta2": 1 - beta2,
+        "eps": eps,
+        "decay": 1 - lr * weight_decay,
+        "step_size": lr / correction,
+        "inverse_root_correction": inverse_root,
+    }
     numbers = low_bit_kernel.passed(hyper, group.table.device)
     maps = [dynamic_map_kernel.table_on(group.table.device, numbers) for numbers in (FIRST, SECOND)]
     with torch.cuda.device_of(group.table):
         adam8bit_kernel[(group.programs,)](
-            group.table, group.blocks, scales.table, *maps, group.tensors,
-            seed=optimizer_parts.seed_word(seed), clip=clip, found_inf=found_inf, **numbers,
-            **_constants(group.dtypes, block), num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
-        )  # fmt: skip
+            group.table,
+            group.blocks,
+            scales.table,
+            *maps,
+            group.tensors,
+            seed=optimizer_parts.seed_word(seed),
+            clip=clip,
+            found_inf=found_inf,
+            **numbers,
+            **_constants(group.dtypes, block),
+            num_warps=optimizer_parts.NUM_WARPS,
+            **optimizer_parts.OPTIONS,
+        )
     optimizer_parts.note_change(parameters, first, second, first_scales, second_scales)
 
 

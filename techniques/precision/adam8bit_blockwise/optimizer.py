@@ -48,7 +48,7 @@ class AdamW8bit(LowBitAdamW):
             fused=fused,
             maximize=maximize,
             own={"block": block},
-        )  # fmt: skip
+        )
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
@@ -72,10 +72,19 @@ class AdamW8bit(LowBitAdamW):
             moments(self.state[parameter], value, block) for parameter, value in zip(parameters, values, strict=True)
         ]
         kernel.adam8bit_step(
-            values, gradients, list(map(list, zip(*states))), self.tables(parameters, kernel.launch_tables),
-            step=self.step_of(parameters), lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
-            weight_decay=group["weight_decay"], block=block, **fused,
-        )  # fmt: skip
+            values,
+            gradients,
+            list(map(list, zip(*states))),
+            self.tables(parameters, kernel.launch_tables),
+            step=self.step_of(parameters),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            block=block,
+            **fused,
+        )
 
     def update_low_bit(
         self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]

@@ -26,9 +26,14 @@ def make(
 ) -> Inputs:
     """Random tensors of the ``sizes`` that are not 0, which no low-bit parameter is."""
     inputs = random_lists(
-        [max(1, size) for size in sizes], device, generator,
-        parameters=dtype, gradients=dtype, m=torch.float32, v=torch.float32,
-    )  # fmt: skip
+        [max(1, size) for size in sizes],
+        device,
+        generator,
+        parameters=dtype,
+        gradients=dtype,
+        m=torch.float32,
+        v=torch.float32,
+    )
     encoded = {"first": [encode_blocks(m, block, FIRST) for m in inputs.pop("m")]}
     encoded["second"] = [encode_blocks(v.square(), block, SECOND) for v in inputs.pop("v")]
     for name, pairs in encoded.items():
@@ -61,9 +66,20 @@ def step(inputs: Inputs, block: int, scaled: bool, seed: int | None) -> Callable
     device = inputs["parameters"][0].device
     settings: dict[str, Any] = {name: torch.tensor(value, device=device) for name, value in scalars} if scaled else {}
     return lambda: kernel.adam8bit_step(
-        inputs["parameters"], inputs["gradients"], [inputs[name] for name in STATES], tables,
-        step=STEP, lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, weight_decay=DECAY, block=block, seed=seed, **settings,
-    )  # fmt: skip
+        inputs["parameters"],
+        inputs["gradients"],
+        [inputs[name] for name in STATES],
+        tables,
+        step=STEP,
+        lr=LR,
+        beta1=BETA1,
+        beta2=BETA2,
+        eps=EPS,
+        weight_decay=DECAY,
+        block=block,
+        seed=seed,
+        **settings,
+    )
 
 
 def bitsandbytes(inputs: Inputs) -> Callable[[], object]:

@@ -54,9 +54,21 @@ def amax_kernel(x, known, own, elements, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["m"])  # of a single float32 row ptxas 12.8, which Triton 3.6 has, ends by a fault
 def cast_kernel(
-    x, known, own, seen, rows, columns, inverse, m, k, filled, largest, shrink,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    x,
+    known,
+    own,
+    seen,
+    rows,
+    columns,
+    inverse,
+    m,
+    k,
+    filled,
+    largest,
+    shrink,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     scale = tl.load(known)
     if scale == 0.0:
         bits = tl.load(own)
@@ -94,10 +106,22 @@ def _cast(
         with torch.cuda.device_of(x):
             amax_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, known, own, x.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS)
             cast_kernel[triton.cdiv(m, ROWS), triton.cdiv(k, COLUMNS)](
-                x, known, own, None if seen is None else seen.view(torch.int32), rows,
-                columns if turns(x.dtype) else None, inverse, m, k, filled, torch.finfo(dtype).max, 2.0**-margin,
-                ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
-            )  # fmt: skip
+                x,
+                known,
+                own,
+                None if seen is None else seen.view(torch.int32),
+                rows,
+                columns if turns(x.dtype) else None,
+                inverse,
+                m,
+                k,
+                filled,
+                torch.finfo(dtype).max,
+                2.0**-margin,
+                ROWS=ROWS,
+                COLUMNS=COLUMNS,
+                num_warps=NUM_WARPS,
+            )
         if not turns(x.dtype):
             columns.view(torch.uint8)[:, :m] = rows.view(torch.uint8).T
             columns.view(torch.uint8)[:, m:] = 0

@@ -31,9 +31,19 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 @triton.jit
 def scaled_product_kernel(
-    p, q, s, t, y, m, n, k,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
+    p,
+    q,
+    s,
+    t,
+    y,
+    m,
+    n,
+    k,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    NEIGHBOURS: tl.constexpr,
+):
     tiles_of_m, tiles_of_n = tl.cdiv(m, ROWS), tl.cdiv(n, COLUMNS)
     group = tl.program_id(0) // (NEIGHBOURS * tiles_of_n)
     within = tl.program_id(0) % (NEIGHBOURS * tiles_of_n)
@@ -64,9 +74,21 @@ def _scaled_product(p: Tensor, q: Tensor, s: Tensor, t: Tensor, dtype: torch.dty
     if y.numel():
         with torch.cuda.device_of(p):
             scaled_product_kernel[(triton.cdiv(m, ROWS) * triton.cdiv(n, COLUMNS),)](
-                p, q, s, t, y, m, n, k, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, NEIGHBOURS=NEIGHBOURS,
-                num_warps=NUM_WARPS, num_stages=NUM_STAGES,
-            )  # fmt: skip
+                p,
+                q,
+                s,
+                t,
+                y,
+                m,
+                n,
+                k,
+                ROWS=ROWS,
+                COLUMNS=COLUMNS,
+                DEPTH=DEPTH,
+                NEIGHBOURS=NEIGHBOURS,
+                num_warps=NUM_WARPS,
+                num_stages=NUM_STAGES,
+            )
     return y
 
 

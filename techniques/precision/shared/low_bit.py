@@ -95,9 +95,14 @@ class LowBitAdamW(Adam):
             return
         beta1, beta2 = group["betas"]
         hyper: dict[str, Any] = {
-            "step": self.step_of(parameters).item(), "learning_rate": rate_of(group), "beta1": beta1, "beta2": beta2,
-            "eps": group["eps"], "weight_decay": group["weight_decay"], "decay": "decoupled",
-        }  # fmt: skip
+            "step": self.step_of(parameters).item(),
+            "learning_rate": rate_of(group),
+            "beta1": beta1,
+            "beta2": beta2,
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "decay": "decoupled",
+        }
         for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
             whole = value.contiguous()
             self.update_low_bit(group, self.state[parameter], whole, gradient.contiguous(), hyper)

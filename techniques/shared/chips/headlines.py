@@ -77,9 +77,18 @@ def _row(claim: Claim, beside: Beside) -> Headline:
     own = beside.modelled
     speedup, least, most = (own.speedup, own.least, own.most) if own else (None, None, None)
     return Headline(
-        claim.id, claim.expected, speedup, least, most, beside.measured, beside.drift_modelled, beside.drift_measured,
-        own.of if own else "", beside.measured_of, beside.unavailable,
-    )  # fmt: skip
+        claim.id,
+        claim.expected,
+        speedup,
+        least,
+        most,
+        beside.measured,
+        beside.drift_modelled,
+        beside.drift_measured,
+        own.of if own else "",
+        beside.measured_of,
+        beside.unavailable,
+    )
 
 
 def between(speedups: Sequence[float], of: str) -> Modelled:

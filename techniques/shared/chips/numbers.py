@@ -41,11 +41,17 @@ def numbers(rows: Iterable[Number]) -> StudyTable:
 def quoted(folder: Path) -> list[Number]:
     """What the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
     return [
-        Number("literature", f"{claim.statement} ({claim.source})", "as it says",
-               claim.expected if claim.metric == HEADLINE else 1 / claim.expected, "", claim.conditions)
+        Number(
+            "literature",
+            f"{claim.statement} ({claim.source})",
+            "as it says",
+            claim.expected if claim.metric == HEADLINE else 1 / claim.expected,
+            "",
+            claim.conditions,
+        )
         for claim in read_card(folder / "card.toml").claim
         if claim.expected and (claim.kind == "literature" or claim.metric == HEADLINE)
-    ]  # fmt: skip
+    ]
 
 
 def against_itself(chip: Chip, sparse: Sequence[Phase], dense: Sequence[Phase], inputs: str) -> list[Number]:
@@ -87,11 +93,15 @@ def against_gpu(chip_s: float, what: str, tokens: int, width: int, heads: int, i
     """Both sides modelled: the paper's kind of baseline, unfused attention, and today's."""
     return [
         Number(
-            "modelled", what, f"{'fused' if fused else 'unfused'} attention on {GPU}, modelled",
-            gpu_attention_s(tokens, width, heads, fused=fused) / chip_s, "phases", inputs,
+            "modelled",
+            what,
+            f"{'fused' if fused else 'unfused'} attention on {GPU}, modelled",
+            gpu_attention_s(tokens, width, heads, fused=fused) / chip_s,
+            "phases",
+            inputs,
         )
         for fused in (False, True)
-    ]  # fmt: skip
+    ]
 
 
 def drift(tokens: int, width: int = 64, heads: int = 12) -> list[Number]:

@@ -153,9 +153,15 @@ class Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, block: int, transposed: bool,
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        block: int,
+        transposed: bool,
         dense_gradient: bool,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, mask)
         ctx.block, ctx.transposed, ctx.dense_gradient = block, transposed, dense_gradient
         y = product(x, weight, mask, block, transposed)

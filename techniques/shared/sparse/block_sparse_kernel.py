@@ -50,10 +50,21 @@ def kept_blocks(mask: Tensor, block: int) -> list[Kept]:
 
 @triton.jit
 def product_kernel(
-    x, weight, counts, places, y,
-    tokens, inner, outer, blocks, of_outer, of_inner,
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    counts,
+    places,
+    y,
+    tokens,
+    inner,
+    outer,
+    blocks,
+    of_outer,
+    of_inner,
+    TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """``inner`` and ``outer`` are the widths of x and y; ``of_inner`` and ``of_outer`` the weight's strides by them,
     and ``blocks`` how many there are along the inner one."""
     column = tl.program_id(0)
@@ -74,9 +85,17 @@ def product_kernel(
 
 @triton.jit
 def weight_gradient_kernel(
-    left, right, mask, gradient, tokens, n, m,
-    BLOCK: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    left,
+    right,
+    mask,
+    gradient,
+    tokens,
+    n,
+    m,
+    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     within = tl.arange(0, BLOCK)
     row, column = tl.program_id(0).to(tl.int64) * BLOCK, tl.program_id(1) * BLOCK
     sums = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
@@ -124,9 +143,23 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
     if y.numel():
         with torch.cuda.device_of(x):
             product_kernel[outer // block, triton.cdiv(x.shape[0], tile)](
-                x, weight, counts, places, y, x.shape[0], inner, outer, inner // block, of_outer, of_inner,
-                TOKENS=tile, BLOCK=block, PRECISION=precision(), num_warps=warps(block), num_stages=NUM_STAGES,
-            )  # fmt: skip
+                x,
+                weight,
+                counts,
+                places,
+                y,
+                x.shape[0],
+                inner,
+                outer,
+                inner // block,
+                of_outer,
+                of_inner,
+                TOKENS=tile,
+                BLOCK=block,
+                PRECISION=precision(),
+                num_warps=warps(block),
+                num_stages=NUM_STAGES,
+            )
     return y
 
 
@@ -137,9 +170,19 @@ def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Te
     gradient = left.new_empty(n, m)
     with torch.cuda.device_of(left):
         weight_gradient_kernel[n // block, m // block](
-            left, right, mask.contiguous(), gradient, left.shape[0], n, m,
-            BLOCK=block, DEPTH=DEPTH, PRECISION=precision(), num_warps=warps(block), num_stages=NUM_STAGES,
-        )  # fmt: skip
+            left,
+            right,
+            mask.contiguous(),
+            gradient,
+            left.shape[0],
+            n,
+            m,
+            BLOCK=block,
+            DEPTH=DEPTH,
+            PRECISION=precision(),
+            num_warps=warps(block),
+            num_stages=NUM_STAGES,
+        )
     return gradient
 
 

@@ -49,9 +49,7 @@ def _move(pointers, place, factor, seed):
 
 
 @triton.jit(do_not_specialize=["tensors", "seed"])
-def ascend_kernel(
-    table, blocks, tensors, seed, factor, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr
-):  # fmt: skip
+def ascend_kernel(table, blocks, tensors, seed, factor, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr):
     multi_tensor.over_block(_move, (tl.load(factor), seed), table, blocks, tensors, (0, 1, 2), DTYPES, BLOCK, PIECE)
 
 
@@ -92,14 +90,27 @@ def ascend(
     with torch.cuda.device_of(partials):
         for group, grid, sums in zip(groups, grids, partials.split(grids)):
             optimizer_parts.square_sums_kernel[(grid,)](
-                group.table, group.blocks, group.tensors, group.programs, sums,
-                ROW=1, LISTS=3, DTYPE=optimizer_parts.DTYPES[group.dtypes[1]], BLOCK=optimizer_parts.BLOCK,
-                num_warps=optimizer_parts.NUM_WARPS, **NORM_OPTIONS,
-            )  # fmt: skip
+                group.table,
+                group.blocks,
+                group.tensors,
+                group.programs,
+                sums,
+                ROW=1,
+                LISTS=3,
+                DTYPE=optimizer_parts.DTYPES[group.dtypes[1]],
+                BLOCK=optimizer_parts.BLOCK,
+                num_warps=optimizer_parts.NUM_WARPS,
+                **NORM_OPTIONS,
+            )
         factor_kernel[(1,)](
-            partials, len(partials), float(rho), factor, PARTIALS=optimizer_parts.PARTIALS,
-            num_warps=optimizer_parts.NUM_WARPS, **optimizer_parts.OPTIONS,
-        )  # fmt: skip
+            partials,
+            len(partials),
+            float(rho),
+            factor,
+            PARTIALS=optimizer_parts.PARTIALS,
+            num_warps=optimizer_parts.NUM_WARPS,
+            **optimizer_parts.OPTIONS,
+        )
         for group in groups:
             optimizer_parts.launch(ascend_kernel, group, {}, seed=optimizer_parts.seed_word(seed), factor=factor)
     return moved
@@ -107,9 +118,15 @@ def ascend(
 
 def _norm(dtype: torch.dtype) -> Manifest:
     manifest = optimizer_parts.manifest(
-        optimizer_parts.square_sums_kernel, (dtype,) * 3, read=(1,), written=(), sums=1,
-        ROW=1, LISTS=3, DTYPE=optimizer_parts.DTYPES[dtype],
-    )  # fmt: skip
+        optimizer_parts.square_sums_kernel,
+        (dtype,) * 3,
+        read=(1,),
+        written=(),
+        sums=1,
+        ROW=1,
+        LISTS=3,
+        DTYPE=optimizer_parts.DTYPES[dtype],
+    )
     return replace(manifest, options=NORM_OPTIONS)
 
 

@@ -13,9 +13,12 @@ from techniques.sparse_matmul.shared.dataflows import dense, gustavson, outer, r
 from techniques.sparse_matmul.shared.product_probes import of_products, operands
 
 REPORTED = (
-    (4986, 8.0e-3, 7.608e-3), (9987, 2.0e-3, 3.652e-3), (19937, 5.0e-4, 2.530e-3), (39888, 1.3e-4, 1.791e-3),
+    (4986, 8.0e-3, 7.608e-3),
+    (9987, 2.0e-3, 3.652e-3),
+    (19937, 5.0e-4, 2.530e-3),
+    (39888, 1.3e-4, 1.791e-3),
     (79730, 3.1e-5, 1.715e-3),
-)  # fmt: skip
+)
 """Rows, density, and seconds that the paper reports for squares of uniform matrices (digitised by TeAAL's authors)."""
 
 

@@ -73,10 +73,13 @@ def beside(here: list[Number]) -> dict[str, Beside]:
         _, mkl, outer = (result.speedup or 0.0 for result in here)
         on_cpu = claim == "against_mkl"
         values[claim] = Beside(
-            between(ratios, of), outer / mkl if on_cpu else None,
-            f"{here[2].what}, over {here[1].what} on this machine, one thread" if on_cpu else "", None, None,
+            between(ratios, of),
+            outer / mkl if on_cpu else None,
+            f"{here[2].what}, over {here[1].what} on this machine, one thread" if on_cpu else "",
+            None,
+            None,
             "drift: the library's own times of the paper are not known here" + ("" if on_cpu else "; measured: no GPU"),
-        )  # fmt: skip
+        )
     return values
 
 

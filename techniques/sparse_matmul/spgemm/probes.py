@@ -24,8 +24,11 @@ def probes(recording: Recording, own: Spgemm) -> Mapping[str, float]:
     over those that there are."""
     a, b = operands(recording)
     exact, rows_a, rows_b = a @ b, rows_of(a), rows_of(b)
-    results = {"inner": inner(rows_a, rows_b, b.shape[1]), "gustavson": gustavson(rows_a, rows_b),
-               "outer": outer(rows_a, rows_b)}  # fmt: skip
+    results = {
+        "inner": inner(rows_a, rows_b, b.shape[1]),
+        "gustavson": gustavson(rows_a, rows_b),
+        "outer": outer(rows_a, rows_b),
+    }
     meeting = sum(int((a[:, k] != 0).sum()) * int((b[k] != 0).sum()) for k in range(a.shape[1]))
     csr = in_rows(a), in_rows(b)
     entries, row_wise = (int((a != 0).sum()), int((b != 0).sum())), results["gustavson"].counts

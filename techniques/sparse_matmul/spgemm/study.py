@@ -72,8 +72,16 @@ def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
         outer = ELEMENT_BYTES * (2 * entries + 2 * products + result)
         dense = 4 * 3 * size**2
         rows.append((size, density, products, size**3, products / max(1, result), gustavson, outer, dense))
-    columns = ("size", "density", "multiplications", "dense_multiplications", "compression", "gustavson_bytes",
-               "outer_bytes", "dense_bytes")  # fmt: skip
+    columns = (
+        "size",
+        "density",
+        "multiplications",
+        "dense_multiplications",
+        "compression",
+        "gustavson_bytes",
+        "outer_bytes",
+        "dense_bytes",
+    )
     note = "Bytes without a cache: rows of B are read for each entry of A, products are written and read once"
     return StudyTable("operations", columns, rows, note)
 
@@ -83,9 +91,12 @@ def seconds_of(matrix: Tensor) -> tuple[float | None, ...]:
     sparse, theirs = in_rows(matrix), csr_array(matrix.numpy())
     few = multiplications(matrix, matrix) <= MOST_PRODUCTS
     ways: tuple[Callable[[], object], ...] = (
-        lambda: sparse @ sparse, lambda: theirs @ theirs, lambda: expanded(sparse, sparse), lambda: sparse @ matrix,
+        lambda: sparse @ sparse,
+        lambda: theirs @ theirs,
+        lambda: expanded(sparse, sparse),
+        lambda: sparse @ matrix,
         lambda: matrix @ matrix,
-    )  # fmt: skip
+    )
     timed = [way for name, way in zip(WAYS, ways, strict=True) if few or name != "outer_products"]
     turns = [[seconds(way) for way in timed] for _ in range(REPEATS + 1)][1:]
     medians = [median(column) for column in zip(*turns, strict=True)]

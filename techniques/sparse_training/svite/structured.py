@@ -182,8 +182,10 @@ class Structure:
         on = of_all = 0
         for units in self.units:
             weights = units.size * out_features(_layer(model, units.joint))
-            weights += sum(len(rows[0]) * turned(_layer(model, path), _layer(model, path).weight).shape[1]
-                           for path, rows in units.rows.items())  # fmt: skip
+            weights += sum(
+                len(rows[0]) * turned(_layer(model, path), _layer(model, path).weight).shape[1]
+                for path, rows in units.rows.items()
+            )
             on += weights * int(self.unit_mask(model, units).sum())
             of_all += weights * units.count
         return on / of_all

@@ -35,9 +35,15 @@ Rowwise = Callable[[Tensor], Tensor]
 
 
 def labelled_cross_entropy(
-    hidden: Tensor, targets: Tensor, head: Rowwise, labels: int | None = None, *,
-    ignore_index: int = -100, reduction: str = "mean", **options: Any,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    targets: Tensor,
+    head: Rowwise,
+    labels: int | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    **options: Any,
+) -> Tensor:
     """``F.cross_entropy(head(hidden), targets)`` of hidden states [n, width] and targets int64 [n], where ``head`` runs
     on the rows with a target alone. ``labels`` is the most that there may be; None counts them, which waits for a GPU.
     """
@@ -48,9 +54,12 @@ def labelled_cross_entropy(
         torch._assert_async(labelled.sum() <= labels, "a batch has more labels than its rows had at set-up")
     rows = labelled.byte().argsort(descending=True, stable=True)[:labels]
     losses = F.cross_entropy(
-        head(hidden.index_select(0, rows)), targets.index_select(0, rows),
-        ignore_index=ignore_index, reduction=reduction, **options,
-    )  # fmt: skip
+        head(hidden.index_select(0, rows)),
+        targets.index_select(0, rows),
+        ignore_index=ignore_index,
+        reduction=reduction,
+        **options,
+    )
     return losses if reduction != "none" else losses.new_zeros(len(targets)).index_copy(0, rows, losses)
 
 

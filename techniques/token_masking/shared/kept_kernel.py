@@ -37,10 +37,22 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 @triton.jit
 def kept_kernel(
-    tokens, positions, noise, output, places,
-    length, width, leading, start, stop, example_stride, token_stride,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, COMPARED: tl.constexpr,
-):  # fmt: skip
+    tokens,
+    positions,
+    noise,
+    output,
+    places,
+    length,
+    width,
+    leading,
+    start,
+    stop,
+    example_stride,
+    token_stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    COMPARED: tl.constexpr,
+):
     example = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -71,10 +83,18 @@ def kept_kernel(
 
 @triton.jit
 def scattered_kernel(
-    gradient, places, of_tokens, of_positions,
-    examples, total, count, width, examples_of_a_program,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    gradient,
+    places,
+    of_tokens,
+    of_positions,
+    examples,
+    total,
+    count,
+    width,
+    examples_of_a_program,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     token = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     start = tl.program_id(2) * examples_of_a_program
@@ -111,10 +131,23 @@ def gathered(
     if output.numel():
         with torch.cuda.device_of(tokens):
             kept_kernel[grid](
-                tokens, None if positions is None else positions.contiguous(), noise.contiguous(), output, rows,
-                total - leading, width, leading, places.start, places.stop, tokens.stride(0), tokens.stride(1),
-                ROWS=ROWS, COLUMNS=COLUMNS, COMPARED=COMPARED, num_warps=NUM_WARPS,
-            )  # fmt: skip
+                tokens,
+                None if positions is None else positions.contiguous(),
+                noise.contiguous(),
+                output,
+                rows,
+                total - leading,
+                width,
+                leading,
+                places.start,
+                places.stop,
+                tokens.stride(0),
+                tokens.stride(1),
+                ROWS=ROWS,
+                COLUMNS=COLUMNS,
+                COMPARED=COMPARED,
+                num_warps=NUM_WARPS,
+            )
     return output, rows
 
 
@@ -130,9 +163,19 @@ def scattered(
     if tokens.numel():
         with torch.cuda.device_of(gradient):
             scattered_kernel[total, triton.cdiv(width, COLUMNS), triton.cdiv(batch, row)](
-                gradient, rows, tokens, positions, batch, total, count, width, row,
-                ROWS=ROWS, COLUMNS=COLUMNS, num_warps=NUM_WARPS,
-            )  # fmt: skip
+                gradient,
+                rows,
+                tokens,
+                positions,
+                batch,
+                total,
+                count,
+                width,
+                row,
+                ROWS=ROWS,
+                COLUMNS=COLUMNS,
+                num_warps=NUM_WARPS,
+            )
     return tokens, positions
 
 

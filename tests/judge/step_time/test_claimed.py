@@ -19,9 +19,16 @@ AT = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
 
 def claim(relation: str, expected: float, **more: object) -> Claim:
     return Claim(
-        id="faster", statement="It is faster", read="Table 1", metric="step_time", scope="step", kind="measured",
-        expected=expected, relation=relation, **more,
-    )  # type: ignore[arg-type]  # fmt: skip
+        id="faster",
+        statement="It is faster",
+        read="Table 1",
+        metric="step_time",
+        scope="step",
+        kind="measured",
+        expected=expected,
+        relation=relation,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def time(ratio: float | None, half_width: float | None = None, **more: object) -> ModelledTime:
@@ -32,11 +39,16 @@ def time(ratio: float | None, half_width: float | None = None, **more: object) -
 @pytest.mark.parametrize(
     ("relation", "expected", "ratio", "half_width", "words"),
     [
-        ("<=", 0.8, 0.6, 0.3, AGREES), ("<=", 0.8, 0.7, 0.3, "cannot tell (±30%)"), ("<=", 0.8, 1.2, 0.3, DISAGREES),
-        (">=", 1.2, 2.0, 0.3, AGREES), ("==", 1.0, 1.1, 0.2, "cannot tell (±20%)"), ("==", 1.0, 1.0, None, AGREES),
-        ("<", 1.0, 1.0, None, DISAGREES), ("==", 2.0, 1.0, 0.5, DISAGREES),
+        ("<=", 0.8, 0.6, 0.3, AGREES),
+        ("<=", 0.8, 0.7, 0.3, "cannot tell (±30%)"),
+        ("<=", 0.8, 1.2, 0.3, DISAGREES),
+        (">=", 1.2, 2.0, 0.3, AGREES),
+        ("==", 1.0, 1.1, 0.2, "cannot tell (±20%)"),
+        ("==", 1.0, 1.0, None, AGREES),
+        ("<", 1.0, 1.0, None, DISAGREES),
+        ("==", 2.0, 1.0, 0.5, DISAGREES),
     ],
-)  # fmt: skip
+)
 def test_words(relation: str, expected: float, ratio: float, half_width: float | None, words: str) -> None:
     (found,) = beside_model([claim(relation, expected)], [time(ratio, half_width)])
     assert found.words == words

@@ -19,9 +19,18 @@ H100 = devices()["H100-SXM"]
 GIB = 2**30
 TRACED = StageMemory(1e9, 4, True, 1)
 ROW = PublishedRow(
-    "t", 2, "s", "H100-SXM", "llama", "bf16", "flash", "ddp",
-    memory=SharedMemory(TRACED, (StageMemory(9e8, 5, False, 2), StageMemory(7e8, 3, True, 1)), 4, 12, 2, True, 40 * GIB)
-)  # fmt: skip
+    "t",
+    2,
+    "s",
+    "H100-SXM",
+    "llama",
+    "bf16",
+    "flash",
+    "ddp",
+    memory=SharedMemory(
+        TRACED, (StageMemory(9e8, 5, False, 2), StageMemory(7e8, 3, True, 1)), 4, 12, 2, True, 40 * GIB
+    ),
+)
 
 
 def test_each_stage_keeps_what_it_has_in_flight_and_the_fullest_decides() -> None:

@@ -45,9 +45,11 @@ def step_of(**counts: int) -> TracedStep:
 
 
 STEPS = {
-    "gpt": step_of(small=400, mm=60, view=900), "bert": step_of(small=150, large=20, mm=200, view=100),
-    "vit": step_of(small=50, large=100, view=20), "mae": step_of(small=700, large=5, mm=10, view=2000),
-}  # fmt: skip
+    "gpt": step_of(small=400, mm=60, view=900),
+    "bert": step_of(small=150, large=20, mm=200, view=100),
+    "vit": step_of(small=50, large=100, view=20),
+    "mae": step_of(small=700, large=5, mm=10, view=2000),
+}
 
 
 def whole_s(step: TracedStep, cache: float = 1.5) -> float:
@@ -94,8 +96,10 @@ def test_whole_steps_give_the_host_and_the_cache_again() -> None:
 
 
 def test_a_residual_is_of_a_baseline_that_the_fit_did_not_see() -> None:
-    off = [each.model_copy(update={"step_s": 2 * each.step_s}) if each.place.baseline == "vit" else each
-           for each in KNOWN.references]  # fmt: skip
+    off = [
+        each.model_copy(update={"step_s": 2 * each.step_s}) if each.place.baseline == "vit" else each
+        for each in KNOWN.references
+    ]
     before, after = (
         {each.place.baseline: error for each, error in residuals(known)}
         for known in (KNOWN, KNOWN.model_copy(update={"references": off}))
@@ -135,22 +139,38 @@ def row(stack: str, ratio: float, machine: str = "here", **conditions: Any) -> A
     at = {"baseline": "gpt", "size": "nano", "recipe": "modern", "task": "pretrain", "device": "cpu", "model": None}
     value = SimpleNamespace(kind="measured", control=False, number=ratio)
     return SimpleNamespace(
-        stack=stack, reference="baseline", conditions=SimpleNamespace(**(at | conditions)), split_over=1,
-        machine=SimpleNamespace(name=machine), value=lambda name: value, unverified=(), newer_version=None,
-    )  # fmt: skip
+        stack=stack,
+        reference="baseline",
+        conditions=SimpleNamespace(**(at | conditions)),
+        split_over=1,
+        machine=SimpleNamespace(name=machine),
+        value=lambda name: value,
+        unverified=(),
+        newer_version=None,
+    )
 
 
 def test_rows_are_modelled_where_both_sides_are_traced() -> None:
     twice = TracedStep(Counter({each: 2 * count for each, count in STEPS["gpt"]}))
-    traces = {(AT, "baseline"): KeptTrace("c", STEPS["gpt"]), (AT, "twice"): KeptTrace("c", twice),
-              (AT, "five"): KeptTrace("c", twice, steps=2),
-              (AT, "ranks"): KeptTrace("c", unavailable="it shares")}  # fmt: skip
-    rows = [row("twice", 1.9), row("five", 1.1, "there"), row("ranks", 3.0), row("other", 2.0),
-            row("twice", 5.0, size="micro"), row("twice", 5.0, device="cuda")]  # fmt: skip
+    traces = {
+        (AT, "baseline"): KeptTrace("c", STEPS["gpt"]),
+        (AT, "twice"): KeptTrace("c", twice),
+        (AT, "five"): KeptTrace("c", twice, steps=2),
+        (AT, "ranks"): KeptTrace("c", unavailable="it shares"),
+    }
+    rows = [
+        row("twice", 1.9),
+        row("five", 1.1, "there"),
+        row("ranks", 3.0),
+        row("other", 2.0),
+        row("twice", 5.0, size="micro"),
+        row("twice", 5.0, device="cuda"),
+    ]
     found = small_steps(rows, traces, KNOWN)
     assert [(each.stack, each.measured, pytest.approx(each.modelled)) for each in found.steps] == [
-        ("twice", 1.9, 2.0), ("five", 1.1, 1.0),
-    ]  # fmt: skip
+        ("twice", 1.9, 2.0),
+        ("five", 1.1, 1.0),
+    ]
     assert [each.stack for each in found.own] == ["twice"] and found.why_not == {"it shares": 1, "not traced": 1}
 
 

@@ -190,8 +190,10 @@ def test_a_band_holds_nine_of_ten_residuals_of_a_source_that_it_never_saw() -> N
     assert level > 0.9
 
     def kept(level: float) -> float:
-        ends = [quantile([error for at, own in enumerate(scattered) if at != left for error in own], level)
-                for left in range(3)]  # fmt: skip
+        ends = [
+            quantile([error for at, own in enumerate(scattered) if at != left for error in own], level)
+            for left in range(3)
+        ]
         return sum((np.abs(own) <= end).sum() for own, end in zip(scattered, ends)) / scattered.size
 
     assert kept(level) >= 0.9 > kept(level - 0.01)

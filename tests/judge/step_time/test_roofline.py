@@ -32,8 +32,15 @@ from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Believed
 from suite.record.operators import OUT, Operator, TracedStep, operator_of
 
 A100, H100, V100 = (by_any_name()[name] for name in ("A100-80", "H100", "V100"))
-PRODUCT = Operator("mm", "product", dtype="bfloat16", flops=2 * 4096**3, read_bytes=4 * 4096**2,
-                   written_bytes=2 * 4096**2, product=(1, 4096, 4096, 4096))  # fmt: skip
+PRODUCT = Operator(
+    "mm",
+    "product",
+    dtype="bfloat16",
+    flops=2 * 4096**3,
+    read_bytes=4 * 4096**2,
+    written_bytes=2 * 4096**2,
+    product=(1, 4096, 4096, 4096),
+)
 COPY = Operator("add", "pointwise", dtype="bfloat16", read_bytes=2**30, written_bytes=2**30)
 
 

@@ -49,9 +49,13 @@ def gradients(layer: Callable[..., Tensor], dy: Tensor, *inputs: Tensor) -> tupl
 
 @settings(max_examples=14, deadline=None)
 @given(
-    st.integers(1, 40), st.sampled_from([1, 2, 3, 12]), st.sampled_from([1, 5, 64, 300]), kinds, st.booleans(),
+    st.integers(1, 40),
+    st.sampled_from([1, 2, 3, 12]),
+    st.sampled_from([1, 5, 64, 300]),
+    kinds,
+    st.booleans(),
     st.sampled_from([0.1, 2.0, 30.0]),
-)  # fmt: skip
+)
 def test_gelu(outer: int, groups: int, inner: int, dtype: torch.dtype, tanh: bool, scale: float) -> None:
     x = drawn(outer, groups, inner, dtype=dtype, scale=scale)
     clip = ranges(x) * torch.tensor([[1.0], [0.8]])  # the largest are clipped
@@ -68,9 +72,13 @@ def test_gelu(outer: int, groups: int, inner: int, dtype: torch.dtype, tanh: boo
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 9), st.sampled_from([1, 7, 64, 130, 2500]), kinds,
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 3]),
+    st.integers(1, 9),
+    st.sampled_from([1, 7, 64, 130, 2500]),
+    kinds,
     st.sampled_from([0.1, 2.0, 1000.0]),
-)  # fmt: skip
+)
 def test_softmax(outer: int, groups: int, rows: int, length: int, dtype: torch.dtype, scale: float) -> None:
     x = drawn(outer, groups, rows, length, dtype=dtype, scale=scale)
     x[..., length // 2 + 1 :] = -torch.inf  # as masks leave it
@@ -91,9 +99,12 @@ def test_softmax(outer: int, groups: int, rows: int, length: int, dtype: torch.d
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.integers(1, 70), st.sampled_from([1, 3, 4]), st.sampled_from([2, 5, 64, 90]), kinds,
+    st.integers(1, 70),
+    st.sampled_from([1, 3, 4]),
+    st.sampled_from([2, 5, 64, 90]),
+    kinds,
     st.sampled_from([0.01, 2.0, 1000.0]),
-)  # fmt: skip
+)
 def test_layer_norm(rows: int, groups: int, inner: int, dtype: torch.dtype, scale: float) -> None:
     width = groups * inner
     x, weight, bias = drawn(rows, width, dtype=dtype, scale=scale), torch.rand(width) + 0.5, torch.randn(width)
@@ -164,8 +175,10 @@ def test_a_model_trains_with_fused_layers_as_without(monkeypatch: pytest.MonkeyP
         runs.append((losses, {name: each.shape for name, each in own.statistics.items()}))
         if launched:
             assert {name: called.count(name) for name in set(called)} == {
-                "gelu": 2 * run.anatomy.depth, "softmax": 2 * run.anatomy.depth, "layer_norm": 4 * run.anatomy.depth,
-            }  # fmt: skip
+                "gelu": 2 * run.anatomy.depth,
+                "softmax": 2 * run.anatomy.depth,
+                "layer_norm": 4 * run.anatomy.depth,
+            }
             called.clear()
     assert not called and runs[0][1] == runs[1][1]
     assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-3) and runs[0][0] != runs[1][0]

@@ -96,9 +96,14 @@ def kept_of(function: Any) -> list[Any]:
             unpack,
         )
         saved_tensors.packed_forward(
-            Saver(Part("block", nn.Identity()), 2), function, {}, lambda tensor, place: Whole(tensor),
-            saved_tensors.ignored, nullcontext, torch.randn(3, 5, 4, requires_grad=True) * 1.0,
-        )  # fmt: skip
+            Saver(Part("block", nn.Identity()), 2),
+            function,
+            {},
+            lambda tensor, place: Whole(tensor),
+            saved_tensors.ignored,
+            nullcontext,
+            torch.randn(3, 5, 4, requires_grad=True) * 1.0,
+        )
     finally:
         saved_tensors.saved_tensors_hooks = original  # type: ignore[attr-defined]
     return kept

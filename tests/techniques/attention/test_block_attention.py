@@ -43,9 +43,15 @@ def agree(ours: Tensor, theirs: Tensor, given: list[Tensor], tolerance: float) -
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.integers(1, 19), st.integers(1, 19), st.integers(1, 5), st.sampled_from([1, 3, 4, 32]),
-    st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.booleans(), st.booleans(), st.sampled_from([1, 40, 10**6]),
-)  # fmt: skip
+    st.integers(1, 19),
+    st.integers(1, 19),
+    st.integers(1, 5),
+    st.sampled_from([1, 3, 4, 32]),
+    st.sampled_from([0.0, 0.3, 0.7, 1.0]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 40, 10**6]),
+)
 def test_it_is_dense_attention_over_the_pairs_of_the_kept_blocks(n, m, d, block, share, causal, fine, at_once):
     given = heads(n, m, d)
     blocks = drawn(-(-n // block), -(-m // block), share)

@@ -34,14 +34,17 @@ def reference(p: Pairs, bits: int) -> Tensor:
         for h in range(scores.shape[1]):
             sides = [
                 [
-                    (math.sqrt(sum(v * v for v in row)), [
-                        max(-levels, min(levels, round(v / math.sqrt(sum(u * u for u in row)) * levels / one)))
-                        for v in row
-                    ])
+                    (
+                        math.sqrt(sum(v * v for v in row)),
+                        [
+                            max(-levels, min(levels, round(v / math.sqrt(sum(u * u for u in row)) * levels / one)))
+                            for v in row
+                        ],
+                    )
                     for row in x[b, h].double().tolist()
                 ]
                 for x, one in zip((p.query, p.key), largest, strict=True)
-            ]  # fmt: skip
+            ]
             for i, (length, q) in enumerate(sides[0]):
                 for j, (other, k) in enumerate(sides[1]):
                     product = sum(map(int.__mul__, q, k)) * largest[0] * largest[1] / levels**2

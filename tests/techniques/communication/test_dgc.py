@@ -82,7 +82,9 @@ def test_a_rank_sends_eight_bytes_an_entry_and_reduces_vectors(two_ranks):
 
 def test_bad_settings_say_what_to_do():
     for settings, message in (
-        ({"ratio": 0.0}, r"lies in \(0, 1\]"), ({"momentum": 1.0}, r"lie in \[0, 1\)"), ({"factor": 0.0}, "positive"),
-    ):  # fmt: skip
+        ({"ratio": 0.0}, r"lies in \(0, 1\]"),
+        ({"momentum": 1.0}, r"lie in \[0, 1\)"),
+        ({"factor": 0.0}, "positive"),
+    ):
         with pytest.raises(ValueError, match=message):
             DGC(**settings)

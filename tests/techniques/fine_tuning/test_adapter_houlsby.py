@@ -52,9 +52,18 @@ def equation(plain: VisionTransformer, weights: list[dict[str, Tensor]], picture
     for index, block in enumerate(plain.blocks):
         qkv, out = block.attn.qkv, block.attn.proj
         attended, _ = F.multi_head_attention_forward(
-            *[block.norm1(x).transpose(0, 1)] * 3, WIDTH, 2, qkv.weight, qkv.bias, None, None, False, 0.0,
-            out.weight, out.bias,
-        )  # fmt: skip
+            *[block.norm1(x).transpose(0, 1)] * 3,
+            WIDTH,
+            2,
+            qkv.weight,
+            qkv.bias,
+            None,
+            None,
+            False,
+            0.0,
+            out.weight,
+            out.bias,
+        )
         x = x + bottleneck(attended.transpose(0, 1), weights[2 * index])
         x = x + bottleneck(block.mlp.fc2(F.gelu(block.mlp.fc1(block.norm2(x)))), weights[2 * index + 1])
     return plain.head(plain.fc_norm(x.mean(1)))
@@ -89,8 +98,13 @@ def test_trains_as_the_equation_does() -> None:
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(2, 20), st.integers(1, 8))
 def test_the_function_in_float64(batch: int, tokens: int, width: int, inner: int) -> None:
     random = generator(width)
-    shapes = {"h": (batch, tokens, width), "down": (inner, width), "down_bias": (inner,), "up": (width, inner),
-              "up_bias": (width,)}  # fmt: skip
+    shapes = {
+        "h": (batch, tokens, width),
+        "down": (inner, width),
+        "down_bias": (inner,),
+        "up": (width, inner),
+        "up_bias": (width,),
+    }
     values = {name: torch.randn(shape, generator=random, dtype=torch.float64) for name, shape in shapes.items()}
     torch.testing.assert_close(adapted(**values), bottleneck(values.pop("h"), values), rtol=1e-12, atol=1e-12)
 

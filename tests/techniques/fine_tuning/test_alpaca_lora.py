@@ -96,9 +96,11 @@ def test_a_step_of_passes_is_the_step_of_the_whole_batch() -> None:
 
 def test_bad_settings_say_what_to_do() -> None:
     for settings, sentence in (
-        ("rank=0", "rank is 1 or more"), ("dropout=1", "dropout must lie in"), ("learning_rate=0", "must be positive"),
+        ("rank=0", "rank is 1 or more"),
+        ("dropout=1", "dropout must lie in"),
+        ("learning_rate=0", "must be positive"),
         ("micro_batch_size=3", "passes of 3 do not make a batch of 128: choose a divisor"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=sentence):
             build(f"alpaca_lora:{settings}")
 

@@ -83,12 +83,15 @@ def test_only_biases_and_a_new_head_have_gradients_and_state(baseline: str) -> N
     ("model", "config", "expected"),
     [
         (BertModel, BertConfig(), 11 * 768 * 12 + 2 * 768),
-        (BertModel, BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
-         272_384),
+        (
+            BertModel,
+            BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
+            272_384,
+        ),
         (GPT2Model, GPT2Config(), 11 * 768 * 12 + 768),
     ],
     ids=["bert-base", "bert-large", "gpt2"],
-)  # fmt: skip
+)
 def test_numbers_at_the_papers_sizes(model: type[nn.Module], config: object, expected: int) -> None:
     """11 d L, and of BERT d each for the embeddings' norm and the pooler: 0.094 % and 0.081 %."""
     with weightless():

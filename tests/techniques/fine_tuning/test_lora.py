@@ -255,9 +255,12 @@ def test_as_peft_does_it_the_same_start_learns_the_same(baseline):
 
 def test_every_target_by_role_and_by_the_models_own_name():
     for targets, layers in (
-        (("query", "key", "value", "output"), 4), (("mlp",), 2), (("output", "mlp"), 3), (("dense",), 3),
+        (("query", "key", "value", "output"), 4),
+        (("mlp",), 2),
+        (("output", "mlp"), 3),
+        (("dense",), 3),
         (("attention.self.key",), 1),
-    ):  # fmt: skip
+    ):
         run = adapting("bert", LoRA(rank=2, targets=targets))
         assert len(updates(run.model)) == layers * run.anatomy.depth
 

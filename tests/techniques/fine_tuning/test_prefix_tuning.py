@@ -63,8 +63,13 @@ def test_outputs_and_gradients_equal_pefts_with_the_same_mlp():
         torch.testing.assert_close(torch.cat([each.grad for each in ours]), their.grad, rtol=1e-4, atol=1e-7)
 
 
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.sampled_from(["none", "causal", "bool", "added"]),
-       st.sampled_from([eager, fused]))  # fmt: skip
+@given(
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.sampled_from(["none", "causal", "bool", "added"]),
+    st.sampled_from([eager, fused]),
+)
 def test_attention_behind_a_prefix_is_softmax_over_both(batch, length, tokens, masked, attention):
     random = generator(batch + 10 * length + 100 * tokens)
     heads, size, scale = 2, 3, 0.7
@@ -75,9 +80,16 @@ def test_attention_behind_a_prefix_is_softmax_over_both(batch, length, tokens, m
     seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     mask = {"bool": seen, "added": torch.zeros(tokens, tokens, dtype=torch.float64).masked_fill(~seen, -1e30)}
     ours = behind_prefix(
-        attention, prefix, query, key, value,
-        mask=mask.get(masked), causal=masked == "causal", scale=scale, dropout_p=0.0,
-    )  # fmt: skip
+        attention,
+        prefix,
+        query,
+        key,
+        value,
+        mask=mask.get(masked),
+        causal=masked == "causal",
+        scale=scale,
+        dropout_p=0.0,
+    )
     for head in range(heads):
         columns = slice(head * size, (head + 1) * size)
         for example in range(batch):

@@ -43,8 +43,14 @@ def test_outputs_and_gradient_equal_pefts_where_positions_have_room():
 
 def test_outputs_equal_pefts_where_positions_are_relative():
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
     ours = LlamaForCausalLM(config).eval()
     theirs = get_peft_model(copy.deepcopy(ours), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=LENGTH))
     prompt = nn.Parameter(theirs.prompt_encoder["default"].embedding.weight.detach().clone())
@@ -125,8 +131,10 @@ def test_no_prompt_is_full_fine_tuning_to_the_bit():
     assert adapting("bert", PromptTuning(length=0), 3).train(3) == adapting("bert", None, 3).train(3)
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"length": -1}, "length is 1 or more"),
-                                                   ({"learning_rate_ratio": 0.0}, "must be positive")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],
+)
 def test_bad_settings_say_what_to_do(settings, message):
     with pytest.raises(ValueError, match=message):
         PromptTuning(**settings)

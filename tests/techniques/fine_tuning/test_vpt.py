@@ -121,8 +121,10 @@ def test_no_prompt_is_full_fine_tuning_to_the_bit():
     assert adapting("vit", Vpt(length=0), 3).train(3) == adapting("vit", None, 3).train(3)
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"length": -1}, "length is 1 or more"),
-                                                   ({"learning_rate_ratio": 0.0}, "must be positive")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],
+)
 def test_bad_settings_say_what_to_do(settings, message):
     with pytest.raises(ValueError, match=message):
         Vpt(**settings)

@@ -186,8 +186,9 @@ def test_study_compares_the_orders_and_the_networks(monkeypatch: pytest.MonkeyPa
     orders, stability = study.study(imagined_lab(setting, tmp_path))
     rows = [pruning_study.KeptRow(*row) for row in orders.rows]
     assert [(row.wrong_labels, row.order, row.seeds, row.loss) for row in rows[4:]] == [
-        (0.1, "all", 3, REFERENCE), *((0.1, order, 2, LOSSES[order]) for order in pruning_study.ORDERS)
-    ]  # fmt: skip
+        (0.1, "all", 3, REFERENCE),
+        *((0.1, order, 2, LOSSES[order]) for order in pruning_study.ORDERS),
+    ]
     assert {row.examples for row in rows} == {24}
     assert [row[:2] for row in stability.rows] == [(0.0, 1), (0.1, 1)]
     assert all(-1 <= cell <= 1 for row in stability.rows for cell in row[2:])

@@ -74,10 +74,13 @@ def test_the_ellipsoid_is_the_constrained_problems() -> None:
     weights = positive(200, seed=6) + 0.5
     s, v, w, mean = features[drawn].numpy(), norms.numpy(), weights.numpy(), features.mean(0).numpy()
     solution = minimize(
-        lambda x: x[2:] @ mean, [0.1, 0.5, 0.5, 0.5], method="SLSQP", bounds=[(1e-9, None)] * 4,
+        lambda x: x[2:] @ mean,
+        [0.1, 0.5, 0.5, 0.5],
+        method="SLSQP",
+        bounds=[(1e-9, None)] * 4,
         constraints={"type": "ineq", "fun": lambda x: 1 - (w * (v - s @ x[:2]) ** 2 / (s @ x[2:])).mean()},
         options={"maxiter": 1000, "ftol": 1e-15},
-    )  # fmt: skip
+    )
     c, d = torch.from_numpy(solution.x[:2]), torch.from_numpy(solution.x[2:])
     worst = features @ c + (features @ d) / (features @ d).mean().sqrt()
     ours = robust_probabilities(features, *fitted(features[drawn], norms, weights, features.mean(0)), 0.0)

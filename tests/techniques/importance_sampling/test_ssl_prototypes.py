@@ -212,8 +212,11 @@ def test_small_margins_are_hard() -> None:
 
 
 SEEN = {  # easy and random examples, as an independent calculation has them (60 dimensions, a fifth kept, 4 seeds)
-    1.0: (0.284, 0.388), 10.0: (0.080, 0.185), 30.0: (0.034, 0.076), 60.0: (0.017, 0.042)
-}  # fmt: skip
+    1.0: (0.284, 0.388),
+    10.0: (0.080, 0.185),
+    30.0: (0.034, 0.076),
+    60.0: (0.017, 0.042),
+}
 
 
 def test_easy_examples_win_where_data_is_scarce_and_hard_ones_where_it_is_abundant() -> None:
@@ -232,15 +235,22 @@ def test_easy_examples_win_where_data_is_scarce_and_hard_ones_where_it_is_abunda
 def test_study_has_the_theory_and_the_baseline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEANTRAIN_CACHE", str(tmp_path))
     for name, value in {
-        "DIMENSIONS": 20, "ALPHAS": (2.0, 8.0), "KEEPS": (0.25, 1.0), "SHARES": (0.5, 1.0), "KEPT": (0.5,),
-    }.items():  # fmt: skip
+        "DIMENSIONS": 20,
+        "ALPHAS": (2.0, 8.0),
+        "KEEPS": (0.25, 1.0),
+        "SHARES": (0.5, 1.0),
+        "KEPT": (0.5,),
+    }.items():
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr(pruning_study, "baseline_of", lambda setting: with_few_examples(Vit(), 24))
     lab = imagined_lab(new_run("vit", size="pico", steps=4).job.setting, tmp_path)
     theory, frontier, crossover = study.study(lab)
     assert [row[:3] for row in theory.rows[:4]] == [
-        (2.0, 0.25, "hard"), (2.0, 0.25, "easy"), (2.0, 0.25, "random"), (2.0, 1.0, "random")
-    ]  # fmt: skip
+        (2.0, 0.25, "hard"),
+        (2.0, 0.25, "easy"),
+        (2.0, 0.25, "random"),
+        (2.0, 1.0, "random"),
+    ]
     errors = {row[:3]: row[4] for row in theory.rows}
     best = min((errors[8.0, 0.25, "hard"], 0.25), (errors[2.0, 1.0, "random"], 1.0))
     assert frontier.rows[0] == (2.0, best[1], best[0], None, errors[2.0, 1.0, "random"], None)

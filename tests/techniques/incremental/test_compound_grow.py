@@ -171,8 +171,10 @@ def test_study_gives_every_dimension_the_compounds_cost():
             low = next((cost for name, cost in small.items() if set(name.split(",")) <= set(_settings(stack))), None)
             steps = [0.2, 0.35, 1.0, 1.0, 1.0] if low is None else [low, low, 1.0, 1.0, 1.0]
             places = (0.1, 0.3, 0.5, 0.7, 0.9)
-            return [SimpleNamespace(progress=p, counters=SimpleNamespace(flops=1e9 * f))
-                    for p, f in zip(places, steps, strict=True)]  # fmt: skip
+            return [
+                SimpleNamespace(progress=p, counters=SimpleNamespace(flops=1e9 * f))
+                for p, f in zip(places, steps, strict=True)
+            ]
 
         return {stack: SimpleNamespace(points=points(stack)) for stack in stacks}
 
@@ -181,8 +183,10 @@ def test_study_gives_every_dimension_the_compounds_cost():
     def runs(stacks: list[str]) -> dict[str, list[tuple[SimpleNamespace, SimpleNamespace]]]:
         asked.extend(stacks)
         learned = lambda loss: SimpleNamespace(final=SimpleNamespace(loss=loss))  # noqa: E731
-        return {stack: [(learned(2.0), learned(2.0 + place / 10)), (learned(2.0), learned(2.2))]
-                for place, stack in enumerate(stacks)}  # fmt: skip
+        return {
+            stack: [(learned(2.0), learned(2.0 + place / 10)), (learned(2.0), learned(2.2))]
+            for place, stack in enumerate(stacks)
+        }
 
     table = equal_flops(SimpleNamespace(counts=counts, runs=runs))  # type: ignore[arg-type]
     rows = {each.contender: each for each in (Row(*each) for each in table.rows)}

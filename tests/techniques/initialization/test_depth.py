@@ -56,8 +56,12 @@ def test_the_study_has_three_sides_at_every_depth(technique: str, monkeypatch: p
 
 def test_what_diverged_is_a_cross_and_no_loss() -> None:
     rows = [tuple(Trained("with norms", blocks, 1, 0.0, loss, 3.0)) for blocks, loss in ((4, 2.0), (8, math.inf))]
-    trained, steps = (depth_study.StudyTable(*each) for each in (
-        ("trainable_depth", Trained._fields, rows), ("one_step", depth_study.Step._fields, []),
-    ))  # fmt: skip
+    trained, steps = (
+        depth_study.StudyTable(*each)
+        for each in (
+            ("trainable_depth", Trained._fields, rows),
+            ("one_step", depth_study.Step._fields, []),
+        )
+    )
     lines = plot([trained, steps]).axes[0].lines
     assert [list(line.get_xdata()) for line in lines[:2]] == [[4], [8]]

@@ -41,7 +41,7 @@ def equation(weights: VisionTransformer, residual: list[Tensor], pictures: Tenso
         qkv, out = block.attn.qkv, block.attn.proj
         attended, _ = F.multi_head_attention_forward(
             *[x.transpose(0, 1)] * 3, 24, 2, qkv.weight, qkv.bias, None, None, False, 0.0, out.weight, out.bias
-        )  # fmt: skip
+        )
         x = x + a * attended.transpose(0, 1)
         x = x + a * block.mlp.fc2(F.gelu(block.mlp.fc1(x)))
     return weights.head(x.mean(1))

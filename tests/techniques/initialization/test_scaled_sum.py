@@ -58,8 +58,11 @@ def test_both_passes_are_the_formula_in_float64(dtypes: tuple[torch.dtype, torch
         "scale": (dy.double() * b.double()).sum().view(1),
     }
     assert {name: each.dtype for name, each in ours.items()} == {
-        "output": torch.promote_types(*dtypes), "stream": dtypes[0], "branch": dtypes[1], "scale": F32
-    }  # fmt: skip
+        "output": torch.promote_types(*dtypes),
+        "stream": dtypes[0],
+        "branch": dtypes[1],
+        "scale": F32,
+    }
     for name, each in ours.items():
         rtol, atol = (4 * torch.finfo(each.dtype).eps, 1e-6) if name != "scale" else (1e-5, 1e-6 * elements**0.5)
         torch.testing.assert_close(each.double(), exact[name], rtol=rtol, atol=atol)
@@ -159,9 +162,16 @@ def test_dropout_passes_it_on_and_drops_the_same(launches: list[int]) -> None:
 
 
 USES = [
-    lambda p: p.sum(), lambda p: F.gelu(p), lambda p: p.view(5, 6), lambda p: 2 * p[3:] - 1, lambda p: -p,
-    lambda p: p + 1.0, lambda p: p + torch.ones(5, 30), lambda p: torch.stack([p, p]), lambda p: p.shape,
-]  # fmt: skip
+    lambda p: p.sum(),
+    lambda p: F.gelu(p),
+    lambda p: p.view(5, 6),
+    lambda p: 2 * p[3:] - 1,
+    lambda p: -p,
+    lambda p: p + 1.0,
+    lambda p: p + torch.ones(5, 30),
+    lambda p: torch.stack([p, p]),
+    lambda p: p.shape,
+]
 
 
 @pytest.mark.parametrize("use", USES)

@@ -46,7 +46,7 @@ def test_trains_as_the_formula_does(initial: float) -> None:
             qkv, out = block.attn.qkv, block.attn.proj
             attended, _ = F.multi_head_attention_forward(
                 *[x.transpose(0, 1)] * 3, 24, 2, qkv.weight, qkv.bias, None, None, False, 0.0, out.weight, out.bias
-            )  # fmt: skip
+            )
             x = x + a * attended.transpose(0, 1)
             x = x + b * block.mlp.fc2(F.gelu(block.mlp.fc1(x)))
         return plain.head(x.mean(1))

@@ -61,9 +61,13 @@ def test_the_published_constants_do_not_give_70_billion_or_20_tokens() -> None:
 
 
 @given(
-    e=st.floats(0.1, 3), a=st.floats(10, 1e4), b=st.floats(10, 1e4),
-    alpha=st.floats(0.1, 1), beta=st.floats(0.1, 1), flops=st.floats(1e18, 1e25),
-)  # fmt: skip
+    e=st.floats(0.1, 3),
+    a=st.floats(10, 1e4),
+    b=st.floats(10, 1e4),
+    alpha=st.floats(0.1, 1),
+    beta=st.floats(0.1, 1),
+    flops=st.floats(1e18, 1e25),
+)
 @settings(max_examples=40, deadline=None)
 def test_the_closed_form_is_the_minimum_at_its_compute(
     e: float, a: float, b: float, alpha: float, beta: float, flops: float

@@ -17,9 +17,15 @@ if not portable.INTERPRET.value:
 
 F32, BF16 = torch.float32, torch.bfloat16
 HYPER = {
-    "learning_rate": 0.03, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.1, "bias_correction": True,
-    "adapt": True, "phi": (0.0, math.inf),
-}  # fmt: skip
+    "learning_rate": 0.03,
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "eps": 1e-6,
+    "weight_decay": 0.1,
+    "bias_correction": True,
+    "adapt": True,
+    "phi": (0.0, math.inf),
+}
 STEP = 3
 Lists = list[list[Tensor]]
 

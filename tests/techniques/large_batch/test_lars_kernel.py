@@ -17,9 +17,13 @@ if not portable.INTERPRET.value:
 
 F32, BF16 = torch.float32, torch.bfloat16
 HYPER = {
-    "learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.1, "trust_coefficient": 0.02, "variant": "paper",
+    "learning_rate": 0.5,
+    "momentum": 0.9,
+    "weight_decay": 0.1,
+    "trust_coefficient": 0.02,
+    "variant": "paper",
     "adapt": True,
-}  # fmt: skip
+}
 Lists = list[list[Tensor]]
 
 

@@ -135,10 +135,12 @@ def test_without_values_the_device_holds_what_it_does_with_them() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"tier": "tape"}, "tier is host or file"), ({"window": -1}, "window is 0 blocks or more"),
-        ({"tiles": 0}, "tiles is 1 or more"), ({"tier_gb": 0.0}, "tier_gb is positive"),
+        ({"tier": "tape"}, "tier is host or file"),
+        ({"window": -1}, "window is 0 blocks or more"),
+        ({"tiles": 0}, "tiles is 1 or more"),
+        ({"tier_gb": 0.0}, "tier_gb is positive"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_say_what_fits(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         ZeroInfinityParam(**options)

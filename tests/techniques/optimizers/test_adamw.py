@@ -63,8 +63,18 @@ def test_without_gradients_the_weights_shrink_by_the_product_of_the_decays() -> 
     m, v = torch.zeros_like(theta), torch.zeros_like(theta)
     rates = [0.1, 0.05, 0.2]
     for t, rate in enumerate(rates, 1):
-        adamw_step(theta, torch.zeros(4).double(), m, v, t,
-                   learning_rate=rate, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.5)  # fmt: skip
+        adamw_step(
+            theta,
+            torch.zeros(4).double(),
+            m,
+            v,
+            t,
+            learning_rate=rate,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.5,
+        )
     torch.testing.assert_close(theta, torch.full((4,), 2.0 * math.prod(1 - 0.5 * rate for rate in rates)).double())
 
 

@@ -159,9 +159,14 @@ def test_scaled_and_clipped_gradients_are_those_unscaled_and_clipped_beforehand(
     scaled = [64 * gradient for gradient in lists[1]]
     kept = [gradient.clone() for gradient in scaled]
     adamw_step(
-        lists[0], scaled, *lists[2:], launch_tables(), **HYPER,
-        clip=torch.tensor([0.25 / 128]), found_inf=torch.tensor(0.0),
-    )  # fmt: skip
+        lists[0],
+        scaled,
+        *lists[2:],
+        launch_tables(),
+        **HYPER,
+        clip=torch.tensor([0.25 / 128]),
+        found_inf=torch.tensor(0.0),
+    )
     adamw_step(same[0], [0.125 * each for each in same[1]], *same[2:], launch_tables(), **HYPER)
     assert all(map(torch.equal, scaled, kept))
     for own, theirs in zip((lists[0], *lists[2:]), (same[0], *same[2:])):

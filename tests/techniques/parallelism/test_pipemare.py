@@ -42,9 +42,11 @@ def _simulated(
         for stage in TAU
     ]
     run.optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]], betas=(run.recipe.beta1, run.recipe.beta2), eps=run.recipe.eps,
+        [group for group in groups if group["params"]],
+        betas=(run.recipe.beta1, run.recipe.beta2),
+        eps=run.recipe.eps,
         foreach=False,
-    )  # fmt: skip
+    )
     deltas = {name: torch.zeros_like(each) for name, each in run.model.named_parameters()}
 
     def correction(name: str, newest: Tensor, stage: int) -> Tensor:
@@ -128,9 +130,10 @@ def test_weights_that_drift_evenly_are_corrected_to_those_of_the_forward_pass():
 
 def test_bad_settings_say_what_to_do():
     for settings, words in (
-        ({"decay": 1.0}, "lies between 0 and 1"), ({"annealed": 0.0}, "a share of the run's steps"),
+        ({"decay": 1.0}, "lies between 0 and 1"),
+        ({"annealed": 0.0}, "a share of the run's steps"),
         ({"micro_batches": 0}, "1 micro-batch or more"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=words):
             PipeMare(**settings)
     with pytest.raises(ValueError, match="take the recipe classic"):

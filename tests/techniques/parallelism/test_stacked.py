@@ -24,11 +24,20 @@ from tests.techniques.parallelism.pipelines import on_ranks
 
 STEPS = 3
 TRAINS = (
-    ("gpipe", "lora"), ("pipedream_flush", "bitfit"), ("gpipe", "adapter_houlsby"), ("gpipe", "adam4bit_rank1"),
-    ("gpipe", "albert_sharing"), ("gpipe", "rezero"), ("pipedream_flush", "ckpt_chen_sqrt"),
-    ("chimera", "ckpt_chen_sqrt"), ("gpipe", "int8_mixed"), ("zero3_fsdp", "albert_sharing"), ("dp_ddp", "elsa"),
-    ("dp_ddp", "rotor"), ("zero2", "vdnn"),
-)  # fmt: skip
+    ("gpipe", "lora"),
+    ("pipedream_flush", "bitfit"),
+    ("gpipe", "adapter_houlsby"),
+    ("gpipe", "adam4bit_rank1"),
+    ("gpipe", "albert_sharing"),
+    ("gpipe", "rezero"),
+    ("pipedream_flush", "ckpt_chen_sqrt"),
+    ("chimera", "ckpt_chen_sqrt"),
+    ("gpipe", "int8_mixed"),
+    ("zero3_fsdp", "albert_sharing"),
+    ("dp_ddp", "elsa"),
+    ("dp_ddp", "rotor"),
+    ("zero2", "vdnn"),
+)
 REFUSED = {
     "gpipe+dota": "attn.dota_query learns from a loss of its own block",
     "gpipe+saf_mesa": "learns from a copy of the whole model",

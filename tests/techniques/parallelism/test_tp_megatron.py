@@ -24,8 +24,14 @@ from techniques.parallelism.tp_megatron.technique import CopyToRanks, RowParalle
 from tests.runs import new_run
 from tests.techniques.parallelism.pipelines import STEPS, Rate, alone, on_ranks, run_of
 
-USERS = {"model_type": "bert", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
-         "num_attention_heads": 4, "max_position_embeddings": 64}  # fmt: skip
+USERS = {
+    "model_type": "bert",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
 """A model with dropout, as the library gives it."""
 
 
@@ -94,9 +100,13 @@ def refused(mesh: DeviceMesh) -> str:
         attention.q_norm = nn.LayerNorm(attention.head_dim)
     technique = TensorParallel()
     technique.run = SimpleNamespace(
-        trial=lambda changed: changed(torch.randn(2, 1, 8, 8)), rank=mesh.get_local_rank(), group=mesh.get_group(),
-        device=torch.device("cpu"), seed=0, step=0,
-    )  # fmt: skip
+        trial=lambda changed: changed(torch.randn(2, 1, 8, 8)),
+        rank=mesh.get_local_rank(),
+        group=mesh.get_group(),
+        device=torch.device("cpu"),
+        seed=0,
+        step=0,
+    )
     with pytest.raises(ValueError) as error:
         technique.parallelize(plain, mesh)
     return str(error.value)

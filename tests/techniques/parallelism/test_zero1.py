@@ -83,9 +83,7 @@ def test_a_step_takes_the_papers_bytes_and_two_buckets(two_ranks):
         assert peaks["ddp"] >= 16
 
 
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(2, 5), st.none() | st.integers(1, 40)
-)  # fmt: skip
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(2, 5), st.none() | st.integers(1, 40))
 def test_shards_tile_the_parameters_with_less_than_one_element_of_padding_per_rank(sizes, ranks, bucket):
     values = [torch.randn(size) for size in sizes]
     whole = torch.cat(values)

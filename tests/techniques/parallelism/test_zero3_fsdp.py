@@ -11,9 +11,15 @@ from suite.record.job import Setting
 from techniques.parallelism.zero3_fsdp.technique import Zero3, even_placement
 
 STACKS = [
-    "dp_ddp", "zero1", "zero2", "zero3_fsdp", "comm_overlap",
-    "zero1:mixed_precision=true", "zero2:mixed_precision=true", "zero3_fsdp:mixed_precision=true",
-]  # fmt: skip
+    "dp_ddp",
+    "zero1",
+    "zero2",
+    "zero3_fsdp",
+    "comm_overlap",
+    "zero1:mixed_precision=true",
+    "zero2:mixed_precision=true",
+    "zero3_fsdp:mixed_precision=true",
+]
 
 
 def test_updates_are_data_parallelisms_up_to_rounding(two_ranks):

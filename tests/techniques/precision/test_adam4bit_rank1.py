@@ -246,9 +246,26 @@ def test_more_than_2_to_the_31_elements_by_address_arithmetic(width: int) -> Non
     expected = p.double() - 0.1 * 0.1 * g.double() / (wide.sqrt().view(-1) + 1e-8)
     blocks = torch.arange(-(-size // stretch)) + first // stretch
     kernel.adam4bit_kernel[(len(blocks),)](
-        table, blocks, code_table, scale_table, largest, FIRST.table, 1, None, None, None,
-        0.9, 0.1, 0.99, 0.01, 1.0, 0.1, 1.0, 1e-8, **constants(kernel.adam4bit_kernel),
-    )  # fmt: skip
+        table,
+        blocks,
+        code_table,
+        scale_table,
+        largest,
+        FIRST.table,
+        1,
+        None,
+        None,
+        None,
+        0.9,
+        0.1,
+        0.99,
+        0.01,
+        1.0,
+        0.1,
+        1.0,
+        1e-8,
+        **constants(kernel.adam4bit_kernel),
+    )
     torch.testing.assert_close(p.double(), expected, rtol=1e-5, atol=1e-5)
     again = encode_rank1(wide.float())[0]
     assert (unpacked(second, size) != again.view(-1)).float().mean() < 1e-3

@@ -327,10 +327,24 @@ def test_more_than_2_to_the_31_elements_by_address_arithmetic() -> None:
     scales = torch.tensor([inputs[n][0].data_ptr() - chunk * size // block * 4 for n in peer.STATES[1::2]] + [0])
     correction, root = kernel.corrections(peer.STEP, peer.BETA1, peer.BETA2)
     kernel.adam8bit_kernel[(1,)](
-        table.view(-1, 1), torch.tensor([chunk]), scales.view(-1, 1), FIRST.table, SECOND.table,
-        1, None, None, None,
-        peer.BETA1, 1 - peer.BETA1, peer.BETA2, 1 - peer.BETA2, 1 - peer.LR * peer.DECAY, peer.LR / correction, root,
-        peer.EPS, **kernel._constants([each.dtype for each in rows], block),
-    )  # fmt: skip
+        table.view(-1, 1),
+        torch.tensor([chunk]),
+        scales.view(-1, 1),
+        FIRST.table,
+        SECOND.table,
+        1,
+        None,
+        None,
+        None,
+        peer.BETA1,
+        1 - peer.BETA1,
+        peer.BETA2,
+        1 - peer.BETA2,
+        1 - peer.LR * peer.DECAY,
+        peer.LR / correction,
+        root,
+        peer.EPS,
+        **kernel._constants([each.dtype for each in rows], block),
+    )
     for name in ("parameters", "first_scales", "second_scales"):
         torch.testing.assert_close(inputs[name][0].double(), expected[name][0], rtol=1e-5, atol=1e-5)

@@ -99,8 +99,10 @@ def test_the_neighbourhood_is_what_is_evicted_before_and_after_and_classes_estim
     for each in (a[1], a[3]):
         runtime.release(each)
     assert [(before(each), after(each), around(each)) for each in (a[0], a[2], a[4])] == [
-        (0, 2, 2), (2, 8, 10), (8, 0, 8),
-    ]  # fmt: skip
+        (0, 2, 2),
+        (2, 8, 10),
+        (8, 0, 8),
+    ]
     runtime.release(a[2])
     assert (before(a[4]), around(a[4]), after(a[0])) == (14, 14, 14)
     made(runtime, a[3])  # which brings all of them back

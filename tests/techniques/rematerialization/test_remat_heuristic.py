@@ -24,8 +24,9 @@ from tests.runs import new_run
 
 THREE = Chain(
     tuple(Stage(s, s, 2 * s, 10, (graph,), 10, 10 + graph, 10) for s, graph in ((1.0, 60), (2.0, 40), (4.0, 20))),
-    10, turn_s=3.0,
-)  # fmt: skip
+    10,
+    turn_s=3.0,
+)
 
 
 @settings(max_examples=100, deadline=None)

@@ -98,8 +98,18 @@ def test_segments_are_no_better_at_any_budget(depth, graph):
 
 
 def test_more_points_than_slots_are_rounded_up(monkeypatch):
-    unlike = [replace(BLOCK, run_s=1 + n % 7 / 7, output_bytes=90 + n * 37 % 50, saved_bytes=(300 + n * 91 % 200,),
-                      run_peak_bytes=150, save_peak_bytes=700, back_peak_bytes=150) for n in range(9)]  # fmt: skip
+    unlike = [
+        replace(
+            BLOCK,
+            run_s=1 + n % 7 / 7,
+            output_bytes=90 + n * 37 % 50,
+            saved_bytes=(300 + n * 91 % 200,),
+            run_peak_bytes=150,
+            save_peak_bytes=700,
+            back_peak_bytes=150,
+        )
+        for n in range(9)
+    ]
     chain = Chain(tuple(unlike), 100)
     exact = Persistent(chain)
     monkeypatch.setattr(tables, "SLOTS", 12)

@@ -56,8 +56,10 @@ def test_products_are_those_with_the_masked_matrix(block, rows, columns, share, 
 def test_adjacent_blocks_are_multiplied_at_once():
     blocks = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
     assert [(rows.start, columns.start, columns.stop) for rows, columns in runs(expanded(blocks, 2), 2)] == [
-        (0, 0, 4), (0, 6, 8), (4, 0, 8),
-    ]  # fmt: skip
+        (0, 0, 4),
+        (0, 6, 8),
+        (4, 0, 8),
+    ]
 
 
 def test_narrow_numbers_are_summed_in_float32():

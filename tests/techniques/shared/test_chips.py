@@ -148,10 +148,18 @@ def test_a_headline_without_a_number_beside_it_is_an_error():
     beside = Beside(between([3.0, 1.0, 2.0, 9.0], "it"), 0.5, "here", 1.4, None, "drift: no GPU")
     found = headlines(folder("elsa"), {"speed": beside})
     assert dict(zip(found.columns, found.rows[0], strict=True)) == {
-        "claim": "speed", "quoted": 58.1, "modelled": 2.0, "least": 1.0, "most": 9.0, "measured": 0.5,
-        "drift_modelled": 1.4, "drift_measured": None, "modelled_of": "it", "measured_of": "here",
+        "claim": "speed",
+        "quoted": 58.1,
+        "modelled": 2.0,
+        "least": 1.0,
+        "most": 9.0,
+        "measured": 0.5,
+        "drift_modelled": 1.4,
+        "drift_measured": None,
+        "modelled_of": "it",
+        "measured_of": "here",
         "unavailable": "drift: no GPU",
-    }  # fmt: skip
+    }
     with pytest.raises(ValueError, match="has the headlines speed, and found are other"):
         headlines(folder("elsa"), {"other": beside})
 

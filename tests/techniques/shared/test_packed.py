@@ -30,9 +30,13 @@ def grouped(rows: Tensor) -> list[Tensor]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(WIDTHS), st.integers(1, 4), st.integers(1, 700), st.floats(-30, 30), st.floats(1e-3, 1e3),
+    st.sampled_from(WIDTHS),
+    st.integers(1, 4),
+    st.integers(1, 700),
+    st.floats(-30, 30),
+    st.floats(1e-3, 1e3),
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
-)  # fmt: skip
+)
 def test_numbers_come_back_within_a_step_in_the_bytes_of_the_formula(
     bits: int, rows: int, length: int, shift: float, scale: float, dtype: torch.dtype
 ) -> None:

@@ -67,8 +67,10 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return self.kernel[grid]
 
     for module, name in (
-        (kernel, "ascend_kernel"), (kernel, "factor_kernel"), (optimizer_parts, "square_sums_kernel"),
-    ):  # fmt: skip
+        (kernel, "ascend_kernel"),
+        (kernel, "factor_kernel"),
+        (optimizer_parts, "square_sums_kernel"),
+    ):
         monkeypatch.setattr(module, name, Counted(name, getattr(module, name)))
     return names
 

@@ -92,8 +92,9 @@ def test_the_drawn_network_has_initial_weights() -> None:
 
 
 def test_the_schedule_begins_anew() -> None:
-    recipe = Restarted(steps=110, batch_size=1, learning_rate=1.0, schedule="linear", search_fraction=1 / 11,
-                       search_rate=0.5)  # fmt: skip
+    recipe = Restarted(
+        steps=110, batch_size=1, learning_rate=1.0, schedule="linear", search_fraction=1 / 11, search_rate=0.5
+    )
     rates = [recipe.learning_rate_at(step) for step in range(110)]
     assert rates[:10] == [0.5] * 10  # one step of warm-up, at its end
     assert rates[10:20] == pytest.approx([step / 10 for step in range(1, 11)])

@@ -31,9 +31,16 @@ from tests.runs import new_recording, new_run
 SIDE, PATCHES = 16, 16
 TIMM = {"img_size": SIDE, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5}
 HUGGING_FACE = {
-    "image_size": SIDE, "patch_size": 4, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
-    "intermediate_size": 32, "num_labels": 5, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+    "image_size": SIDE,
+    "patch_size": 4,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "num_labels": 5,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 MODELS: dict[str, tuple[Any, int]] = {
     "timm_vit": (lambda: timm.create_model("vit_tiny_patch16_224", **TIMM), 1),
     "timm_registers": (lambda: timm.create_model("vit_tiny_patch16_224", **TIMM, reg_tokens=3), 4),

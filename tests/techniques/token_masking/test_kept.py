@@ -60,9 +60,14 @@ def check(ours: Tensor, theirs: Tensor, of_ours: tuple[Tensor, ...], of_theirs: 
     [(2, 16, 1, 128, range(4)), (3, 67, 0, 33, range(16, 67)), (17, 5, 2, 130, range(2, 4)), (1, 1, 0, 1, range(1))],
 )
 def test_both_passes_are_the_definition_in_float64(
-    launched: bool, dtypes: tuple[torch.dtype, torch.dtype | None], batch: int, tokens: int, leading: int, width: int,
+    launched: bool,
+    dtypes: tuple[torch.dtype, torch.dtype | None],
+    batch: int,
+    tokens: int,
+    leading: int,
+    width: int,
     places: range,
-) -> None:  # fmt: skip
+) -> None:
     x, p, noise = drawn(batch, tokens, leading, width)
     x = x.to(dtypes[0]).requires_grad_()
     positions = None if dtypes[1] is None else p.to(dtypes[1]).requires_grad_()

@@ -23,10 +23,19 @@ SIDE, PATCH, PATCHES = 12, 3, 16
 def autoencoder(mask_ratio: float = 0.75) -> ViTMAEForPreTraining:
     torch.manual_seed(0)
     config = ViTMAEConfig(
-        image_size=SIDE, patch_size=PATCH, num_channels=1, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2,
-        decoder_intermediate_size=32, mask_ratio=mask_ratio,
-    )  # fmt: skip
+        image_size=SIDE,
+        patch_size=PATCH,
+        num_channels=1,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=32,
+        mask_ratio=mask_ratio,
+    )
     model = ViTMAEForPreTraining(config).double()
     with torch.no_grad():
         for parameter in model.parameters():
