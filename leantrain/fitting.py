@@ -417,7 +417,9 @@ def _checkpointed(order: list[nn.Module]) -> Iterator[None]:
 
 def _shards(model: nn.Module) -> bool:
     """Whether its weights are spread over ranks."""
-    return bool(groups_of(model)) or any(hasattr(each, "unshard") for each in model.modules())
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False  # each pass asks
+    return bool(groups_of(model)) or any(hasattr(type(each), "unshard") for each in model.modules())
 
 
 def _reshard(model: nn.Module) -> None:
