@@ -55,7 +55,7 @@ def reduced_all_the_same(recording: Recording) -> int:
     for hook in hooks:
         hook.remove()
     run.optimizer.zero_grad(set_to_none=True)
-    return sum(kept[at] is None or not torch.equal(kept[at], gradient) for at, gradient in own.items())
+    return sum((held := kept[at]) is None or not torch.equal(held, gradient) for at, gradient in own.items())
 
 
 def mean_gradients(recording: Recording, trace: Trace) -> dict[str, Tensor]:
