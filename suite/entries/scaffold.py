@@ -61,9 +61,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from suite.loop.run import Run
-from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique
+from leantrain.technique import Act, Run, Site, Technique
 
 
 def scale_gradients(gradients: list[Tensor], factor: float) -> None:
@@ -100,7 +98,7 @@ from collections.abc import Mapping
 
 import torch
 
-from suite.reading.recording import Recording
+from leantrain.technique import Recording
 from {package}.{category}.{id}.technique import {cls}
 
 

@@ -13,9 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from suite.kernels.wrapped import WrappedOptimizer
-from suite.loop.run import Run
-from suite.loop.technique import Technique
+from leantrain.technique import Run, Technique, WrappedOptimizer
 
 
 def centralized(gradient: Tensor) -> Tensor:
@@ -46,7 +44,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.reading.recording import Recording
+from leantrain.technique import Recording
 from {package}.{category}.{id}.technique import {cls}
 
 
