@@ -8,28 +8,25 @@ that come and go, and runs from further back than a graph that was saved since, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 
-from suite.chain.execute import ModelPass, executed
+from suite.chain.execute import Acted, executed, unheard
 from suite.chain.moving import Moving
 from suite.chain.rerun import Reruns, Unwatched
-from suite.chain.schedule import Op, Schedule
+from suite.chain.schedule import Schedule
 from suite.chain.tiers import Tier
 from suite.chain.tree import NotNested, nested
-
-Acted = Callable[[], None]
-"""Hears of each thing that a plain pass does not do: a second run of a block, a value that leaves."""
 
 
 def scheduled(
     blocks: Sequence[nn.Module],
     schedule: Schedule,
     tier: Tier | None = None,
-    acted: Acted = lambda: None,
+    acted: Acted = unheard,
     name: str = "the stack",
 ) -> AbstractContextManager[Any]:
     """While active, passes through ``blocks`` run as the schedule says; reruns go to their ends, as papers count them.
@@ -39,7 +36,7 @@ def scheduled(
     if schedule.depth != len(blocks):
         raise ValueError(f"a schedule of {schedule.depth} blocks does not fit {name} of {len(blocks)}")
     if not is_tree(schedule):
-        return executed(blocks, schedule, tier, _around(acted), name)
+        return executed(blocks, schedule, tier, acted, name)
     if schedule.moves and tier is None:
         raise ValueError("this schedule moves values to a second tier: pass one")
     moving = Moving(schedule, tier, acted) if tier is not None and schedule.moves else None
@@ -65,12 +62,3 @@ class _Watch(Unwatched):
         if rerun:
             self.acted()
         return nullcontext()
-
-
-def _around(acted: Acted) -> Callable[[Op, ModelPass], AbstractContextManager[None]]:
-    def around(op: Op, one: ModelPass) -> AbstractContextManager[None]:
-        if op.kind == "offload" or (op.kind in ("run", "save") and one.turned):
-            acted()
-        return nullcontext()
-
-    return around

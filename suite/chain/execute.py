@@ -26,7 +26,7 @@ several blocks read one that has a gradient, its terms are added block by block:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -44,8 +44,12 @@ from suite.model.segments import Replays, SegmentError, split_hidden, without_ca
 if TYPE_CHECKING:
     from suite.chain.tiers import Tier
 
-Around = Callable[[Op, "ModelPass"], AbstractContextManager[Any]]
-"""Active while an operation of a pass runs: for clocks, meters and counts. The turn comes when it is over."""
+Acted = Callable[[], None]
+"""Hears of each thing that a plain pass does not do: a second run of a block, a value that leaves."""
+
+
+def unheard() -> None:
+    """For those who count nothing."""
 
 
 class Weights(Protocol):
@@ -64,16 +68,12 @@ class Weights(Protocol):
         """Takes them off the device, and the gradients that they have."""
 
 
-def unwatched(_: Op, __: ModelPass) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @contextmanager
 def executed(
     blocks: Sequence[nn.Module],
     schedule: Schedule,
     tier: Tier | None = None,
-    around: Around = unwatched,
+    acted: Acted = unheard,
     name: str = "the stack",
     weights: Sequence[Weights] = (),
 ) -> Iterator[None]:
@@ -86,7 +86,7 @@ def executed(
     not get what the one before it gave; ValueError for a schedule of another depth, or that moves values without a
     tier, or weights that are not passed.
     """
-    executor = Executor(blocks, schedule, tier, around, name, weights)
+    executor = Executor(blocks, schedule, tier, acted, name, weights)
     patched = []
     try:
         for index, block in enumerate(blocks):
@@ -185,7 +185,7 @@ class Executor:
         blocks: Sequence[nn.Module],
         schedule: Schedule,
         tier: Tier | None,
-        around: Around = unwatched,
+        acted: Acted = unheard,
         name: str = "the stack",
         weights: Sequence[Weights] = (),
     ) -> None:
@@ -197,7 +197,7 @@ class Executor:
             raise ValueError(
                 f"this schedule loads weights: pass those of all {len(blocks)} blocks, not of {len(weights)}"
             )
-        self.blocks, self.schedule, self.tier, self.around = blocks, schedule, tier, around
+        self.blocks, self.schedule, self.tier, self.acted = blocks, schedule, tier, acted
         self.name = name
         self.weights = {block: weights[block] for block in schedule.loaded}
         self.forwards = [block.forward for block in blocks]
@@ -234,7 +234,7 @@ class Executor:
 class ModelPass:
     """One forward pass of the model, and its backward pass.
 
-    ``activations`` and ``graphs`` are what the schedule keeps now, by block; ``turned``: the way back has begun.
+    ``activations`` and ``graphs`` are what the schedule keeps now, by block.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -242,7 +242,6 @@ class ModelPass:
         self.ops = list(executor.schedule.ops)
         self.position = 0
         self.due = 0
-        self.turned = False
         self.calls: list[BlockCall] = []
         self.activations: dict[int, Slot] = {}
         self.graphs: dict[int, Graph] = {}
@@ -284,11 +283,10 @@ class ModelPass:
             if op.kind == "turn" or (op.computes and op.block != index):
                 break
             self.position += 1
-            with self.executor.around(op, self):
-                if op.computes:
-                    outputs = self.run(op, first=True)
-                else:
-                    self.move(op)
+            if op.computes:
+                outputs = self.run(op, first=True)
+            else:
+                self.move(op)
         for block, slot in self.activations.items():
             if block <= index:
                 slot.keep()
@@ -299,19 +297,18 @@ class ModelPass:
 
     def go_back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """The schedule as far as block ``index``'s backward pass, or to its end; the block's gradients."""
-        self.turned = True
         arriving: tuple[Tensor | None, ...] | None = None
         while arriving is None or (index == 0 and self.position < len(self.ops)):
             op = self.ops[self.position]
             self.position += 1
-            with self.executor.around(op, self):
-                if op.kind == "back":
-                    assert op.block == index
-                    arriving = self.back(index, gradients)
-                elif op.computes:
-                    self.run(op, first=False)
-                else:
-                    self.move(op)
+            if op.kind == "back":
+                assert op.block == index
+                arriving = self.back(index, gradients)
+            elif op.computes:
+                self.executor.acted()
+                self.run(op, first=False)
+            else:
+                self.move(op)
         return arriving
 
     def back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -334,6 +331,7 @@ class ModelPass:
             self.activations.pop(op.block, None)
         elif op.kind == "offload":
             assert self.executor.tier is not None
+            self.executor.acted()
             self.slot(op.value).offload(self.executor.tier)
         elif op.kind == "prefetch":
             self.slot(op.value).prefetch()

@@ -66,10 +66,6 @@ class MovingPass:
         self.late: set[Value] = set()  # that were to leave before anything held them
         self.due = 0
 
-    def call(self, index: int, given: Sequence[Tensor], own: Sequence[Tensor], weights: Iterable[Tensor]) -> CallSlots:
-        """The hooks of a call; ``own`` of what is ``given`` to it is the chain's."""
-        return CallSlots(self, index, given, own, weights)
-
     def kept(self, index: int, tensor: Tensor) -> Slot | None:
         """The slot of the input with which a run begins; None where it stays."""
         if Value(index) not in self.moving.leaving:
@@ -133,8 +129,8 @@ class MovingPass:
 
 
 class CallSlots:
-    """A call's values, each storage in a slot, in the order in which autograd saves them; weights, buffers and what
-    other calls read, too, stay."""
+    """The hooks of a call: its values, each storage in a slot, in the order in which autograd saves them. Of what is
+    ``given`` to it, ``own`` is the chain's; weights, buffers and what other calls read, too, stay."""
 
     def __init__(
         self, one: MovingPass, index: int, given: Sequence[Tensor], own: Sequence[Tensor], weights: Iterable[Tensor]

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -358,21 +359,25 @@ class _Values:
 
 def _by_call(log: Log, depth: int) -> list[_Call]:
     calls = [_Call() for _ in range(depth)]
-    before, due = 0, depth
-    for (name, index), reading in log.events:
-        spent = reading.flops - before
-        before = reading.flops
+    for name, index, reading, spent, back in _spent(log, 0, attrgetter("flops")):
         if index >= 0:
             calls[index].at[name] = reading
             calls[index].since[name] = spent
-        if (
-            name in ("back", "again", "left", "end") and due < depth
-        ):  # what came before it belongs to the call that was due
-            calls[due].back_flops += spent
-            calls[due].back_high_bytes = max(calls[due].back_high_bytes, reading.high_bytes)
-        if name in ("back", "left"):
-            due = index if name == "back" else depth
+        if back is not None:
+            calls[back].back_flops += spent
+            calls[back].back_high_bytes = max(calls[back].back_high_bytes, reading.high_bytes)
     return calls
+
+
+def _spent(log: Log, began: Any, amount: Callable[[Any], Any]) -> Iterator[tuple[str, int, Any, Any, int | None]]:
+    """Each event, with what was read, the ``amount`` of that since the event before, and, where a call's way back took
+    it, this call."""
+    before, due = began, None
+    for (name, index), reading in log.events:
+        spent, before = amount(reading) - before, amount(reading)
+        yield name, index, reading, spent, due if name in ("back", "again", "left", "end") else None
+        if name in ("back", "left"):
+            due = index if name == "back" else None
 
 
 def _own_gradients(order: Sequence[nn.Module], ran: Sequence[int]) -> dict[int, int]:
@@ -454,23 +459,15 @@ def _around(chains: Sequence[Chain], pass_s: float) -> tuple[Chain, ...]:
 def _durations(log: Log, began_s: float, again: bool) -> dict[Event, float]:
     """Seconds of calls, of their reruns, and of their ways back without these."""
     found: defaultdict[Event, float] = defaultdict(float)
-    before_s, due = began_s, -2
-    for (name, index), now_s in log.events:
-        spent = now_s - before_s
-        before_s = now_s
-        if name in ("run", "save"):
-            found["before", index] += spent
-        elif name in ("runed", "saveed"):
-            found[name.removesuffix("ed"), index] += spent
-        elif name == "agained":
-            found["again", index] += spent
-        elif name in ("back", "again", "left", "end"):
-            if due >= 0:
-                found["back" if again else "plain back", due] += spent
-            elif name == "back":
-                found["turn", -1] += spent if not again else 0.0
-        if name in ("back", "left"):
-            due = index if name == "back" else -1
+    for name, index, _, seconds, back in _spent(log, began_s, float):
+        if back is not None:
+            found["back" if again else "plain back", back] += seconds
+        elif name in ("run", "save"):
+            found["before", index] += seconds
+        elif name in ("runed", "saveed", "agained"):
+            found[name.removesuffix("ed"), index] += seconds
+        elif name == "back" and not again:
+            found["turn", -1] += seconds
     if not again:
         found["pass", -1] = log.events[-1][1] - began_s
     return dict(found)

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.chain.caches import caches_kept, containers, is_cache, is_whole, items_of
 from suite.chain.gathering import Gathering, owners_of
-from suite.chain.moving import Moving, MovingPass
+from suite.chain.moving import CallSlots, Moving, MovingPass
 from suite.chain.slots import Keep
 from suite.chain.tree import Item, Span, again, starting
 from suite.device.random_state import RandomState, unchanged_randomness
@@ -350,7 +350,7 @@ class _Pass:
                 attributes = Attributes.of(block)
             elif self.moved is not None and index in self.moved.moving.watched:
                 own = given[:1] if index == 0 else [each for each in given if self._of_call_before(index, each)]
-                slots = self.moved.call(index, given, own, [*block.parameters(), *block.buffers()])
+                slots = CallSlots(self.moved, index, given, own, [*block.parameters(), *block.buffers()])
                 stack.enter_context(saved_tensors_hooks(slots.pack, slots.unpack))
             output = function(*args, **kwargs)
         if inside:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from suite.chain.execute import ModelPass, executed
+from suite.chain.execute import executed
 from suite.chain.plan import from_the_input
 from suite.chain.relay import Relay
 from suite.chain.schedule import TURN, Op, Schedule, backs, every_input, plain, segmented, tidied
 from suite.chain.tiers import FileTier, HostTier, Tier, TierFull
+from suite.loop.sites import Act
 from suite.model.anatomy import anatomy
 from suite.model.segments import SegmentError
 from techniques.offloading.shared.away import sent_away
@@ -214,16 +214,12 @@ def test_two_passes_may_be_under_way_at_once() -> None:
 
 
 def test_blocks_run_as_often_as_the_schedule_says() -> None:
-    model, ran = build("gpt2"), Counter[str]()
-
-    def around(op: Op, one: ModelPass) -> ExitStack:
-        ran[op.kind] += 1
-        return ExitStack()
-
+    """Once on the way there, and as often on the way back as whoever counts hears."""
+    model, acted = build("gpt2"), Act()
     blocks = [block.module for block in anatomy(model).blocks]
-    with executed(blocks, from_the_input(4), around=around):
+    with executed(blocks, from_the_input(4), acted=acted):
         loss(model, "gpt2").backward()
-    assert ran["run"] + ran["save"] == 4 + 10 and ran["back"] == 4
+    assert acted.count == from_the_input(4).extra_forwards == 10
 
 
 def test_without_gradients_blocks_run_as_ever_and_nothing_stays_patched() -> None:

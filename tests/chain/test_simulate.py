@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from suite.chain.chain import Chain, Link, Stage
 from suite.chain.engine import scheduled
 from suite.chain.execute import Weights, executed
+from suite.chain.observe import Log, _durations
 from suite.chain.plan import Infeasible, from_the_input, least, plan_of, planned, unplanned
 from suite.chain.schedule import TURN, Op, Schedule, ScheduleError, backs, every_input, plain, segmented, tidied
 from suite.chain.simulate import predicted
@@ -124,6 +125,13 @@ def test_a_pass_has_all_flops_of_a_plain_one(baseline: str) -> None:
     first = chains[0]
     assert first.pass_s * FLOPS_PER_S == pytest.approx(flops.total)
     assert sum(chain.plain_s for chain in chains) + first.outside_s == pytest.approx(first.pass_s)
+
+
+def test_the_turn_is_a_plain_pass_s() -> None:
+    """A pass in which blocks run again says nothing of it, where a median would take 0 for what it said."""
+    there, back = [(("save", 0), 1.0), (("saveed", 0), 2.0)], [(("back", 0), 5.0), (("end", -1), 9.0)]
+    assert _durations(Log(float, events=[*there, *back]), 0.0, again=False)["turn", -1] == 3.0
+    assert ("turn", -1) not in _durations(Log(float, events=[*there, *back]), 0.0, again=True)
 
 
 def test_clocked_seconds_are_of_the_same_chain() -> None:
