@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from baselines.text import PAD, SEP
-from suite.model.attributes import check_dtype
+from suite.model.attributes import check_config
 from suite.record.files import object_of
 from suite.record.text import reason, understood
 
@@ -31,7 +31,7 @@ def configuration(folder: str, fitting: Container[type], task: str) -> PreTraine
         raise FileNotFoundError(f"--model {folder}: no config.json there; give a Hugging Face configuration folder")
     with understood(folder, "cannot read config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        check_dtype(config)
+        check_config(config)
     if type(config) not in fitting:
         raise ValueError(f"--model {folder}: a {config.model_type!r} model has no {task} head; choose another")
     config.architectures = config.architectures or []  # transformers (5.23) walks the list where a type has two heads

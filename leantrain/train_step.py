@@ -15,7 +15,7 @@ from suite.entries.locations import check_configuration
 from suite.entries.together import built
 from suite.loop.technique import overrides
 from suite.model.anatomy import anatomy
-from suite.model.attributes import check_dtype
+from suite.model.attributes import check_config, check_numbers
 from suite.record.files import object_of
 from suite.record.job import canonical
 from suite.record.text import understood
@@ -146,6 +146,7 @@ def _timm_folder(folder: Path, config: Mapping[str, Any]) -> Source:
     if not isinstance(arguments, dict) or not all(map(str.isidentifier, arguments)):
         raise ValueError(f"--model {folder}: model_args in config.json names no arguments")
     with understood(folder, "timm cannot build it"), torch.device("meta"):
+        check_numbers(arguments)
         model = timm_model(name, **arguments)
     anatomy(model)
     if weight_files(folder):
@@ -175,7 +176,7 @@ def _transformers(folder: Path, architectures: list[str]) -> Source:
 
     with understood(folder, "cannot read config.json"):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        check_dtype(config)
+        check_config(config)
     if not isinstance(architectures, list) or not all(isinstance(each, str) for each in architectures):
         raise ValueError(f"--model {folder}: architectures in config.json is no list of names")
     kinds = {loader: getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES") for kind, loader in LOADERS.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,13 @@ import torch
 from torch import Tensor, nn
 
 INTERNAL = frozenset(vars(nn.Module()))
+ROWS = ("vocab_size", "max_position_embeddings", "n_positions")
+"""Names, in a model's configuration, of the rows of a table that every input looks up."""
+SIZES = re.compile(
+    r"(^n_(embd|inner|layer|head|ctx)|^d_(model|ff|kv)|^(num|encoder|decoder)_(.*_)?(layers|heads|channels|labels)"
+    r"|(?<!chunk)(?<!window)_size|_dim|^(depth|num_classes))$"
+)
+"""Names, there, of what is a count or a width; a chunk's or a window's is -1 for all."""
 HOOKS = frozenset(name for name in INTERNAL if "_hooks" in name and vars(nn.Module())[name] is not None)
 
 
@@ -72,9 +81,25 @@ def refill(container: Any, content: Any) -> None:
     container.extend(content) if isinstance(container, list) else container.update(content)
 
 
-def check_dtype(config: object) -> None:
-    """Raises TypeError for a configuration whose ``dtype`` is no floating-point type: its library would find that as it
-    builds the model, or never."""
+def check_config(config: object) -> None:
+    """Raises TypeError for a configuration whose ``dtype`` is no floating-point type, and ValueError as
+    :func:`check_numbers`: its library would find that as it builds the model, or never."""
     dtype = getattr(config, "dtype", None)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"dtype is a floating-point type, not {str(dtype)[:80]}")
+    check_numbers(vars(config))
+
+
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """Raises ValueError where a model's settings, by name, or those of a part of it, have a table without rows, a
+    negative size, or a probability of dropping something outside of [0, 1)."""
+    for name, value in values.items():
+        if hasattr(value, "to_dict"):  # the configuration of a part
+            check_numbers(vars(value))
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if "drop" in name and not 0 <= value < 1:
+            raise ValueError(f"{name} is a probability in [0, 1), not {value:g}")
+        least = 1 if name in ROWS else 0
+        if (name in ROWS or SIZES.search(name)) and not value >= least:
+            raise ValueError(f"{name} is {least} or more, not {value:g}")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from leantrain.train_step import script
 from suite.entries import checkpoints
 from suite.entries.setting import check_model
+from suite.model.attributes import check_numbers
 from suite.record.job import Setting
 
 GPT = {
@@ -80,6 +83,10 @@ CONFIGURATIONS: dict[str, str | bytes] = {
     "dropout 2": cfg(resid_pdrop=2),
     "dropout text": cfg(attn_pdrop="x"),
     "dropout nan": cfg(embd_pdrop=float("nan")),
+    "dropout 1": cfg(embd_pdrop=1.0),
+    "dropout -0.1": cfg(summary_first_dropout=-0.1),
+    "n_inner -1": cfg(n_inner=-64),
+    "n_positions -1": cfg(n_positions=-64),
     "type missing": json.dumps({k: v for k, v in GPT.items() if k != "model_type"}),
     "type 3": cfg(model_type=3),
     "type list": cfg(model_type=["gpt2"]),
@@ -179,10 +186,6 @@ INDICES: dict[str, bytes] = {
 }
 PLAIN = {
     "plain",
-    "vocab 0",
-    "vocab -1",
-    "positions 0",
-    "dropout nan",
     "type bert",
     "arch 3",
     "arch text",
@@ -215,6 +218,44 @@ def test_a_configuration_is_taken_or_refused_in_a_sentence(name: str, tmp_path: 
         assert of_the_run or of_the_script
     if name == "plain":
         assert not of_the_run and not of_the_script
+
+
+NUMBERS = {
+    "vocab 0": "vocab_size is 1 or more, not 0",
+    "vocab -1": "vocab_size is 1 or more, not -1",
+    "positions 0": "n_positions is 1 or more, not 0",
+    "n_inner -1": "n_inner is 0 or more, not -64",
+    "dropout nan": "embd_pdrop is a probability in [0, 1), not nan",
+    "dropout 1": "embd_pdrop is a probability in [0, 1), not 1",
+    "dropout -0.1": "summary_first_dropout is a probability in [0, 1), not -0.1",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_no_library_looks_at_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(str(CONFIGURATIONS[name]))
+    setting = Setting(baseline="gpt", size="pico", recipe="classic", model=str(tmp_path))
+    for work in (lambda: check_model(setting), lambda: script("lion", str(tmp_path))):
+        assert NUMBERS[name] in outcome(work)
+
+
+def test_the_parts_of_a_model_and_timms_arguments_are_looked_at_too(tmp_path: Path) -> None:
+    towers = {"model_type": "clip", "text_config": {"vocab_size": 64, "attention_dropout": 1.5}}
+    arguments = {"depth": 2, "embed_dim": 32, "num_heads": 4, "drop_path_rate": math.nan}
+    timms = {"architecture": "vit_tiny_patch16_224", "model_args": arguments}
+    for content, said in (
+        (towers, "attention_dropout is a"),
+        (timms, "drop_path_rate is a probability in [0, 1), not"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert said in outcome(lambda: script("lion", str(tmp_path)))
+
+
+def test_what_libraries_mean_by_minus_one_is_taken() -> None:
+    """As their own configurations have it."""
+    for kind in ("phi4_multimodal", "deberta-v2", "gpt2", "vit"):
+        check_numbers(vars(CONFIG_MAPPING[kind]()))
 
 
 @pytest.mark.parametrize("name", [*WEIGHTS, *INDICES])
