@@ -1,7 +1,8 @@
 """Which techniques exclude one another, beyond the slots, one each in a stack (:class:`suite.loop.stack.Stack`).
 
 A technique says what it takes (:attr:`suite.loop.technique.Technique.takes`): what plans how the blocks run has them
-all to itself, since the schedule of another would run within its own. What takes blocks away comes before what changes
+all to itself, since the schedule of another would run within its own. What asks for gradients of each rank's own
+examples has none where ranks hold shards. What takes blocks away comes before what changes
 each of them.
 """
 
@@ -15,6 +16,7 @@ from torch import nn
 from suite.entries import jobs, packages
 from suite.loop.run import Run
 from suite.loop.stack import Stack
+from suite.loop.technique import NO_OWN_GRADIENTS
 from suite.record.job import Job, Spelling, StackError
 
 
@@ -29,6 +31,10 @@ def built(stack: str) -> Stack:
     for taken, names in taking.items():
         if len(names) > 1:
             raise StackError(f"{' and '.join(names)} cannot be stacked: each {taken}; keep one of them")
+    active = {name: part for name, part in whole.techniques.items() if not part.is_reference}
+    asking = [name for name, part in active.items() if part.takes_own_gradients]
+    if asking and (sharding := [name for name, part in active.items() if part.shards_parameters]):
+        raise StackError(f"{sharding[0]} and {' and '.join(asking)} cannot be stacked: {NO_OWN_GRADIENTS}")
     return whole
 
 

@@ -27,13 +27,14 @@ from suite.loop.baseline import Baseline, Predictor, Sample
 from suite.loop.data import Batch, Data, HeldOut, generator, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.loop.stack import Stack
-from suite.loop.technique import ParameterGroups, auxiliary_of
+from suite.loop.technique import NO_OWN_GRADIENTS, ParameterGroups, auxiliary_of
 from suite.meters.communication import Communication
 from suite.meters.counters import count_step
 from suite.model.anatomy import Anatomy, PartOfModel, anatomy
 from suite.record.files import replacing
 from suite.record.job import Job, Split, StackError
 from suite.record.schema import Counters
+from suite.record.text import reason
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -44,6 +45,8 @@ OWN_STAGES = (
     "a rank of a pipeline has the blocks of its own stages alone: leave one of the two out, or take ranks that divide "
     "the batch and not the blocks"
 )
+BLAMELESS = (torch.OutOfMemoryError, torch.distributed.DistError)
+"""Errors of the machine, and of ranks that do not hear from each other: whether parameters are sharded is no matter."""
 
 
 class Diverged(ArithmeticError):
@@ -146,11 +149,12 @@ class Run:
         except PartOfModel as error:
             raise StackError(f"{self.job.stack} cannot be stacked: {error}, and {OWN_STAGES}") from None
         except (RuntimeError, NotImplementedError, TypeError) as error:
-            if self.mesh is None or "DTensor" not in str(error):
+            others = len(self.technique.techniques) > 1  # to whom a shard may be none
+            if not (self.technique.shards_parameters and others) or isinstance(error, BLAMELESS):
                 raise
             raise StackError(
                 f"{self.job.stack} cannot be stacked: a technique computes with whole parameters, and ranks hold them "
-                "in shards; take ranks that have a model each"
+                f"in shards ({reason(error)}); take ranks that have a model each"
             ) from error
 
     @property
@@ -195,6 +199,8 @@ class Run:
     def unreduced(self) -> Iterator[None]:
         """Around backward passes whose gradients stay this rank's own: nothing that ranks exchange meanwhile. Raises
         StackError where a rank has no gradients of its own."""
+        if self.technique.shards_parameters:
+            raise StackError(f"{self.job.stack} cannot be stacked: {NO_OWN_GRADIENTS}")
         with getattr(self.model, "no_sync", nullcontext)(), self.technique.unreduced(self):
             yield
 

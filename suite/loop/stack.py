@@ -40,6 +40,14 @@ class Stack(Technique):
         (technique,) = (member for member in self.techniques.values() if isinstance(member, kind))
         return technique
 
+    @property
+    def shards_parameters(self) -> bool:
+        return any(technique.shards_parameters for technique in self.techniques.values())
+
+    @property
+    def takes_own_gradients(self) -> bool:
+        return any(technique.takes_own_gradients for technique in self.techniques.values())
+
     def _filling(self, slot: str) -> Technique:
         """The technique that fills a slot; without one, what every technique does there by default."""
         return next((member for member in self.techniques.values() if overrides(member, slot)), Technique())
@@ -111,7 +119,7 @@ class Stack(Technique):
 
     def sites(self, run: Run) -> dict[str, Site]:
         """Names the sites ``technique.site``, without those of techniques at zero strength. Raises NotAttached where
-        one names none."""
+        one names none, or trains what another one has frozen."""
         merged: dict[str, Site] = {}
         for name, technique in self.techniques.items():
             if technique.is_reference:
@@ -126,6 +134,12 @@ class Stack(Technique):
                 raise NotAttached(
                     f"{name} names no site, so nothing shows that it does anything: return the modules, parameters or "
                     "acts that it works at from its method sites()"
+                )
+            frozen = [site for site, place in sites.items() if getattr(place, "requires_grad", True) is False]
+            if frozen and len(self.techniques) > 1:
+                raise NotAttached(
+                    f"{name} trains {frozen[0]}, which another technique of this stack has frozen: leave one of the two "
+                    "out"
                 )
             merged |= {f"{name}.{site}": place for site, place in sites.items()}
         return merged

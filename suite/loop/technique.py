@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 PLANS = "plans how the same blocks run"
 """What those take that run blocks again, or keep what they save elsewhere (:attr:`Technique.takes`)."""
 
+NO_OWN_GRADIENTS = (
+    "a technique acts on the gradients of each rank's own examples, and these ranks have shards of all ranks' alone; "
+    "take ranks that have a model each"
+)
+
 ParameterGroups = list[dict[str, Any]]
 """torch's parameter groups: each has ``params`` and ``weight_decay``, optionally ``learning_rate_scale``, and
 ``auxiliary`` where the model's outputs do not depend on them (what trains beside it, by an added loss): whatever takes
@@ -99,6 +104,17 @@ class Technique:
         """Whether it is at zero strength."""
         zero = self.zero_strength
         return zero is not None and all(getattr(self, name) == value for name, value in zero.items())
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether :meth:`parallelize` leaves each rank with shards of the parameters alone, whose gradients are of all
+        ranks' examples together."""
+        return False
+
+    @property
+    def takes_own_gradients(self) -> bool:
+        """Whether it acts on the gradients of each rank's own examples (:meth:`suite.loop.run.Run.unreduced`)."""
+        return False
 
     # chained
     def recipe(self, recipe: Recipe) -> Recipe:

@@ -92,6 +92,10 @@ class GACT(Technique):
         if self.interval < 1:
             raise ValueError(f"interval is 1 or more steps between two measurements, not {self.interval}")
 
+    @property
+    def takes_own_gradients(self) -> bool:
+        return self.adaptive
+
     def around_step(self, run: Run) -> AbstractContextManager[Any]:
         if self.is_reference:
             return nullcontext()

@@ -15,7 +15,6 @@ rank, half as much again as data parallelism's (section 7.2.2). FSDP2's own redu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,6 +100,10 @@ class Zero3(Technique):
         if self.ranks < 2:
             raise ValueError(f"a partition needs 2 ranks or more, not {self.ranks}")
 
+    @property
+    def shards_parameters(self) -> bool:
+        return True
+
     def recipe(self, recipe: Recipe) -> Recipe:
         precision = "bf16" if self.mixed_precision else recipe.precision
         return replace(recipe, world_size=self.ranks, precision=precision)
@@ -123,13 +126,6 @@ class Zero3(Technique):
             sharded.set_custom_reduce_scatter(Scatter(self.reduced))
             sharded.set_custom_all_gather(Gather(self.gathered))
         return model
-
-    def unreduced(self, run: Run) -> AbstractContextManager[Any]:
-        """Raises StackError: a rank that moved the weights by its own gradient could not gather them from all."""
-        raise StackError(
-            f"{run.job.stack} cannot be stacked: a technique acts on the gradients of each rank's own examples, and a "
-            "rank of zero3_fsdp has shards of all ranks' alone; take zero2, whose ranks have a model each"
-        )
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         """Raises StackError where another technique evaluates a copy of the model."""

@@ -67,6 +67,10 @@ class Esam(Technique):
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0, "gamma": 1.0}
 
+    @property
+    def takes_own_gradients(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         check_radius(self.rho)
         for name in ("beta", "gamma"):

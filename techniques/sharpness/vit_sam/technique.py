@@ -57,6 +57,10 @@ class VitSam(Technique):
 
     zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
 
+    @property
+    def takes_own_gradients(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         check_radius(self.rho)
 
