@@ -10,14 +10,17 @@
 
 What a step does is what the suite's own run does with that stack, to the bit. Techniques that add to the loss ask for
 ``loss = context.loss(loss, outputs, batch)``; those that make a step's passes themselves, such as ``sam``, for
-``context.update(batch)`` in the place of all of it. In the Trainer of transformers
-:class:`leantrain.trainer.AppliedTechniques` does either. ``context.state_dict()`` is all that a resumed run needs.
+``context.update(batch)`` in the place of all of it. ``context.clip_gradients(1.0)`` before ``optimizer.step()`` clips
+the model's gradients by their own norm, whatever trains beside it. In the Trainer of transformers
+:class:`leantrain.trainer.AppliedTechniques` does all of these. ``context.state_dict()`` is all that a resumed run
+needs.
 
 Not every technique has a meaning there: :func:`refusals` has one sentence for each that has none.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -34,9 +37,15 @@ from suite.entries.together import built
 from suite.loop.recipe import Recipe
 from suite.loop.sites import NotAttached
 from suite.loop.stack import Stack
+from suite.loop.technique import auxiliary_of
 from suite.record.job import Spelling, StackError, canonical
 
 FIXED = {"compile": False, "world_size": 1}
+CLIPPED_APART = (
+    "trains parameters beside the model, which have no part in the norm of its gradients: to clip, call "
+    "context.clip_gradients(max_norm), or name apply(..., gradient_clip=max_norm), and not "
+    "torch.nn.utils.clip_grad_norm_ on all parameters (in a Trainer AppliedTechniques sees to it)"
+)
 
 
 class Applied(NamedTuple):
@@ -87,6 +96,8 @@ def apply(
     with as_it_was(model), _refused():
         run = OwnLoop(model, canonical(stack), technique, UserModel(model, own, loss, batch, examples), seed)
         context = StepContext(run)
+    if auxiliary_of(run.optimizer) and not own.gradient_clip:
+        warnings.warn(f"{run.job.stack} {CLIPPED_APART}", stacklevel=2)
     return Applied(run.model, context.optimizer, context)
 
 

@@ -50,6 +50,13 @@ class StepContext:
         run.helped, run.loss = True, total.detach()
         return total
 
+    def clip_gradients(self, largest_norm: float) -> Tensor:
+        """Scales the gradients so that those of the model have a joint L2 norm of at most ``largest_norm``; returns the
+        norm that they had, a scalar. Call it before ``optimizer.step()`` in the place of
+        :func:`torch.nn.utils.clip_grad_norm_`, where what a technique trains beside the model would shrink the model's
+        gradients: here it has a norm of its own."""
+        return self.run.clip_gradients(largest_norm)
+
     def update(self, batch: Any, indices: Tensor | None = None) -> Tensor:
         """A whole step on a batch, passes and update, as the suite's own; returns its loss, detached."""
         self.run.latest = named = self.run.user.named(batch)

@@ -12,6 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from leantrain.loop_context import StepContext
 from leantrain.wrappers import SAM
+from suite.loop.technique import auxiliary_of
 from suite.record.files import replacing
 from techniques.sharpness.shared.ascent import buffers_kept
 
@@ -27,7 +28,8 @@ class AppliedTechniques(TrainerCallback):
         >>> trainer.train()
 
     Clipping, accumulation and the rate stay the Trainer's, the rate unless the stack changes it from step to step; what
-    a technique adds to the loss counts the same however a step's batch is divided.
+    a technique adds to the loss counts the same however a step's batch is divided, and what it trains beside the model
+    is clipped by a norm of its own.
     Raises ValueError as training begins: without the stack's optimizer, with accumulation where the stack takes a
     step's batch as a whole, with its clipping where a technique changes gradients after the backward pass, and
     where a checkpoint that training goes on from has no state of the stack.
@@ -72,8 +74,23 @@ class AppliedTechniques(TrainerCallback):
             return plain_step(model, inputs, *arguments, **named)
 
         self.trainer.training_step = training_step  # type: ignore[method-assign]
+        self._clip_apart()
         if self.context.run.adding_terms():
             self.trainer.compute_loss = compute_loss  # type: ignore[method-assign]
+
+    def _clip_apart(self) -> None:
+        """From now on the Trainer clips the model by its own gradients' norm, and what trains beside it by theirs."""
+        run, plain = self.context.run, self.trainer.accelerator.clip_grad_norm_
+
+        def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
+            model, *beside = run.clipped_together(parameters)
+            norm = plain(model, max_norm, norm_type)  # which also takes a loss's scale out of all gradients
+            for each in beside:
+                torch.nn.utils.clip_grad_norm_(each, max_norm, norm_type)
+            return norm
+
+        if auxiliary_of(run.optimizer):
+            self.trainer.accelerator.clip_grad_norm_ = clip_grad_norm_
 
     def _share(self, inputs: Any, num_items_in_batch: Any) -> Any:
         """Of a batch's mean loss, as much as is in what the Trainer makes of it: all, where it divides by the number of
@@ -102,6 +119,7 @@ class AppliedTechniques(TrainerCallback):
     def on_train_end(self, *_: Any, **__: Any) -> None:
         for name in ("training_step", "compute_loss"):
             vars(self.trainer).pop(name, None)
+        vars(self.trainer.accelerator).pop("clip_grad_norm_", None)
 
     def _resume(self, args: Any, step: int) -> None:
         named = args.resume_from_checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leantrain.applying import Applied, apply, refusals
 from leantrain.trainer import STATE, AppliedTechniques
@@ -228,6 +228,57 @@ def test_clipping_before_what_changes_gradients_is_refused(tmp_path: Path) -> No
     trainer.add_callback(AppliedTechniques(trainer, context))
     with pytest.raises(ValueError, match=r"amp_fp16 changes the gradients behind the Trainer's clipping: max_grad_nor"):
         trainer.train()
+
+
+class AtTheStep(TrainerCallback):
+    """Notes the gradients of the first step, behind the Trainer's clipping."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.gradients = model, dict[str, Tensor]()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.gradients = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+
+
+def clipped_in_a_trainer(folder: Path, stack: str, max_grad_norm: float) -> tuple[dict[str, Tensor], set[str]]:
+    """The gradients of a step, and the names of the model's own."""
+    torch.manual_seed(0)
+    own = {name for name, _ in build("gpt2").named_parameters()}
+    torch.manual_seed(0)
+    model, optimizer, context = apply(build("gpt2"), stack, steps=2)
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=1,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to=[],
+        seed=1,
+        save_strategy="no",
+        disable_tqdm=True,
+        max_grad_norm=max_grad_norm,
+    )
+    trainer = Trainer(model, arguments, train_dataset=Texts(), optimizers=(optimizer, None))
+    noted = AtTheStep(model)
+    trainer.add_callback(AppliedTechniques(trainer, context))
+    trainer.add_callback(noted)
+    trainer.train()
+    assert "clip_grad_norm_" not in vars(trainer.accelerator)
+    return noted.gradients, own
+
+
+def test_a_trainer_clips_the_model_by_its_own_norm(tmp_path: Path) -> None:
+    """Whatever trains beside it, which is clipped, too."""
+    stack = "dota:weight=1000"
+    plain, own = clipped_in_a_trainer(tmp_path, stack, 0.0)
+    clipped, _ = clipped_in_a_trainer(tmp_path, stack, 1.0)
+    assert own < plain.keys() == clipped.keys()
+    for names in (own, plain.keys() - own):
+        alone = {name: nn.Parameter(torch.zeros_like(plain[name])) for name in plain if name in names}
+        for name, parameter in alone.items():
+            parameter.grad = plain[name].clone()
+        assert nn.utils.clip_grad_norm_(alone.values(), 1.0) > 1
+        for name, parameter in alone.items():
+            torch.testing.assert_close(clipped[name], parameter.grad, rtol=1e-6, atol=0.0, msg=name)
 
 
 @pytest.mark.parametrize("stack", STACKS[:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from io import BytesIO
 from typing import Any
 
@@ -445,3 +446,25 @@ def test_what_trains_beside_a_model_does_not_shrink_its_gradient() -> None:
         stepped(applied, batch_of())
         weights[weight] = applied.model.get_input_embeddings().weight.detach().clone()
     assert torch.equal(weights[1], weights[1000])
+
+
+def test_a_loop_clips_what_trains_beside_a_model_apart_and_is_told_so() -> None:
+    weights = {}
+    for weight in (1, 1000):
+        torch.manual_seed(0)
+        with pytest.warns(UserWarning, match=r"^dota:weight=\d+ trains parameters beside the model.*clip_gradients"):
+            model, optimizer, context = apply(build("gpt2"), f"dota:weight={weight}", batch=batch_of())
+        torch.manual_seed(0)
+        with context.step(batch_of()):
+            outputs = model(**batch_of())
+            context.loss(outputs.loss, outputs).backward()
+            norm = context.clip_gradients(0.5)
+            own = [p.grad for each in optimizer.param_groups for p in each["params"] if not each.get("auxiliary")]
+            assert norm > 0.5 and nn.utils.get_total_norm(own).item() == pytest.approx(0.5, rel=1e-5)
+            optimizer.step()
+        weights[weight] = model.get_input_embeddings().weight.detach().clone()
+    assert torch.equal(weights[1], weights[1000])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        apply(build("gpt2"), "dota", batch=batch_of(), gradient_clip=1.0)
+        apply(build("gpt2"), "lora")

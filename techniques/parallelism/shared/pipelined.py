@@ -34,7 +34,7 @@ from suite.loop.data import Batch, mixed_seed
 from suite.loop.recipe import Recipe
 from suite.loop.run import OWN_STAGES, Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import Technique
+from suite.loop.technique import Technique, auxiliary_of
 from suite.pipeline.mail import Letter, Mail, Shape
 from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut
@@ -385,7 +385,8 @@ class Pipelined(Technique):
                 tensor.grad = gradient.view_as(tensor).clone()
 
     def _clip(self, run: Run, limit: float) -> None:
-        """By the norm over all stages, each parameter once, in the order in which one process has them."""
+        """By the norm over all stages, each parameter once, in the order in which one process has them; auxiliary
+        parameters by theirs."""
         if not self.flushes:
             self._clip_stage(run, limit)
             return
@@ -394,16 +395,17 @@ class Pipelined(Technique):
             (name for name, parameter in self.stages.skeleton.named_parameters() if parameter.requires_grad),
             key=lambda name: self.stages.skeleton.get_parameter(name).ndim < 2,
         )
-        norms = torch.zeros(2, len(names), device=run.device)
+        beside = auxiliary_of(run.optimizer)
+        norms = torch.zeros(2, len(names), device=run.device)  # and whose: 1 of the model's own, 2 of auxiliary ones
         for at, name in enumerate(names):
             if self._holders[name][0] == run.rank and (gradient := own[name].grad) is not None:
-                norms[0, at], norms[1, at] = torch.linalg.vector_norm(gradient), 1.0
+                norms[0, at], norms[1, at] = torch.linalg.vector_norm(gradient), 1.0 + (id(own[name]) in beside)
         dist.all_reduce(norms, group=run.group)
-        there = (
-            norms[0] if isinstance(norms, FakeTensor) else norms[0][norms[1] > 0]
-        )  # a fake one has no value to ask for
-        total = torch.linalg.vector_norm(there)
-        nn.utils.clip_grads_with_norm_([value for value in own.values() if value.grad is not None], limit, total)
+        for whose, together in enumerate(run.clipped_together(own.values()), start=1):
+            there = norms[0]
+            if not isinstance(norms, FakeTensor):  # a fake one has no value to ask for
+                there = there[norms[1] == whose]
+            nn.utils.clip_grads_with_norm_(together, limit, torch.linalg.vector_norm(there))
 
     def _clip_stage(self, run: Run, limit: float) -> None:
         """By the norm of the own stage, since one over all would wait for the slowest; stages that hold a parameter in
@@ -415,12 +417,16 @@ class Pipelined(Technique):
         if group is None:
             run.clip_gradients(limit)
             return
-        own = {name: parameter.grad for name, parameter in run.model.named_parameters() if parameter.grad is not None}
-        norms = [torch.linalg.vector_norm(value) for name, value in own.items() if self._holders[name][0] == run.rank]
-        squared = torch.stack(norms).square().sum() if norms else torch.zeros((), device=run.device)
+        counted = {id(each) for name, each in run.model.named_parameters() if self._holders[name][0] == run.rank}
+        both = run.clipped_together(run.model.parameters())
+        squared = torch.zeros(2, device=run.device)  # of the model's own, and of auxiliary ones
+        for whose, together in enumerate(both):
+            norms = [torch.linalg.vector_norm(each.grad) for each in together if id(each) in counted]
+            if norms:
+                squared[whose] = torch.stack(norms).square().sum()
         dist.all_reduce(squared, group=group)
-        trained = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
-        nn.utils.clip_grads_with_norm_(trained, limit, squared.sqrt())
+        for norm, together in zip(squared.sqrt(), both, strict=False):
+            nn.utils.clip_grads_with_norm_(together, limit, norm)
 
     # evaluation ------------------------------------------------------------------------------------------------------
 
