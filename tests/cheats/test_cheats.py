@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,32 +17,26 @@ from suite.loop.technique import Unavailable
 from suite.measure.rules import held_out, oversight
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.threads import all_threads_counted
-from tests import plugin
 from tests.cheats import planted, tried
-
-HONEST = "plays_by_the_rules"
-TRIED_S = 600
+from tests.cheats.tried import HONEST
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tried.installed(tmp_path_factory.mktemp("cheats"))
+
+
+@pytest.fixture(scope="module")
+def ends(root: Path) -> dict[str, list[str]]:
     """Status and reason of all, tried by two processes at once."""
-    root = tmp_path_factory.mktemp("cheats")
-    bodies = {name: textwrap.dedent(body) for name, body in planted.UNSEEN.items()}
-    plugin.write(root, {HONEST: "pass"} | bodies | {name: body for name, (body, _) in planted.CHEATS.items()})
-    asked = {"learn": [HONEST, *planted.UNSEEN, *planted.LEARNED], "time": [HONEST, *planted.TIMED]}
+    asked = {
+        "learn": [HONEST, *planted.UNSEEN, *planted.LEARNED],
+        "time": [HONEST, *planted.TIMED, *planted.MISREPORTED],
+    }
     known: dict[str, list[str]] = {}
     for how, names in asked.items():
-        done = subprocess.run(
-            [sys.executable, str(Path(tried.__file__)), how, *names],
-            env=plugin.environment(root),
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=TRIED_S,
-        )
-        assert done.returncode == 0, done.stderr
-        known |= {(how if name == HONEST else name): end for name, end in json.loads(done.stdout).items()}
+        ended = tried.ends(root, how, names)
+        known |= {(how if name == HONEST else name): end for name, end in ended.items()}
     return known
 
 
@@ -63,6 +55,32 @@ def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str,
     busy = {oversight.CORES, oversight.PROCESSOR, oversight.WAITING}  # which one is first depends on who has the cores
     either = busy if rule in (oversight.CORES, oversight.PROCESSOR) else {rule}
     assert status == "failed" and any(f"rule {each!r} is broken" in reason for each in either), (status, reason)
+
+
+SAMPLED = (
+    "masks_the_inputs_that_are_its_labels",
+    "writes_to_what_is_scored",
+    "steps_in_a_thread",
+    "steps_beside_torch",
+)
+
+
+@pytest.mark.parametrize("baseline", ["bert", "vit", "mae"])
+def test_no_accident_fools_another_baseline(baseline: str, root: Path) -> None:
+    """Of those that ``python -m tests.numbers.cheats`` tries, the ones that take no clock."""
+    ended = tried.ends(root, "learn", [HONEST, *SAMPLED], baseline)
+    assert ended.pop(HONEST) == ["ok", ""]
+    thread = ended.pop("steps_in_a_thread")
+    assert thread[0] == "unavailable" and "ran in a thread of the technique's own" in thread[1]
+    for name, (status, reason, *_) in ended.items():
+        assert status == "failed" and f"rule {planted.CHEATS[name][1]!r} is broken" in reason, (name, status, reason)
+
+
+def test_a_number_that_is_none_is_the_failure_of_its_side_alone(ends: dict[str, list[str]]) -> None:
+    for name in planted.MISREPORTED:
+        status, reason = ends[name]
+        assert status == "failed" and "its reply to 'set_up' cannot be kept: setup_s" in reason, (status, reason)
+    assert ends["time"] == ["ok", ""]
 
 
 @pytest.mark.parametrize("how", ["learn", "time"])
@@ -115,6 +133,25 @@ def test_a_child_that_waited_for_a_core_is_no_cheat() -> None:
     oversight.check(watched(0.2, 0.2), None)
     with pytest.raises(RuleBroken, match="the clock is the parent's"):
         oversight.check(watched(0.2, 0.0), None)
+
+
+def test_what_a_process_left_behind_computes_is_no_matter_of_its_share() -> None:
+    """A busy machine leaves it little of the time: all of it counts."""
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    watch = oversight.Watch(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as orphan:
+        assert orphan.stdout
+        watch.left([orphan.pid])
+        orphan.stdout.readline()
+        watch.asked()
+        watch.answered(0.0, 0.0)
+        orphan.kill()
+    watch.said_s, watch.outside_s = [99.0] * oversight.FEWEST_BLOCKS, [0.0] * oversight.FEWEST_BLOCKS
+    watch.said_cpu_s = watch.wall_s = 99.0 * oversight.FEWEST_BLOCKS
+    with pytest.raises(RuleBroken, match=r"processes that it left behind computed for 0\.\d+ s"):
+        oversight.check(watch, 1)
+    watch.orphans_cpu_s = 0.0
+    oversight.check(watch, 1)
 
 
 def test_what_waits_for_a_core_is_seen_to() -> None:

@@ -1,29 +1,61 @@
-"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time NAME...`` prints their ends as JSON:
-status, reason, and the operators whose FLOPs were not counted."""
+"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time BASELINE NAME...`` prints their ends as
+JSON: status, reason, and the operators whose FLOPs were not counted."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
 
 from suite.measure.learning import learn_all
 from suite.measure.timing import Protocol, time_together
 from suite.record.job import Job, Setting
 
-SETTING = Setting(baseline="gpt", size="pico", recipe="classic", steps=20)
+HONEST = "plays_by_the_rules"
+TRIED_S = 600
 
 
-def main(how: str, names: list[str]) -> None:
+def installed(root: Path) -> Path:
+    """Writes the plug-in of all that is planted, and of what plays by the rules."""
+    from tests import plugin
+    from tests.cheats import planted
+
+    bodies = {**planted.UNSEEN, **planted.MISREPORTED, **{name: body for name, (body, _) in planted.CHEATS.items()}}
+    return plugin.write(root, {HONEST: "pass"} | {name: textwrap.dedent(body) for name, body in bodies.items()})
+
+
+def ends(root: Path, how: str, names: Sequence[str], baseline: str = "gpt") -> dict[str, list[str]]:
+    """The ends of what is tried in a process that has the plug-in below ``root``."""
+    from tests import plugin
+
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__)), how, baseline, *names],
+        env=plugin.environment(root),
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=TRIED_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def main(how: str, baseline: str, names: list[str]) -> None:
+    setting = Setting(baseline=baseline, size="pico", recipe="classic", steps=20)
     if how == "learn":
-        ends = {
+        ended = {
             job.stack: [learned.status, learned.reason, *learned.uncounted_operators]
-            for job, learned in learn_all([Job(setting=SETTING, stack=name) for name in names])
+            for job, learned in learn_all([Job(setting=setting, stack=name) for name in names])
         }
     else:
-        timed = time_together(SETTING.but(steps=60), ["baseline", *names], 0, Protocol(rounds=6))
-        ends = {side.stack: [side.status, side.reason] for side in timed.contenders}
-    print(json.dumps(ends))
+        timed = time_together(setting.but(steps=60), ["baseline", *names], 0, Protocol(rounds=6))
+        ended = {side.stack: [side.status, side.reason] for side in timed.contenders}
+    print(json.dumps(ended))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -400,7 +400,7 @@ class Contender:
     def answers_for(self, orphans: Iterable[int]) -> None:
         """Has what these processes compute be this contender's."""
         for watch in self._watches[:1]:
-            watch.orphans.update(orphans)
+            watch.left(orphans)
 
     def close(self) -> None:
         """Ends the processes and all that they started, whatever they are doing."""

@@ -43,19 +43,25 @@ TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 @dataclass
 class Watch:
     """The accounts of one rank's process, block by block. ``orphans``: processes that it left behind, whose work is
-    its own."""
+    its own, and what each had computed for when that was seen."""
 
     pid: int
-    orphans: set[int] = field(default_factory=set)
+    orphans: dict[int, float] = field(default_factory=dict)
     outside_s: list[float] = field(default_factory=list)  # the parent's seconds that the child does not own to
     said_s: list[float] = field(default_factory=list)
     said_cpu_s: float = 0.0
     cpu_s: float = 0.0  # the kernel's, in blocks
     wall_s: float = 0.0
     waiting_cpu_s: float = 0.0
+    orphans_cpu_s: float = 0.0  # since they were left behind
     seen_bytes: int = 0
     _asked: tuple[float, float, float] | None = None
     _answered_cpu_s: float | None = None
+
+    def left(self, orphans: Iterable[int]) -> None:
+        """It has left these processes behind."""
+        for process in orphans:
+            self.orphans.setdefault(process, processor_s(process) or 0.0)
 
     def asked(self) -> None:
         """A block begins."""
@@ -75,6 +81,8 @@ class Watch:
         if self._asked is None or now_cpu_s is None:
             return
         began_s, began_cpu_s, _ = self._asked
+        spent = sum((processor_s(process) or before_s) - before_s for process, before_s in self.orphans.items())
+        self.orphans_cpu_s = max(self.orphans_cpu_s, spent)
         self.outside_s.append(now_s - began_s - seconds - queued_s)
         self.said_s.append(seconds)
         self.said_cpu_s += cpu_s
@@ -100,6 +108,8 @@ def check(watch: Watch, threads: int | None) -> None:
         )
     if threads is None:
         return
+    if watch.orphans_cpu_s > SLACK_S:  # however busy the machine is, which leaves them a small share of the time
+        raise RuleBroken(PROCESSOR, f"processes that it left behind computed for {watch.orphans_cpu_s:.3g} s")
     if watch.waiting_cpu_s > WAITING_SHARE * watch.wall_s + SLACK_S:
         raise RuleBroken(WAITING, f"it computed for {watch.waiting_cpu_s:.3g} s while others had their turn")
     if watch.cpu_s > TOLERANCE * threads * watch.wall_s + SLACK_S:
