@@ -136,10 +136,11 @@ class Stack(Technique):
                     "acts that it works at from its method sites()"
                 )
             frozen = [site for site, place in sites.items() if getattr(place, "requires_grad", True) is False]
-            if frozen and len(self.techniques) > 1:
+            whole = run.mesh is None or not run.anatomy.is_part  # of a part, what other ranks hold trains there
+            if frozen and whole and len(self.techniques) > 1:
                 raise NotAttached(
-                    f"{name} trains {frozen[0]}, which another technique of this stack has frozen: leave one of the two "
-                    "out"
+                    f"{name} trains {frozen[0]}, which another technique of this stack has frozen: leave one of the "
+                    "two out"
                 )
             merged |= {f"{name}.{site}": place for site, place in sites.items()}
         return merged

@@ -246,7 +246,7 @@ def test_the_parts_of_a_model_and_timms_arguments_are_looked_at_too(tmp_path: Pa
     timms = {"architecture": "vit_tiny_patch16_224", "model_args": arguments}
     for content, said in (
         (towers, "attention_dropout is a"),
-        (timms, "drop_path_rate is a probability in [0, 1), not"),
+        (timms, "drop_path_rate is a probability in [0, 1)"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert said in outcome(lambda: script("lion", str(tmp_path)))

@@ -32,9 +32,7 @@ def test_blocks_go_before_they_are_changed() -> None:
 
 @pytest.mark.parametrize("stack", ["zero3_fsdp+sam", "esam+zero3_fsdp", "zero3_fsdp+vit_sam+lion", "gact+zero3_fsdp"])
 def test_ranks_with_shards_have_no_gradients_of_their_own_examples(stack: str) -> None:
-    with pytest.raises(
-        StackError, match=r"^zero3_fsdp and \w+ cannot be stacked: a technique acts on the gradients of"
-    ):
+    with pytest.raises(StackError, match=r"^zero3_fsdp and \w+ cannot be stacked: a technique acts on the"):
         built(stack)
 
 
