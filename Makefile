@@ -5,7 +5,7 @@
 # make mutants: runs the entries' own tests and breaks on purpose what changed, and keeps what passed and what noticed it;
 # commit that beside the change.
 # make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
-# make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, calibration, then measurements at base.
+# make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, then measurements at base.
 # All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
 VENV ?= .venv

@@ -49,7 +49,7 @@ METHODS = {
     "Stacks": "stacks",
     "Schedules": "schedules",
     "Changes over time": "history",
-    "Guard and calibration": "guard",
+    "Guard": "guard",
     "Kernels": "kernels",
 }
 API = {

@@ -1,4 +1,4 @@
-"""Commands that guard a repository: examine kernels, calibrate this machine, check a tree."""
+"""Commands that guard a repository: examine kernels, check a tree."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from suite.cli.options import (
     RESULTS,
     THREADS,
     Baselines,
-    Budget,
     Device,
     Json,
-    Margin,
     Results,
     SizeOption,
     Slower,
@@ -25,10 +23,9 @@ from suite.cli.options import (
     Threads,
     check_installed,
     having,
-    named,
     share_of,
 )
-from suite.cli.shared import GUARD, Exit, app, bar, escape, fail, out, show_table, understandable, warn
+from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable, warn
 
 
 @app.command(rich_help_panel=GUARD)
@@ -106,71 +103,7 @@ def _calibrate_operators(device: str, folder: Path, as_json: bool) -> None:
 
 
 @app.command(rich_help_panel=GUARD)
-def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="Few gates: minutes, and a wide interval.")] = False,
-    gates: Annotated[int | None, typer.Option("--gates", min=1, help="Gates of unchanged code. [20, quick: 6]")] = None,
-    planted: Annotated[
-        int | None, typer.Option("--planted", min=1, help="Gates with a planted slow-down. [4, quick: 2]")
-    ] = None,
-    margin: Margin = 0.03,
-    budget: Budget = 60.0,
-    device: Device = "cpu",
-    threads: Threads = THREADS,
-    more: Annotated[
-        bool, typer.Option("--continue", help="Add to the gates of the stored calibration until there are so many.")
-    ] = False,
-    folder: Results = RESULTS,
-    as_json: Json = False,
-) -> None:
-    """Measure this machine's false-alarm rate and whether its gate can fire: what check needs before it times anything.
-
-    The result is valid for 7 days under the machine's fingerprint; a copy is kept with the machine's records, for the
-    leaderboard. Ctrl-C keeps the gates that were made. Exit code 4 if the machine must not gate.
-    """
-    with understandable(as_json):
-        from suite.entries.setting import check_device
-        from suite.guard import calibration as calibrations
-        from suite.record.machine import fingerprint, fitness
-
-        check_device(device)
-        for sentence in fitness(device):
-            warn(sentence)
-        machine, job = fingerprint(device, threads), calibrations.timed_job(device, threads)
-        try:
-            earlier = calibrations.begun(machine, job, margin=margin, budget_s=budget) if more else None
-        except calibrations.Uncalibrated as error:
-            fail(str(error), Exit.USAGE, as_json)
-        with bar(quiet=as_json) as progress:
-            calibration = calibrations.calibrate(
-                Path(__file__).parents[2],
-                machine,
-                job,
-                gates=gates or (calibrations.QUICK_GATES if quick else calibrations.GATES),
-                planted=planted or (calibrations.QUICK_PLANTED if quick else calibrations.PLANTED),
-                margin=margin,
-                budget_s=budget,
-                earlier=earlier,
-                progress=progress,
-            )
-        path = calibrations.store(calibration)
-        try:
-            calibrations.store(calibration, calibrations.path_beside(folder, machine))
-        except OSError as error:
-            warn(f"no copy for the leaderboard in {folder}: {error.strerror}; name another folder with --results")
-        why = calibrations.unfit(calibration, machine, margin=margin, budget_s=budget, now=calibration.made)
-    if as_json:
-        print(json.dumps({"path": str(path), "unfit": why, "report": calibrations.report(calibration)}, indent=1))
-    else:
-        for line in calibrations.report(calibration):
-            out.print(escape(line))
-        out.print(f"kept in {path}")
-    if why:
-        fail(why, Exit.UNFIT)
-
-
-@app.command(rich_help_panel=GUARD)
 def check(
-    context: typer.Context,
     against: Annotated[
         str | None,
         typer.Option(
@@ -180,9 +113,6 @@ def check(
         ),
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write a reference file of this tree.")] = None,
-    calibrate_: Annotated[
-        bool, typer.Option("--calibrate", help="Only calibrate this machine, as leantrain calibrate does.")
-    ] = False,
     kernels_: Annotated[
         bool, typer.Option("--kernels", help="Only examine the kernels, as leantrain kernels --check does.")
     ] = False,
@@ -207,18 +137,8 @@ def check(
     ] = False,
     slower: Slower = None,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="What --speed may take, of all items.")] = 10.0,
-    timing: Annotated[
-        bool | None,
-        typer.Option(
-            "--timing/--no-timing",
-            help="Time it by the gate of a calibrated machine, which sees a few per cent. [--timing without --speed]",
-        ),
-    ] = None,
-    margin: Margin = 0.03,
-    budget: Budget = 60.0,
     badge: Annotated[Path | None, typer.Option("--badge", help="Write what was found as a badge, an SVG.")] = None,
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
-    folder: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Guard a repository: did exact costs, training or speed change against a stored reference or another revision?
@@ -226,22 +146,20 @@ def check(
     A revision's code, of its techniques and whatever Python loads from its tree, runs as you, like that of the working
     tree. Both see a minimal environment, without the tokens of a CI job.
 
-    Speed is checked with --speed, or where this machine is calibrated; else the first line says "speed: not checked".
+    Speed is checked with --speed; else the first line says "speed: not checked".
 
-    Exit code 1 if something regressed, 3 if a comparison could not decide, 4 if this machine must not time (calibrate
-    it), 5 if a run failed.
+    Exit code 1 if something regressed, 3 if a comparison could not decide, 4 if this machine is unfit to time (the
+    revision came out slower than itself), 5 if a run failed.
     """
     with understandable(as_json):
-        if [against is not None, save is not None, calibrate_, kernels_].count(True) != 1:
-            raise ValueError("name one of --against REF, --save FILE, --calibrate and --kernels")
-        if named(context, "folder") and not calibrate_:
-            raise ValueError("--results says where a copy of a calibration is kept: add --calibrate, or leave it out")
+        if [against is not None, save is not None, kernels_].count(True) != 1:
+            raise ValueError("name one of --against REF, --save FILE and --kernels")
         from suite.guard.check import is_reference
 
         wanted = share_of("10%" if slower is None else slower) if speed or slower is not None else None
         if wanted and (against is None or is_reference(against)):
             raise ValueError("--speed times code: name a git revision, --against REV")
-        if not (calibrate_ or kernels_):
+        if not kernels_:
             check_installed()
         from suite.entries.setting import check_device, chosen
         from suite.guard import check as checks
@@ -251,10 +169,6 @@ def check(
         from suite.record.job import RECIPES, SIZES
 
         check_device(device)
-        if calibrate_:
-            return calibrate(
-                margin=margin, budget=budget, device=device, threads=threads, folder=folder, as_json=as_json
-            )
         if kernels_:
             return kernels(check=True, device=device, as_json=as_json)
         selection = checks.Selection(
@@ -281,9 +195,8 @@ def check(
                         f"on this system the code of both trees can read {', '.join(names)} in this "
                         "process's environment: run check where no secret is"
                     )
-                timed = checks.TimingBudget(margin, budget) if (timing or (timing is None and not wanted)) else None
-                relative = checks.SpeedBudget(wanted, minutes) if wanted else None
-                findings = checks.against_revision(against, top_of(Path()), selection, timed, progress, relative)
+                timing = checks.SpeedBudget(wanted, minutes) if wanted else None
+                findings = checks.against_revision(against, top_of(Path()), selection, timing, progress)
         if badge:
             from suite.record.files import replacing
             from suite.show.pictures.badge import of_check

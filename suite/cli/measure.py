@@ -526,10 +526,9 @@ def repro(
 
     Counts must be equal; what was learned equal to the bit, or, where the arithmetic is another, equal up to rounding:
     no further apart than runs whose weights were moved by one unit in the last place. Cost ratios must be as near as
-    noise allows: by this machine's calibration, or else by the spread over the record's replicates. Where code changed
-    since, it says so, and --keep of a run that is equal to the bit renews what the older code learned. Exit code 1 if
-    the two disagree, 3 if that cannot be decided: libraries or the machine are others, or the noise is unknown or too
-    large.
+    noise allows, by the spread over the record's replicates. Where code changed since, it says so, and --keep of a run
+    that is equal to the bit renews what the older code learned. Exit code 1 if the two disagree, 3 if that cannot be
+    decided: libraries or the machine are others, or the noise is unknown or too large.
     """
     with understandable(as_json):
         from suite.record.store import NoRecord, Store
@@ -558,8 +557,12 @@ def repro(
             setting, limits = agreement.setting_of(old, data), Limits(time_limit, hang_limit)
             with bar(quiet=as_json) as progress:
                 new = agreement.repeat(old, setting, keep=folder if keep else None, limits=limits, progress=progress)
-            noise = agreement.noise_of(old, records.timed, machine)
-            findings = agreement.compare(old, new, noise, agreement.room(old, new, setting, limits))
+            findings = agreement.compare(
+                old,
+                new,
+                lambda index, ratio: agreement.noise_of(old, index, ratio, records.timed),
+                agreement.room(old, new, setting, limits),
+            )
             verdict = agreement.overall(findings)
     if as_json:
         answer = {

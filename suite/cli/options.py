@@ -249,8 +249,6 @@ KnownResults = Annotated[
     Path,
     typer.Option("--results", help="The folder that records are read from.", callback=refusing(_check_there)),
 ]
-Margin = Annotated[float, typer.Option("--margin", min=0.001, help="The slow-down that is worth an alarm.")]
-Budget = Annotated[float, typer.Option("--budget", min=1, help="Seconds of timing that one item may take.")]
 
 
 def share_of(percentage: str) -> float:

@@ -1,11 +1,10 @@
 """Guards a repository: whether costs, training or speed changed between two states of the code.
 
 What belongs here compares two states of the same code: an exact tier (:mod:`regression`), the speed of
-a step on any machine (:mod:`speed`, by :mod:`votes`) and on a quiet one (:mod:`gate`, allowed by a
-:mod:`calibration`) for ``check``, repetitions of records (:mod:`agreement`), fresh
-comparisons that confirm a change point (:mod:`confirm`), and the report on kernels (:mod:`kernel_report`). What two
-records of one state say of a technique belongs to ``suite.judge``.
+a step (:mod:`speed`, by :mod:`votes`) for ``check``, repetitions of records (:mod:`agreement`), fresh comparisons that
+confirm a change point (:mod:`confirm`), and the report on kernels (:mod:`kernel_report`). What two records of one state
+say of a technique belongs to ``suite.judge``.
 
 It may import ``suite.measure`` and what lies below it; ``suite.show`` and ``suite.cli`` import it. It hands on
-:class:`findings.Finding` for each thing that was compared, and :class:`calibration.Calibration` for the board.
+:class:`findings.Finding` for each thing that was compared.
 """

@@ -11,8 +11,8 @@ Timed: cost ratios differ by noise. The log ratios x_1 and x_2 of one pair in tw
     |x_2 - x_1| <= t sqrt(2 sigma^2 + w_1^2 + w_2^2)        (:func:`suite.judge.statistics.replication_interval`)
 
 w_i is the noise of a set's own rounds, sigma how sets of the same code differ. One set cannot tell sigma from the
-effect, so it comes from this machine's calibration, or else from the spread over the replicates of the same row. With
-neither, and where the interval would hide a change of MEANINGFUL, nothing is decided. The ratios of one record share an
+effect, so it comes from the spread over the replicates of the same row. Without them, and where the interval would hide
+a change of MEANINGFUL, nothing is decided. The ratios of one record share an
 error of 5 % (Bonferroni): two runs of the same code are said to disagree in at most one of twenty repetitions.
 
 Other libraries issue other operators, so they forbid a repetition. Other code does not: whether its numbers are the old
@@ -33,7 +33,6 @@ import numpy as np
 from suite.entries.catalogue import catalogue, lookup
 from suite.entries.installed import baselines
 from suite.entries.sources import installed_code
-from suite.guard.calibration import Calibration, Uncalibrated, stored
 from suite.guard.findings import Difference, Finding, changes_between, flat
 from suite.judge.known import timed_pair
 from suite.judge.metrics import BY_ROUND
@@ -272,26 +271,12 @@ def _kept(old: Piece, new: Piece) -> Line:
 # noise --------------------------------------------------------------------------------------------------------------
 
 
-def noise_of(old: Piece, timed: Sequence[Timed], machine: Machine) -> NoiseOf:
-    """What is known of the noise between sets of processes on this ``machine``; ``timed`` are all timings."""
+def noise_of(old: Piece, index: int, ratio: str, timed: Iterable[Timed]) -> Noise | None:
+    """What ``timed``, all timings, tell of the noise between sets of processes in a ratio of a record: the sample
+    standard deviation over the replicates of the record's own row that the same code made; None with fewer than two.
+    """
     if not isinstance(old, Timed):
-        return lambda index, ratio: None
-    try:
-        calibrated = noise_when_calibrated(stored(machine, margin=math.inf, budget_s=0.0))
-    except Uncalibrated:
-        return lambda index, ratio: noise_over_replicates(old, index, ratio, timed)
-    return lambda index, ratio: calibrated
-
-
-def noise_when_calibrated(calibration: Calibration) -> Noise:
-    """The noise of process pairs of unchanged code, whose log ratio has mean 0; one baseline's, taken for all."""
-    count = sum(len(gate.pairs) for gate in calibration.unchanged)
-    return Noise(calibration.sigma, count, f"calibration, {count} process pairs")
-
-
-def noise_over_replicates(old: Timed, index: int, ratio: str, timed: Iterable[Timed]) -> Noise | None:
-    """Sample standard deviation over the replicates of the record's own row that the same code made; None with fewer
-    than two."""
+        return None
     sides = old.reference.stack, old.contenders[index].stack
 
     def code(timing: Timed) -> list[str | None]:
@@ -488,7 +473,7 @@ def _ratio(old: Timed, new: Timed, index: int, name: str, noise: Noise | None, e
     if "sequential" in (old.pairing, new.pairing):
         return finding("inconclusive", f"{change}; timed one after the other, so the machine's drift is in it")
     if noise is None:
-        more = "leantrain calibrate, or time more sets of processes of the comparison"
+        more = "time more sets of processes of the comparison"
         return finding("inconclusive", f"{change}; nothing says yet how far processes of the same code differ: {more}")
     interval = replication_interval(first, second, noise.sigma, noise.degrees_of_freedom, level)
     allowed = math.expm1(min(interval.half_width, 700.0))

@@ -14,13 +14,10 @@ from typing import Any
 
 from suite.entries.catalogue import lookup
 from suite.guard import speed
-from suite.guard.calibration import Uncalibrated, stored
 from suite.guard.findings import Finding
-from suite.guard.gate import ALPHA, BUDGET_S, MARGIN, GateFailed, finding, gate
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
 from suite.guard.trees import RevisionError, TreeWorker, checked_out, is_revision
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
-from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.evidence import Progress, silent
 from suite.record.job import BASELINE, Job, RecipeName, Size, Spelling
@@ -67,16 +64,8 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class TimingBudget:
-    """How speed is judged: by which margin, within how many seconds an item."""
-
-    margin: float = MARGIN
-    budget_s: float = BUDGET_S
-
-
-@dataclass(frozen=True)
 class SpeedBudget:
-    """Which slow-down of a step the relative gate must notice, a fraction, and the minutes that all items may take."""
+    """Which slow-down of a step the speed gate must notice, a fraction, and the minutes that all items may take."""
 
     slower: float = SLOWER
     minutes: float = speed.MINUTES
@@ -111,15 +100,9 @@ def _unchecked(why: str) -> Finding:
 
 
 def against_revision(
-    revision: str,
-    top: Path,
-    selection: Selection,
-    timing: TimingBudget | None,
-    progress: Progress,
-    relative: SpeedBudget | None = None,
+    revision: str, top: Path, selection: Selection, timing: SpeedBudget | None, progress: Progress
 ) -> list[Finding]:
-    """Findings of the working tree at ``top`` against ``revision``: exact ones, timed ones of a calibrated machine with
-    ``timing``, and those of the ``relative`` gate, which needs no calibration.
+    """Findings of the working tree at ``top`` against ``revision``: exact ones, and with ``timing`` those of speed.
 
     Both trees count at the same time, and are timed in turns. An item that does not run in both is not timed. Raises
     RevisionError.
@@ -140,14 +123,12 @@ def against_revision(
                 for counted_job in after.result()
                 if counted_job.status == "ok" and item_of(counted_job.job) in run
             ]
-            if timing is not None:
-                findings += _timed(old, new, both, selection, timing, progress)
-            same = {item_of(job): _same_code(old, new, job) for job in both} if relative else {}
-        if relative is not None:  # the workers that counted are gone, and their memory with them
+            same = {item_of(job): _same_code(old, new, job) for job in both} if timing else {}
+        if timing is not None:  # the workers that counted are gone, and their memory with them
             findings += [Finding(item, "timing", "equal", SAME_CODE) for item, is_same in same.items() if is_same]
             changed = [job for job in both if not same[item_of(job)]]
-            findings += _compared(tree, top, changed, relative, progress)
-        elif timing is None:
+            findings += _compared(tree, top, changed, timing, progress)
+        else:
             findings.append(_unchecked("ask for it with --speed"))
         return findings
 
@@ -165,7 +146,7 @@ def _same_code(old: TreeWorker, new: TreeWorker, job: Job) -> bool:
 
 
 def _compared(tree: Path, top: Path, jobs: Sequence[Job], budget: SpeedBudget, progress: Progress) -> list[Finding]:
-    """What the relative gate says of the jobs, at a rate of false alarms that all of them share."""
+    """What the speed gate says of the jobs, at a rate of false alarms that all of them share."""
     if not jobs:
         return []
     coin = random.Random()
@@ -173,48 +154,6 @@ def _compared(tree: Path, top: Path, jobs: Sequence[Job], budget: SpeedBudget, p
     fresh = partial(speed.session, tree, top, coin)
     items = speed.time_sets(fresh, jobs, rule, minutes=budget.minutes, coin=coin, progress=progress)
     return [speed.finding(item, rule, budget.minutes) for item in items]
-
-
-def _timed(
-    old: TreeWorker,
-    new: TreeWorker,
-    jobs: Sequence[Job],
-    selection: Selection,
-    timing: TimingBudget,
-    progress: Progress,
-) -> list[Finding]:
-    """One gate an item, at alpha shared by all of them, so that the report as a whole keeps its false-alarm rate."""
-    machine = fingerprint(selection.device, selection.threads)
-    try:
-        stored(machine, margin=timing.margin, budget_s=timing.budget_s)
-    except Uncalibrated as refusal:
-        return [Finding("speed", "timing", "unfit", f"{refusal}, or ask with --speed, which needs no calibration")]
-    coin = random.Random()
-    findings = []
-    for number, job in enumerate(jobs):
-
-        def report(pairs: int, spent_s: float, number: int = number, item: str = item_of(job)) -> None:
-            share = min(1.0, spent_s / timing.budget_s)
-            progress((number + share) / len(jobs), f"timing {item} ({pairs} process pairs)")
-
-        try:
-            gated = gate(
-                old,
-                new,
-                job,
-                coin=coin,
-                margin=timing.margin,
-                alpha=ALPHA / len(jobs),
-                budget_s=timing.budget_s,
-                progress=report,
-            )
-        except GateFailed as failure:
-            verdict: ChangeVerdict = "failed" if failure.side == "new" else "not comparable"
-            why = f"the {failure.side} side {failure.status}: {failure}"
-            findings.append(Finding(item_of(job), "timing", verdict, why))
-        else:
-            findings.append(finding(job, gated, timing.margin))
-    return findings
 
 
 def _offer(worker: TreeWorker, title: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ object a line comes in, and one goes out:
 
     {"do": "hello"}                        what this tree offers
     {"do": "count", "job": {...}}          exact counters and losses of a short run, under the arithmetic "numerics"
-    {"do": "start", "job": {...}}          a contender, set up; {"do": "block", ...} times steps of it; {"do": "close"}
+    {"do": "start", "job": {...}}          a contender, set up; {"do": "close"} ends it
     {"do": "pace", "steps": 2}             seconds of steps of it, without what its thread waited for a core
     {"do": "code", "job": {...}}           a hash of what the job's run reaches
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +79,6 @@ class Worker:
         self._contender.prepare()
         return {"steps": self._contender.set_up(counted=counted).steps}
 
-    def block(self, steps: int, slower: float = 0.0) -> float:
-        """Seconds of ``steps`` training steps, with a real busy wait of the share ``slower`` of them added."""
-        assert self._contender is not None
-        seconds: float = self._contender.block(steps).seconds
-        start_s = time.perf_counter()
-        while (waited_s := time.perf_counter() - start_s) < slower * seconds:
-            pass
-        return seconds + waited_s if slower else seconds
-
     def pace(self, steps: int) -> float:
         """Seconds of ``steps`` training steps without those in which the contender was ready to run and had no core:
         what a neighbour takes costs nothing, and a step that sleeps or waits for a disk costs all of it.
@@ -149,7 +139,7 @@ def _server(numerics: str) -> dict[str, Any]:
 
 NEWEST_PART = os.path.join("entries", "jobs.py")  # of the layout that the methods above import from
 OLDER = f"it is older than the layout that this gate knows (it has no suite/{NEWEST_PART})"
-COMMANDS = ("hello", "count", "start", "block", "pace", "code", "close")
+COMMANDS = ("hello", "count", "start", "pace", "code", "close")
 
 
 def main() -> None:

@@ -278,7 +278,6 @@ def plan(outcomes: Sequence[Outcome], late: Sequence[tuple[str, str]], device: s
         steps.append("mend what does not work above: leantrain run records it as a failure, and goes on")
     if device == "cuda":
         steps.append("time the kernels against their floor and peers: leantrain kernels --device cuda")
-    steps.append(f"this machine's false alarms: leantrain calibrate --quick --device {device}")
     steps.append(
         f"measure the {len(runs)} techniques that make steps: leantrain run --device {device} --size {size} "
         f"--threads {threads} --minutes 20; how long all of it takes: the same with --dry-run"

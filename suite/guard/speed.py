@@ -1,4 +1,4 @@
-"""The relative speed gate: the working tree's steps against a revision's, on a machine that nobody calibrated.
+"""The speed gate: the working tree's steps against a revision's, on any machine, which each check calibrates.
 
 A set is three fresh processes in lock-step (:mod:`suite.measure.contenders.lockstep`): the revision, the revision
 again, and the working tree::
@@ -12,10 +12,16 @@ core (:meth:`suite.guard.gate_worker.Worker.pace`). The set's two values are med
     d = ln(new / sqrt(old again))    goes to the vote (:mod:`suite.guard.votes`)
     e = ln(again / old)              the same code against itself, in the same minute: what the noise is
 
-Workers are as fresh as sets may pay for: SETS_A_SESSION sets have the same ones, each worker has a memory layout of its
-own, and what a layout does to one side (some per cent, as long as its processes live) is noise among sessions.
+A memory layout (addresses, order of hashes, length of the environment) makes one side some per cent faster for as long
+as its processes live: of two servers of one tree one was slower by +3.5, -4.8 and +1.6 % (medians of seven pairs of
+processes). Two trees of different code never share a layout, whatever is fixed. So fixed ones would add one layout's
+luck to the code's effect, which no repetition averages away (Mytkowicz et al. 2009, "Producing Wrong Data Without Doing
+Anything Obviously Wrong!"; Curtsinger & Berger 2013, "STABILIZER"), and runs of equal code would not show it. Here each
+worker draws a layout of its own, and its luck is noise among sessions. Workers are as fresh as sets may pay for:
+SETS_A_SESSION sets have the same ones.
 
-Where the e's alone raise an alarm, this machine sides with a process, and the run cannot tell.
+The e's are the run's calibration, its A/A record. Where they alone raise an alarm, this machine sides with a process:
+it is unfit, and no speed is judged.
 """
 
 from __future__ import annotations
@@ -23,22 +29,23 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from suite.guard.findings import Finding
-from suite.guard.gate import Ask, GateFailed, in_fresh_processes
 from suite.guard.regression import item_of
 from suite.guard.trees import TreeWorker
 from suite.guard.votes import MOST_SETS, Rule, errors, sets_needed, threshold_for
 from suite.judge.statistics import median_interval, round_log_ratios
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed
+from suite.measure.contenders.lockstep import in_rounds, steps_of_blocks
 from suite.measure.evidence import Progress, silent
 from suite.record.job import Job
 
@@ -51,6 +58,44 @@ MOST_STEPS = 8  # of a block
 FEWEST_SETS = 3  # for a word about noise
 Trees = dict[str, TreeWorker]
 """The workers of a session: "old", "again" and "new"."""
+
+
+class GateFailed(ContenderFailed):
+    """One side could not be timed; ``side`` is the name of its worker."""
+
+    def __init__(self, side: str, failure: ContenderFailed) -> None:
+        super().__init__(failure.status, failure.reason, failure.details)
+        self.side = side
+
+
+def in_fresh_processes(
+    workers: Mapping[str, TreeWorker], job: Job, seed: int, coin: random.Random, steps: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of the blocks [ROUNDS, 2], of ``steps`` steps each, of one fresh contender of each worker, in lock-step,
+    without a round before that warms up. Raises GateFailed."""
+    numbers = 2 * (ROUNDS + 1)
+    request = Job(setting=job.setting.but(steps=numbers * steps), stack=job.stack, seed=seed).model_dump()
+    parts: dict[str, list[int]] = {}
+
+    def ask(name: str, command: str, **arguments: Any) -> Any:
+        try:
+            return workers[name].ask(command, **arguments)
+        except ContenderFailed as failure:
+            raise GateFailed(name, failure) from None
+
+    def block_s(name: str, number: int) -> float:
+        seconds: float = ask(name, "pace", steps=max(1, parts[name][number]))
+        return seconds
+
+    try:
+        for name in coin.sample(list(workers), len(workers)):
+            parts[name] = steps_of_blocks(ask(name, "start", job=request)["steps"], numbers)
+        times = [turn.block_s for turn in in_rounds(list(workers), ROUNDS + 1, coin, block_s)][1:]
+    finally:
+        for name, worker in workers.items():
+            if worker.alive:
+                ask(name, "close")
+    return {name: [each[name] for each in times] for name in workers}
 
 
 @dataclass
@@ -90,7 +135,7 @@ class TimedSet:
         """One more set, or the failure in its place."""
         start_s = time.monotonic()
         try:
-            times = in_fresh_processes(trees, self.job, len(self.d), coin, _pace, rounds=ROUNDS, steps=self.steps)
+            times = in_fresh_processes(trees, self.job, len(self.d), coin, self.steps)
         except GateFailed as failure:
             self.failure = failure
             return
@@ -101,11 +146,6 @@ class TimedSet:
             self.steps = min(MOST_STEPS, max(1, math.ceil(BLOCK_S / float(np.median(old)))))
         self.longest_s = max(self.longest_s, time.monotonic() - start_s)
         self.seconds += time.monotonic() - start_s
-
-
-def _pace(ask: Ask, name: str, steps: int) -> float:
-    seconds: float = ask(name, "pace", steps=steps)
-    return seconds
 
 
 @contextmanager
@@ -190,16 +230,18 @@ def finding(item: TimedSet, rule: Rule, minutes: float) -> Finding:
     seen = f"step time {cost.estimate - 1:+.1%} [{low}, {high}] over {n} sets of processes"
     if item.biased(rule):
         why = f"{seen}; but the revision came out slower than itself: another process sides with one; run it again"
-        return Finding(name, "timing", "inconclusive", why)
+        return Finding(name, "timing", "unfit", why)
     outcome = rule.outcome(item.d)
     if outcome == "cannot tell":
         why = f"{seen}; cannot tell {slower} from unchanged; {_needed(item, rule)}"
         return Finding(name, "timing", "inconclusive", why)
-    rates = errors(item.e, rule, max(n, item.sets_in(60 * minutes)))
+    sets = min(MOST_SETS, max(n, item.sets_in(60 * minutes)))
+    rates, smallest = errors(item.e, rule, sets), threshold_for(item.e, rule, sets)
     noise = (
         f"in the noise of {rates.pairs} runs of the revision against itself such a check raises a false alarm in "
         f"{_rare(rates.alarms)} (at most {_rare(min(rates.most_alarms, rule.false_alarms))}) and notices {slower} in "
         f"{rates.caught:.0%}"
+        + (f"; the smallest that {sets} sets tell from none is {smallest:.1%}" if smallest is not None else "")
     )
     if outcome == "slower":
         return Finding(name, "timing", "regressed", f"{seen}; {noise}")

@@ -1,16 +1,10 @@
 """Two source trees of one git repository side by side, each behind a worker process of its own.
 
 The fork server of contenders has one tree's code loaded, so a comparison of code needs one worker (and server) a tree.
-All contenders of a server inherit its memory layout and its order of hashes, and these alone made one of two servers of
-the same tree up to 5 % slower than the other, for as long as both lived (medians of seven process pairs: +3.5, -4.8 and
-+1.6 %; with both fixed +0.1 and +0.6 %). So every worker starts with the same layout (Mytkowicz et al. 2009, "Producing
-Wrong Data Without Doing Anything Obviously Wrong!"): no randomisation of addresses, one hash seed, an environment of
-one length. Where the system forbids the first, as in some containers, the calibration's false alarms tell.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -36,8 +30,7 @@ from suite.record.scratch import PREFIX, scratch
 ANSWER_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share
 TAIL = 2000
-ADDR_NO_RANDOMIZE = 0x0040000  # of Linux's personality(2)
-PADDED_LENGTH = 4096  # of what differs in the environments of two workers: the path of the tree
+MOST_PADDING = 4096  # that an environment is longer by: a page of the stack
 PASSED = frozenset(
     {
         "PATH",
@@ -63,7 +56,6 @@ PASSED = frozenset(
     }
 )
 PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TRITON_", "TORCHINDUCTOR_", "OMP_", "MKL_")
-_libc = ctypes.CDLL(None)
 
 
 class RevisionError(ValueError):
@@ -141,13 +133,6 @@ def _confined() -> None:
     confine()
 
 
-def _fixed_addresses() -> None:
-    """Does as above, and fixes the memory layout of that program, and of its children."""
-    _confined()
-    if sys.platform == "linux":
-        _libc.personality(ADDR_NO_RANDOMIZE | _libc.personality(0xFFFFFFFF))
-
-
 def environment() -> dict[str, str]:
     """What a worker sees of this process's environment: what decides how it computes and where its caches are, and no
     secret. A revision's code runs as soon as Python starts in its tree (``sitecustomize``)."""
@@ -157,9 +142,8 @@ def environment() -> dict[str, str]:
 class TreeWorker:
     """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager.
 
-    A ``coin`` draws it a layout of its own, in place of the one that all share: an order of hashes, a length of its
-    environment, random addresses. Two trees of different code never share a layout really, so where many workers of
-    each are timed, what a layout does is noise among them, and no error that all of them have.
+    A ``coin`` draws a worker that is timed a memory layout of its own: an order of hashes, a length of its environment
+    (the system draws its addresses). Without one the order of hashes is fixed, for what is counted to repeat.
     """
 
     def __init__(self, tree: Path, coin: random.Random | None = None) -> None:
@@ -167,7 +151,7 @@ class TreeWorker:
         path = [str(tree)] + ([str(tree / "src")] if (tree / "src").is_dir() else [])
         before = os.environ.get("PYTHONPATH")
         path_text = os.pathsep.join(path + ([before] if before else []))
-        padding = "-" * (coin.randrange(PADDED_LENGTH) if coin else PADDED_LENGTH - len(path_text))
+        padding = "-" * (coin.randrange(MOST_PADDING) if coin else 0)
         seed = str(coin.randrange(2**32) if coin else 0)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close
         self._temporary = tempfile.mkdtemp(prefix="t-", dir=scratch())  # of what its code leaves there, too
@@ -178,7 +162,7 @@ class TreeWorker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environment() | own,
-            preexec_fn=_confined if coin else _fixed_addresses,
+            preexec_fn=_confined,
         )
         self._buffer = b""
 

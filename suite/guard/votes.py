@@ -1,4 +1,4 @@
-"""The rule of the relative speed gate: sets of processes vote, and no machine is too noisy for counting votes.
+"""The rule of the speed gate: sets of processes vote, and no machine is too noisy for counting votes.
 
 A set's value is d = ln(step time of the working tree / of the revision), and s the slow-down that must be noticed. Half
 of it, h = ln(1 + s) / 2, parts the votes: above it a set says *slower*, below *not slower*. Where nothing changed, a
@@ -31,7 +31,7 @@ from suite.judge.statistics import Floats, sign_e_process
 SLOWER = 0.10
 FALSE_ALARMS = 0.02
 MISSES = 0.05
-PRIOR = 0.5  # of the e-process, as the timing gate has it
+PRIOR = 0.5  # Krichevsky & Trofimov's: 7 sets that agree decide, where a prior of 2 needs 10
 LEVEL = 0.95  # of what is said of error rates
 ENOUGH = 0.95  # of the runs decide, where it is said what would be needed
 MOST_SETS = 160  # that anyone would wait for

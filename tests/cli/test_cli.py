@@ -474,7 +474,7 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("leaderboard", "--plot", "pareto"), "--plot draws one file: name it with --write"),
     (("leaderboard", "--plot", "pareto", "--write", "a.md"), "a.md: a picture's suffix says its format: .svg, .pdf,"),
     (("compare", "lion", "--write", "a.gif"), "a.gif: a picture's suffix says its format: .svg, .pdf, .png"),
-    (("check",), "name one of --against REF, --save FILE, --calibrate and --kernels"),
+    (("check",), "name one of --against REF, --save FILE and --kernels"),
     (("check", "--against", "main", "--kernels"), "name one of --against REF"),
     (("check", "--save", "a.json", "--speed"), "--speed times code: name a git revision, --against REV"),
     (("check", "--against", "README.md", "--slower", "5%"), "--speed times code: name a git revision, --against REV"),
@@ -503,7 +503,6 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     ),
     (("list", "--results", "."), "--results says where the studies of one technique are: name its id, or leave it out"),
     (("count", "-t", "lion", "--results", "."), "--results says where counts are kept: add --keep, or leave it out"),
-    (("check", "--against", "main", "--results", "."), "--results says where a copy of a calibration is kept"),
 ]
 
 
@@ -565,11 +564,8 @@ def test_what_only_looks_starts_without_torch(arguments: str) -> None:
 def test_check_examines_the_kernels_as_the_command_of_that_name_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("suite.cli.guard.kernels", lambda **options: asked.append(options))
-    monkeypatch.setattr("suite.cli.guard.calibrate", lambda **options: asked.append(options))
     assert called("check", "--kernels", "--json")[0] == Exit.FINE
-    assert called("check", "--calibrate", "--budget", 90, "--results", "mine")[0] == Exit.FINE
-    assert asked[0] == {"check": True, "device": "cpu", "as_json": True}
-    assert (asked[1]["budget"], asked[1]["folder"]) == (90.0, Path("mine"))
+    assert asked == [{"check": True, "device": "cpu", "as_json": True}]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -209,19 +209,15 @@ def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None
         baselines="*",
         size=EVIL,
         recipes="-x",
-        timing="true",
         slower=EVIL,
         minutes=EVIL,
     )
-    job.leantrain('printf "%s\\n" "$@" >> arguments; [ "$1" = calibrate ] || exit 4')
+    job.leantrain('printf "%s\\n" "$@" > arguments; exit 4')
     job.context["steps.base.outputs.against"] = EVIL
     assert job.run("Check").returncode == 0
     assert job.outputs()["verdict"] == "unfit"
-    first, calibration, second = (
-        (checkout / "arguments").read_text().split("check\n", 1)[1].partition("calibrate\n--quick\ncheck\n")
-    )
-    assert calibration and first == second, "a runner that must not time is calibrated, once"
-    assert first.splitlines() == [
+    assert (checkout / "arguments").read_text().splitlines() == [
+        "check",
         f"--against={EVIL}",
         f"--size={EVIL}",
         f"--summary={job.folder}/leantrain/summary.md",
@@ -230,7 +226,6 @@ def test_inputs_are_words_and_never_code(tmp_path: Path, checkout: Path) -> None
         *(f"--technique={word}" for word in EVIL.split()),
         "--baseline=*",
         "--recipe=-x",
-        "--timing",
         "--speed",
         f"--slower={EVIL}",
         f"--minutes={EVIL}",
@@ -250,15 +245,15 @@ def arguments(job: Runner, against: str) -> list[str]:
 def test_speed_is_checked_unless_it_is_switched_off(tmp_path: Path, checkout: Path) -> None:
     (checkout / "reference.json").touch()
     asked = arguments(Runner(tmp_path / "on", checkout), "main")
-    assert asked[-4:] == ["--no-timing", "--speed", "--slower=10%", "--minutes=10"]
+    assert asked[-3:] == ["--speed", "--slower=10%", "--minutes=10"]
     own = arguments(Runner(tmp_path / "own", checkout, slower="5%", minutes="30"), "main")
     assert own[-3:] == ["--speed", "--slower=5%", "--minutes=30"]
     off = Runner(tmp_path / "off", checkout, speed="false")
-    assert arguments(off, "main")[-1] == "--no-timing"
+    assert arguments(off, "main")[-1] == "--recipe=modern"
     assert off.outputs()["speed"] == "not checked"
     file = Runner(tmp_path / "file", checkout)
     file.context["steps.base.outputs.kind"] = "file"
-    assert arguments(file, "./reference.json")[-1] == "--no-timing", "a file has no code"
+    assert arguments(file, "./reference.json")[-1] == "--recipe=modern", "a file has no code"
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(0, "passed"), (1, "regressed"), (3, "inconclusive")])

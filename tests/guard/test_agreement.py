@@ -21,8 +21,6 @@ from suite.guard.agreement import (
     compare,
     find,
     noise_of,
-    noise_over_replicates,
-    noise_when_calibrated,
     obstacles,
     other_code,
     overall,
@@ -30,7 +28,6 @@ from suite.guard.agreement import (
     setting_of,
     way_back,
 )
-from suite.guard.calibration import Uncalibrated
 from suite.guard.findings import Finding
 from suite.judge.rows import Currency
 from suite.measure.contenders.child import KILLED
@@ -55,7 +52,6 @@ from tests.factories import (
     timed,
     timings,
 )
-from tests.guard.test_calibration import calibration
 
 OTHER = MACHINE.model_copy(update={"key": "other", "facts": MACHINE.facts | {"cpu": "other"}})
 PICO = Setting(baseline="gpt", size="pico", steps=20)
@@ -253,13 +249,13 @@ def test_other_contenders_are_still_compared() -> None:
 # noise ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_is_that_of_the_row_s_replicates() -> None:
     offsets = [0.03, -0.02, 0.01, 0.05]
     row = [
         timed([side(noise=0.0), side("lion", pace_s=0.02 * math.exp(each), noise=0.0)], number)
         for number, each in enumerate(offsets)
     ]
-    noise = noise_over_replicates(row[2], 1, "step time", row)
+    noise = noise_of(row[2], 1, "step time", row)
     assert noise is not None
     assert noise.sigma == pytest.approx(np.std(offsets, ddof=1))
     assert (noise.degrees_of_freedom, noise.source) == (3, "spread over 4 replicates")
@@ -267,17 +263,8 @@ def test_the_noise_is_the_calibration_s_or_that_of_the_row_s_replicates(monkeypa
     revised = timed([side(), side("lion", pace_s=0.03, code=Code(trajectory="x", counts="x"))], 8, id="b" * 32)
     again = row[2].model_copy(update={"id": "f" * 32, "started": "2026-01-02T00:00:00+00:00"})
     others = [slower, revised, again, *timings("sam")]  # another machine, other code, the same replicate, another row
-    assert noise_over_replicates(row[2], 1, "step time", [*row, *others]) == noise
-    assert noise_over_replicates(row[2], 1, "step time", [row[2], *others]) is None
-
-    def uncalibrated(*_: object, **__: object) -> None:
-        raise Uncalibrated
-
-    monkeypatch.setattr(agreement, "stored", uncalibrated)
-    assert noise_of(row[2], row, MACHINE)(1, "step time") == noise
-    monkeypatch.setattr(agreement, "stored", lambda machine, **_: calibration())
-    assert noise_of(row[2], row, MACHINE)(1, "step time") == noise_when_calibrated(calibration())
-    assert noise_when_calibrated(calibration()) == Noise(pytest.approx(0.01), 200, "calibration, 200 process pairs")
+    assert noise_of(row[2], 1, "step time", [*row, *others]) == noise
+    assert noise_of(row[2], 1, "step time", [row[2], *others]) is None
 
 
 # before --------------------------------------------------------------------------------------------------------------

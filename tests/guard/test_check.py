@@ -80,7 +80,7 @@ def test_what_changed_is_timed_at_a_rate_that_its_items_share(checked: Path, mon
         return [TimedSet(each, d=[0.2] * 9, e=[0.001] * 9) for each in jobs]
 
     monkeypatch.setattr(speed, "time_sets", time_sets)
-    findings = against_revision("HEAD", checked, Selection(), None, silent, SpeedBudget(0.2, 7))
+    findings = against_revision("HEAD", checked, Selection(), SpeedBudget(0.2, 7), silent)
     assert asked == [(["mine", "other"], Rule(0.2, FALSE_ALARMS / 2), 7)]
     timed = {each.item.split()[0]: each.verdict for each in findings if each.aspect == "timing"}
     assert timed == {BASELINE: "equal", "mine": "regressed", "other": "regressed"}
@@ -102,11 +102,9 @@ def test_a_file_has_no_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ((), (True, None)),
-        (("--no-timing",), (False, None)),
-        (("--speed",), (False, SpeedBudget(0.10, 10))),
-        (("--slower", "5%", "--minutes", 3), (False, SpeedBudget(0.05, 3))),
-        (("--speed", "--timing"), (True, SpeedBudget(0.10, 10))),
+        ((), None),
+        (("--speed",), SpeedBudget(0.10, 10)),
+        (("--slower", "5%", "--minutes", 3), SpeedBudget(0.05, 3)),
     ],
 )
 def test_the_command_asks_for_what_it_is_asked(
@@ -115,7 +113,7 @@ def test_the_command_asks_for_what_it_is_asked(
     asked = []
 
     def against(*given: Any) -> list[Finding]:
-        asked.append((given[3] is not None, given[5]))
+        asked.append(given[3])
         return [Finding("x", "exact", "equal"), Finding("x", "timing", "inconclusive", "cannot tell")]
 
     monkeypatch.setattr(check, "against_revision", against)

@@ -1,4 +1,4 @@
-"""The relative speed gate with stub sides: what is timed how often, what is said, and that it tells what it cannot."""
+"""The speed gate with stub sides: what is timed how often, what is said, and that it tells what it cannot."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from suite.guard import speed
 from suite.guard.gate_worker import waited_s
+from suite.guard.regression import exit_code
 from suite.guard.speed import TimedSet, finding, time_sets
 from suite.guard.trees import TreeWorker
 from suite.guard.votes import Rule
@@ -68,6 +69,7 @@ def test_a_quiet_machine_decides_in_few_sets(new_s: float, verdict: str, sets: i
     assert (said.verdict, len(item.d), len(item.e), len(sessions)) == (verdict, sets, sets, 2)
     assert item.d == pytest.approx([math.log(new_s)] * sets) and item.e == [0.0] * sets
     assert f"step time {new_s - 1:+.1%} [{new_s - 1:+.1%}, {new_s - 1:+.1%}] over {sets} sets" in said.why
+    assert "the smallest that 160 sets tell from none is 0.0%" in said.why  # there is no noise
     assert f"{sets} runs of the revision against itself such a check raises a false alarm in <0.1%" in said.why
     assert ("not slower by 10%" in said.why) == (verdict != "regressed")
 
@@ -84,10 +86,11 @@ def test_noise_takes_more_sets_and_what_it_hides_is_said_with_a_way_out() -> Non
     assert "cannot tell slower by 10% from unchanged; it takes --slower " in said.why
 
 
-def test_a_machine_that_sides_with_a_process_cannot_tell() -> None:
+def test_a_machine_that_sides_with_a_process_is_unfit() -> None:
     (item,), _ = timed(1.10, again_s=1.2)
     said = finding(item, RULE, 1)
-    assert said.verdict == "inconclusive" and "the revision came out slower than itself" in said.why
+    assert said.verdict == "unfit" and "the revision came out slower than itself" in said.why
+    assert exit_code([said], accept_changes=False) == 4
 
 
 def test_items_share_sessions_and_the_minutes() -> None:

@@ -1,14 +1,16 @@
-"""The relative speed gate on this machine, as busy as it is: ``python -m tests.numbers.gate [--unchanged 50]``.
+"""The speed gate on this machine, as busy as it is: ``python -m tests.numbers.gate [--unchanged 50]``.
 
 Real processes of a plug-in whose working tree differs from its revision: one technique does the same by other code, one
 has a busy loop of a tenth of each step more. Every run of the gate is one check of one of them, as ``leantrain check
 --speed`` makes it. Runs of one batch share sessions of workers, as the items of a check do. ``--into FILE`` keeps the
-sets, and goes on with what is there; ``--noise FILE`` writes each run's sets, which the tests replay.
+sets, and goes on with what is there; ``--noise FILE`` writes each run's sets, which the tests replay. ``--replay FILE``
+times nothing: it plays the rule in that noise, and says the smallest slow-down that it sees there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -26,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from suite.guard import speed
-from suite.guard.votes import FALSE_ALARMS, MISSES, Rule
+from suite.guard.votes import FALSE_ALARMS, MISSES, MOST_SETS, Rule, chances
 from suite.judge.statistics import false_alarm_interval
 from suite.record.job import Job, Setting
 from tests import plugin
@@ -136,17 +138,30 @@ def itself(pairs: Sequence[float]) -> str:
     return outcomes[Rule(SLOWER).outcome(pairs)]
 
 
-def replayed(sets: Sequence[float], rule: Rule, *, slower: float = 0.0, runs: int = 1000) -> Counter[str]:
+def replayed(
+    sets: Sequence[float], rule: Rule, *, slower: float = 0.0, runs: int = 200, most: int = MOST
+) -> Counter[str]:
     """How runs of the rule end whose sets are drawn from recorded log ratios, made slower by a share: a simulation,
     with no other account of the noise than what was seen."""
     coin = random.Random(0)
     ends: Counter[str] = Counter()
     for _ in range(runs):
         d: list[float] = []
-        while (said := rule.outcome(d)) == "cannot tell" and len(d) < MOST:
+        while (said := rule.outcome(d)) == "cannot tell" and len(d) < most:
             d.append(coin.choice(sets) + math.log1p(slower))
         ends[said] += 1
     return ends
+
+
+def smallest_visible(unchanged: Sequence[float], most: int) -> int:
+    """The smallest slow-down, in whole per cent, that runs of at most so many sets, drawn from those of unchanged code,
+    notice as often as the rule promises where they are asked for it. The chances are exact."""
+
+    def caught(percent: int) -> float:
+        rule, slower = Rule(percent / 100), math.log1p(percent / 100)
+        return chances(sum(d + slower > rule.half for d in unchanged) / len(unchanged), rule, most).slower
+
+    return next(percent for percent in itertools.count(1) if caught(percent) >= 1 - MISSES)
 
 
 def show_replayed(unchanged: Sequence[float], planted: Sequence[float]) -> None:
@@ -160,7 +175,12 @@ def show_replayed(unchanged: Sequence[float], planted: Sequence[float]) -> None:
             ends = replayed(sets, Rule(threshold), slower=slower)
             rates = (ends[end] / ends.total() for end in ("slower", "not slower", "cannot tell"))
             table.add_row(f"{threshold:.0%}", f"{name} ({len(sets)})", *(f"{each:.1%}" for each in rates))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for most in (10, MOST, MOST_SETS) if unchanged else ():
+        console.print(
+            f"smallest slow-down that {most} sets see in {1 - MISSES:.0%}: {smallest_visible(unchanged, most)}%"
+        )
 
 
 def main() -> None:
@@ -173,7 +193,12 @@ def main() -> None:
     parser.add_argument("--each", type=float, default=20.0, help="minutes that a batch may take")
     parser.add_argument("--into", type=Path, help="keeps the runs, a line of JSON each")
     parser.add_argument("--noise", type=Path, help="writes the sets of each run")
+    parser.add_argument("--replay", type=Path, help="plays the rule in the noise of this file, and times nothing")
     chosen = parser.parse_args()
+    if chosen.replay:
+        recorded = json.loads(chosen.replay.read_text("utf-8"))
+        show_replayed(*([d for run in recorded[kind] for d in run] for kind in ("unchanged", "slower")))
+        return
     runs: list[Kept] = []
     if chosen.into and chosen.into.exists():
         runs = [json.loads(line) for line in chosen.into.read_text("utf-8").splitlines()]

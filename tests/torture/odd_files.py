@@ -25,7 +25,6 @@ LIMIT_S = 30
 PLACES = {
     "records": "odd/learned.jsonl",
     "another file of records": "odd/anything.jsonl",
-    "a calibration": "odd/calibration.json",
     "a study": "odd/studies/odd.json",
     "the matrix of models": "models.json",
     "the counts at the papers' sizes": "paper_scale.json",

@@ -60,7 +60,7 @@ def render(report: Report) -> str:
     placed = overview.placed_rows(all_boards)
     of_stacks = stacks.stacks(all_boards)
     of_studies = studies.placed_studies(report.studies, cards, placed)
-    sentences = [*HOW_TO_READ]
+    sentences = [*HOW_TO_READ, *(f"Machine {name}: {facts}." for name, facts in summary.machines)]
     if summary.unverified:
         sentences.append(unverified_sentence(summary.unverified))
     if older := older_sentence(rows):
@@ -88,7 +88,6 @@ def render(report: Report) -> str:
         script=script,
         summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         answer=overview.matrix(placed, cards, sized, further) if placed else "",
-        machines=overview.machines(rows, report.calibrations) if rows else "",
         reading=markup.items(map(in_html, sentences)),
         contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
         selects="".join(_select(name, values, chosen.get(name, "")) for name, values in selects.items()),

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from urllib.parse import quote
 
 from suite.entries.card import Good
-from suite.guard.calibrated import Calibration, report
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
@@ -201,7 +200,6 @@ def _reading(report: Report) -> list[str]:
     if alarms := matrix.alarms_in_words(report.rows):
         lines.append(f"- {escape(alarms)}")
     lines += [f"- Machine {code(name)}: {escape(facts)}." for name, facts in summary.machines]
-    lines += [f"- {line}" for line in _calibrated(report.rows, report.calibrations)]
     if summary.unverified:
         lines.append(f"- {escape(unverified_sentence(summary.unverified))}")
     if older := older_sentence(report.rows):
@@ -226,22 +224,6 @@ def _numbers(report: Report) -> list[str]:
     for part in (stacks.section(stacks.stacks(all_boards)), studies.section(of_studies, report.cards)):
         lines += ["", *as_markdown(part)] if part else []
     return lines
-
-
-def _calibrated(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> list[str]:
-    """What each machine's gate is worth, in a sentence."""
-    machines = {row.machine.key: row.machine.name for row in rows}
-    return [
-        _calibration_line(name, calibrations[key])
-        if key in calibrations
-        else f"{code(name)} is not calibrated; on that machine: `leantrain calibrate`."
-        for key, name in sorted(machines.items(), key=lambda item: item[1])
-    ]
-
-
-def _calibration_line(name: str, calibration: Calibration) -> str:
-    findings = "; ".join(map(escape, report(calibration)[:3]))
-    return f"{code(name)} was calibrated on {calibration.made:%Y-%m-%d}: {findings}."
 
 
 def section(board: Board) -> list[str]:

@@ -1,4 +1,4 @@
-"""What one board cannot show: the matrix of all techniques, and the machines' calibrations.
+"""What one board cannot show: the matrix of all techniques.
 
 Every row has a place on the page, with an identity of its own to link to, whatever records call things.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from suite.entries.card import Card, Good
-from suite.guard.calibrated import ALPHA, TABLE_PAIRS, VALID, Calibration
 from suite.judge.metrics import METRICS, Metric, MetricValue
 from suite.judge.rows import Row, of_version
 from suite.record.job import Spelling
@@ -28,7 +27,6 @@ from suite.show.pages.board import (
     ends,
     evidence_text,
     leaning,
-    machine_line,
     mark,
     number,
     shown_interval,
@@ -87,56 +85,6 @@ def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
 def kinds(stack: str, cards: Mapping[str, Card]) -> str:
     """The stack's categories, as the script filters by them."""
     return " ".join(categories(stack, cards))
-
-
-# the machines -------------------------------------------------------------------------------------------------------
-
-
-def machines(rows: Sequence[Row], calibrations: Mapping[str, Calibration]) -> str:
-    """Draw a table of the machines: facts, rate of false alarms, and the slow-downs that the gate can see."""
-    known = {row.machine.key: row.machine for row in rows}
-    if not known:
-        return ""
-    titles = ("machine", "false alarms of unchanged code", "planted slow-downs caught", "noise of a process pair")
-    pairs = "".join(f'<th scope="col">{n} pairs</th>' for n in TABLE_PAIRS)
-    heads = "".join(f'<th scope="col" rowspan="2">{in_html(title)}</th>' for title in titles)
-    body = []
-    for key, machine in sorted(known.items(), key=lambda item: item[1].name):
-        facts = f'<span class="ends">{in_html(machine_line(machine.facts))}</span>'
-        calibration = calibrations.get(key)
-        cells = (
-            _calibrated(calibration)
-            if calibration
-            else (
-                f'<td colspan="{len(TABLE_PAIRS) + 4}" class="words unavailable">not calibrated; on that machine, '
-                "<code>leantrain calibrate</code> measures it and keeps the result with its records</td>"
-            )
-        )
-        body.append(f'<tr><th scope="row">{code(machine.name)}{facts}</th>{cells}</tr>')
-    several = (
-        f'{heads}<th scope="colgroup" colspan="{len(TABLE_PAIRS)}">smallest slow-down seen in four of five cases</th>'
-        f'<th scope="col" rowspan="2">calibrated, valid</th></tr><tr>{pairs}'
-    )
-    drawn = table("machines-title", "Machines and their calibration", several, "".join(body), "plain")
-    legend = (
-        f'<p class="legend">The gate is what <code>leantrain check</code> runs. At most {ALPHA:.0%} of unchanged code '
-        "may raise an alarm; brackets hold the exact 95 % interval of the rate.</p>"
-    )
-    names = ", ".join(machine.name for machine in sorted(known.values(), key=lambda machine: machine.name))
-    return folded(f"Machines and their calibration: {in_html(names)}", drawn + legend)
-
-
-def _calibrated(calibration: Calibration) -> str:
-    rate, until = calibration.false_alarms, calibration.made + VALID
-    return (
-        f"<td>{rate.estimate:.1%} <span class='ends'>[{rate.low:.1%}, {rate.high:.1%}], {calibration.alarms} of "
-        f"{len(calibration.unchanged)} gates</span></td>"
-        f"<td>{calibration.caught} of {len(calibration.planted)} "
-        f"<span class='ends'>of {calibration.planted_slower:.0%}</span></td>"
-        f"<td>{calibration.sigma:.2%}</td>"
-        + "".join(f"<td>{effect:.1%}</td>" for effect in calibration.smallest_effects().values())
-        + f"<td>{calibration.made:%Y-%m-%d} <span class='ends'>to {until:%Y-%m-%d}</span></td>"
-    )
 
 
 # the matrix ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from pathlib import Path
 from suite.entries.card import Card
 from suite.entries.cards import with_cards
 from suite.entries.catalogue import Entry, catalogue
-from suite.guard.calibrated import Calibration, beside
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, only_controls, verdicts
 from suite.judge.negative import NegativeResult, negative_results
@@ -100,7 +99,6 @@ class Report:
     Attributes:
         problems: the store's sentences about lines that it could not read.
         verdicts: on the papers' claims.
-        calibrations: by the machine's key.
         cards: of techniques by their id.
         studies: each with whether its code changed since.
         unreadable: sentences about other files of the folder, for whoever asked for the report.
@@ -119,7 +117,6 @@ class Report:
     rows: Sequence[Row] = ()
     problems: Sequence[str] = ()
     verdicts: Sequence[Judgement] = ()
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
     studies: Sequence[Studied] = ()
     unreadable: Sequence[str] = ()
@@ -147,7 +144,6 @@ class Report:
 
         records, problems = Store(folder).read()
         studies, damaged = read_studies(folder)
-        calibrations, unread = beside(folder)
         named = {name for stack in stacks for name in Spelling(stack).names}
         tried, unread_models = matrix.read_or_why(folder)
         models = tried.of(named if stacks else tried.cells, on) if tried else None
@@ -156,7 +152,7 @@ class Report:
         times, unread_times = _modelled(folder, named if stacks else (), on)
         sound, broken = with_cards(catalogue())
         cards = {id: entry.card for id, entry in sound.items() if not stacks or id in named}
-        unreadable = [*damaged, *unread, *unread_models, *unread_counts, *unread_times, *unread_references]
+        unreadable = [*damaged, *unread_models, *unread_counts, *unread_times, *unread_references]
         left_out: list[str] = []
 
         def wanted(stack: str) -> bool:
@@ -181,7 +177,6 @@ class Report:
                 for peer in of_packages
                 if (not stacks or peer.technique in named) and (not on or peer.row.conditions.baseline in on)
             ],
-            calibrations=calibrations,
             cards=cards,
             studies=[
                 Studied(study, study.unverified(), study_plots.stored_plot(study, folder))
