@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -39,6 +40,7 @@ from suite.chain.schedule import Op, Schedule, Value
 from suite.chain.slots import Packed, Slot, key_of, unpacked
 from suite.device.random_state import RandomState, replayed
 from suite.meters.storage import storages
+from suite.model.forwards import standing_in
 from suite.model.segments import Replays, SegmentError, split_hidden, without_cache
 
 if TYPE_CHECKING:
@@ -87,18 +89,12 @@ def executed(
     tier, or weights that are not passed.
     """
     executor = Executor(blocks, schedule, tier, acted, name, weights)
-    patched = []
     try:
-        for index, block in enumerate(blocks):
-            patched.append((block, "forward" in vars(block), block.forward))
-            block.forward = executor.called(index)
-        yield
+        with ExitStack() as stack:
+            for index, block in enumerate(blocks):
+                stack.enter_context(standing_in(block, partial(executor.called, index)))
+            yield
     finally:
-        for block, was_own, forward in reversed(patched):
-            if was_own:
-                block.forward = forward
-            else:
-                del block.forward
         for weight in executor.weights.values():  # of a pass that did not end
             weight.free()
 
@@ -200,18 +196,17 @@ class Executor:
         self.blocks, self.schedule, self.tier, self.acted = blocks, schedule, tier, acted
         self.name = name
         self.weights = {block: weights[block] for block in schedule.loaded}
-        self.forwards = [block.forward for block in blocks]
         self.leaving = {op.value for op in schedule.ops if op.kind == "offload"}
         self.moving = {value.block for value in self.leaving}
         self.again = {block for block in range(schedule.depth) if schedule.runs(block) > 1}
         self.current: ModelPass | None = None
 
-    def called(self, index: int) -> Callable[..., Any]:
-        """What stands in for a block's forward."""
+    def called(self, index: int, before: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in for a block's forward ``before``."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
-                return self.forwards[index](*args, **kwargs)
+                return before(*args, **kwargs)
             hidden, args, kwargs = split_hidden(args, kwargs)
             if index == 0:
                 self.current = ModelPass(self)
@@ -220,7 +215,7 @@ class Executor:
                     f"block {index} of {self.name} runs out of order, so that no schedule holds; leave out what skips "
                     "or repeats blocks, or take a technique that plans no schedule"
                 )
-            return self.current.forward(index, hidden, BlockCall(self.forwards[index], args, kwargs, index))
+            return self.current.forward(index, hidden, BlockCall(before, args, kwargs, index))
 
         return forward
 

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -43,6 +44,7 @@ from suite.chain.tree import Item, Span, again, starting
 from suite.device.random_state import RandomState, unchanged_randomness
 from suite.model.attributes import Attributes
 from suite.model.calls import lacks_values
+from suite.model.forwards import StandIn
 from suite.model.segments import Replays
 
 Kind = Literal["run", "save"]
@@ -462,43 +464,6 @@ class _Pass:
 # installing -----------------------------------------------------------------------------------------------------------
 
 
-class _Dispatcher:
-    """Stands in for a block's forward, for one or several sets of reruns: the last that is on has the call."""
-
-    def __init__(self, block: nn.Module) -> None:
-        self.place = "_compiled_call_impl" if getattr(block, "_compiled_call_impl", None) is not None else "forward"
-        self.original = getattr(block, self.place)
-        self.own = vars(block).get(self.place, self)  # itself: nothing
-        self.on: list[Reruns] = []
-
-        @torch._dynamo.disable
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if self.on and torch.is_grad_enabled():
-                return self.on[-1].called(block, self.original, args, kwargs)
-            return self.original(*args, **kwargs)
-
-        self.forward = forward
-        forward.dispatcher = self
-
-    @classmethod
-    def of(cls, block: nn.Module) -> _Dispatcher:
-        for place in ("_compiled_call_impl", "forward"):
-            if (known := getattr(vars(block).get(place), "dispatcher", None)) is not None:
-                return known
-        new = cls(block)
-        setattr(block, new.place, new.forward)
-        return new
-
-    def remove(self, block: nn.Module, reruns: Reruns) -> None:
-        self.on.remove(reruns)
-        if self.on or vars(block).get(self.place) is not self.forward:
-            return  # others are on it, or around it: it hands calls on
-        if self.own is self:
-            vars(block).pop(self.place)
-        else:
-            setattr(block, self.place, self.own)
-
-
 class Reruns:
     """A tree of runs on a model's blocks, from :meth:`install` to :meth:`remove`.
 
@@ -532,7 +497,7 @@ class Reruns:
         }
         self.shared = {id(block) for block in self.order if any(weights[id(w)] > 1 for w in block.parameters())}
         self.needed = bool(again(items)) or watch is not None or moving is not None or alike
-        self.dispatchers: dict[int, _Dispatcher] = {}
+        self.stand_ins: dict[int, StandIn] = {}
         self.functions: dict[int, Callable[..., Any]] = {}  # of each block, without this
         self.current: _Pass | None = None
         self.random: RandomState | None = None
@@ -540,17 +505,14 @@ class Reruns:
     def install(self) -> None:
         """Lets passes with gradients run so from now on. Where nothing runs again it changes nothing."""
         for block in self.order if self.needed else ():
-            if id(block) not in self.dispatchers:
-                dispatcher = self.dispatchers[id(block)] = _Dispatcher.of(block)
-                dispatcher.on.append(self)
-                self.functions[id(block)] = dispatcher.original
+            if id(block) not in self.stand_ins:
+                self.stand_ins[id(block)] = StandIn(block, partial(self._of, block))
 
     def remove(self) -> None:
         """The blocks are as they were; passes that have not gone back yet still do."""
         self.end()
-        for block in self.order:
-            if (dispatcher := self.dispatchers.pop(id(block), None)) is not None:
-                dispatcher.remove(block, self)
+        while self.stand_ins:
+            self.stand_ins.popitem()[1].remove()
 
     @contextmanager
     def installed(self) -> Iterator[Reruns]:
@@ -559,6 +521,20 @@ class Reruns:
             yield self
         finally:
             self.remove()
+
+    def _of(self, block: nn.Module, before: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in for a block's forward: the last set of reruns alone, of several."""
+        function = getattr(getattr(before, "stand_for", None), "without_reruns", before)
+        self.functions[id(block)] = function
+
+        @torch._dynamo.disable
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled():
+                return self.called(block, function, args, kwargs)
+            return before(*args, **kwargs)
+
+        forward.without_reruns = function
+        return forward
 
     def end(self) -> None:
         """The pass is over: what stays belongs to the graph."""

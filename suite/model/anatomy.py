@@ -459,3 +459,11 @@ def _heads(attention: nn.Module) -> int | None:
                 if HEADS.fullmatch(name) and isinstance(value, int):
                     return value
     return None
+
+
+def innermost(part: Part) -> Part:
+    """The linear layer itself, inside all wrappers, with its own path."""
+    path, module = part
+    while isinstance(module, AroundLinear):
+        path, module = f"{path}.linear", module.linear
+    return Part(path, module)

@@ -21,10 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.model.anatomy import HEADS, Anatomy, Block, Part, in_features, is_linear, is_transposed, out_features
+from suite.model.anatomy import (
+    HEADS,
+    Anatomy,
+    Block,
+    Part,
+    in_features,
+    innermost,
+    is_linear,
+    is_transposed,
+    out_features,
+)
 from suite.model.calls import Forward, undisturbed
 from suite.model.replica import Replica, each_design
-from suite.model.wrappers import innermost
 
 SAME = 1e-3  # of the largest output: roundings leave less
 

@@ -13,13 +13,14 @@ second run sees them as the first did, and leaves them as the first left them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from suite.model.calls import Forward, calls
+from suite.model.forwards import standing_in
 
 if TYPE_CHECKING:
     from suite.model.anatomy import Block
@@ -78,20 +79,12 @@ def segmented(
             other hidden states than the one before it gave. :func:`joinable` says where segments must begin.
     """
     _check(segments, len(blocks), name)
-    patched = []
-    try:
+    with ExitStack() as stack:
         for start, end in segments:
             segment = _Segment(blocks[start:end], start, wrapper, segment_name(name, start, end))
-            for position, block in enumerate(blocks[start:end]):
-                patched.append((block, "forward" in vars(block), block.forward))
-                block.forward = segment.lead if position == 0 else segment.follow(position)
+            for block in blocks[start:end]:
+                stack.enter_context(standing_in(block, segment.next))
         yield
-    finally:
-        for block, was_own, forward in reversed(patched):
-            if was_own:
-                block.forward = forward
-            else:
-                del block.forward
 
 
 def segment_name(stack: str, start: int, end: int) -> str:
@@ -124,12 +117,17 @@ def _check(segments: Sequence[tuple[int, int]], depth: int, name: str) -> None:
 
 class _Segment:
     def __init__(self, blocks: Sequence[nn.Module], start: int, wrapper: Wrapper, name: str) -> None:
-        self.forwards = [block.forward for block in blocks]
+        self.length, self.forwards = len(blocks), list[Callable[..., Any]]()
         self.modules = [module for block in blocks for module in block.modules()]
         self.start, self.wrapper, self.name = start, wrapper, name
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.extras: tuple[Any, ...] | None = None
         self.hidden: Tensor | None = None
+
+    def next(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in for the next block's forward, from the first to the last."""
+        self.forwards.append(before)
+        return self.lead if len(self.forwards) == 1 else self.follow(len(self.forwards) - 1)
 
     def lead(self, *args: Any, **kwargs: Any) -> Any:
         """The first block's forward: the whole segment."""
@@ -155,7 +153,7 @@ class _Segment:
 
     def follow(self, position: int) -> Callable[..., Any]:
         """A later block's forward: the hidden states, as the segment left them."""
-        last = position == len(self.forwards) - 1
+        last = position == self.length - 1
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             hidden, args, kwargs = split_hidden(args, kwargs)

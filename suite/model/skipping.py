@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.model.calls import Forward, undisturbed
+from suite.model.forwards import standing_in
 from suite.model.segments import split_hidden
 
 if TYPE_CHECKING:
@@ -24,17 +25,10 @@ if TYPE_CHECKING:
 @contextmanager
 def skipping(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """While active, each of ``blocks`` returns the hidden states [batch, tokens, width] that it gets."""
-    patched = [(block, vars(block).get("forward")) for block in blocks]
-    try:
+    with ExitStack() as stack:
         for block in blocks:
-            block.forward = _passes
+            stack.enter_context(standing_in(block, lambda _: _passes))
         yield
-    finally:
-        for block, own in patched:
-            if own is None:
-                vars(block).pop("forward", None)
-            else:
-                block.forward = own
 
 
 def check_skippable(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> None:

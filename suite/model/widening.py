@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suite.model.anatomy import Part, is_transposed
+from suite.model.anatomy import Part, innermost, is_transposed
 from suite.model.pruning import Units
-from suite.model.wrappers import innermost
 
 
 @torch.no_grad()

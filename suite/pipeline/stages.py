@@ -20,6 +20,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from suite.model.anatomy import Anatomy, Block, anatomy
 from suite.model.calls import undisturbed
+from suite.model.forwards import standing_in
 from suite.model.held import hold
 from suite.model.segments import split_hidden
 from suite.pipeline.mail import Shape
@@ -116,7 +118,7 @@ class Stages:
         ``hidden``: what the stage before handed on."""
         start, end = self.ranges[stage]
 
-        def passes(at: int) -> Callable[..., Any]:
+        def passes(at: int, _: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 incoming = hidden if at == start - 1 else split_hidden(args, kwargs)[0]
                 extras = self.extras[at]
@@ -129,7 +131,7 @@ class Stages:
 
         with ExitStack() as stack:
             for at in range(start):
-                stack.enter_context(_forward_of(self.blocks[at], passes(at)))
+                stack.enter_context(standing_in(self.blocks[at], partial(passes, at)))
             if stage < self.last:  # a hook, after all others of the block
                 stack.callback(self.blocks[end - 1].register_forward_hook(ends).remove)
             yield
@@ -146,19 +148,6 @@ class Stages:
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         return model
-
-
-@contextmanager
-def _forward_of(block: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = vars(block).get("forward")
-    block.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del block.forward
-        else:
-            block.forward = before
 
 
 def without_values(model: nn.Module) -> nn.Module:

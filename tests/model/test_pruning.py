@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
+from suite.model.anatomy import anatomy, in_features, innermost, out_features, weight_matrix
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
-from suite.model.wrappers import innermost
 from tests.model.further_models import logits, make
 from tests.runs import new_run
 

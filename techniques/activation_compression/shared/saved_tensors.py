@@ -21,7 +21,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -35,6 +35,7 @@ from torch.overrides import TorchFunctionMode
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
 from suite.model.anatomy import Anatomy, Part
+from suite.model.forwards import standing_in
 from techniques.shared.packed import from_bytes, in_bytes
 
 PACKED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -231,19 +232,14 @@ def packing(
             "chooses: take the recipe classic or modern"
         )
     known: dict[Hashable, Known] = {}
-    patched: list[tuple[Any, Any]] = []
-    try:
+
+    def packed(saver: Saver, before: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(packed_forward, saver, before, known, pack, again, around)
+
+    with ExitStack() as stack:
         for saver in savers:
-            module: Any = saver.part.module
-            patched.append((module, vars(module).get("forward")))
-            module.forward = partial(packed_forward, saver, module.forward, known, pack, again, around)
+            stack.enter_context(standing_in(saver.part.module, partial(packed, saver)))
         yield
-    finally:
-        for module, own in reversed(patched):
-            if own is None:
-                del module.forward
-            else:
-                module.forward = own
 
 
 def packed_forward(

@@ -25,8 +25,7 @@ from torch.func import functional_call
 from suite.loop.run import Run
 from suite.loop.sites import Site
 from suite.loop.technique import Technique
-from suite.model.anatomy import AroundLinear, anatomy
-from suite.model.wrappers import innermost
+from suite.model.anatomy import AroundLinear, anatomy, innermost
 
 
 def balanced_factors(weight: Tensor, depth: int) -> list[Tensor]:

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suite.model.anatomy import Part, anatomy, is_transposed, out_features
+from suite.model.anatomy import Part, anatomy, innermost, is_transposed, out_features
 from suite.model.calls import Forward
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
 from suite.model.width import replace_parameters
-from suite.model.wrappers import innermost
 from suite.pipeline.stages import without_values
 
 Gather = Callable[[Tensor], Sequence[Tensor]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from suite.model.anatomy import Part, is_transposed
-from suite.model.wrappers import innermost
+from suite.model.anatomy import Part, innermost, is_transposed
 
 
 def plain_linear(part: Part, technique: str) -> Part:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from suite.loop.run import Run
-from suite.model.anatomy import Anatomy, AroundLinear, Part, anatomy, weight_matrix
+from suite.model.anatomy import Anatomy, AroundLinear, Part, anatomy, innermost, weight_matrix
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
-from suite.model.wrappers import innermost
 
 
 class GatedInput(AroundLinear):

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.loop.sites import Act
-from suite.model.anatomy import Part, anatomy, is_transposed, out_features
+from suite.model.anatomy import Part, anatomy, innermost, is_transposed, out_features
 from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
-from suite.model.wrappers import innermost
 from techniques.shared.sparse.masks import MASK, attach, prunable, rewire
 from techniques.shared.sparse.topology import moved_topology, random_mask
 

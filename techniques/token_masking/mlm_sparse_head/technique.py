@@ -13,7 +13,7 @@ them. A cross-entropy gets the rows that have a label; whatever else reads logit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.model.anatomy import anatomy
+from suite.model.forwards import standing_in
 from suite.model.head import Head, head_of
 from techniques.token_masking.shared.masked_tokens import Masks, masks_of
 
@@ -121,8 +122,7 @@ def _computed(logits: PostponedLogits) -> Tensor:
 @contextmanager
 def postponed(modules: Sequence[nn.Module], classes: int, loss: LossOfLabels) -> Iterator[None]:
     """While active, a head's modules, of which each gets what the one before gives, make :class:`PostponedLogits`."""
-    own = [vars(module).get("forward") for module in modules]
-    forwards = [module.forward for module in modules]
+    forwards: list[Callable[..., Any]] = []
 
     def logits(hidden: Tensor) -> Tensor:
         kind = hidden.device.type
@@ -138,16 +138,14 @@ def postponed(modules: Sequence[nn.Module], classes: int, loss: LossOfLabels) ->
 
         return PostponedLogits(hidden, head, loss, classes)
 
-    try:
+    def postponed_after(before: Callable[..., Any]) -> Callable[..., Any]:
+        forwards.append(before)
+        return logits if len(forwards) == len(modules) else _passed
+
+    with ExitStack() as stack:
         for module in modules:
-            module.forward = logits if module is modules[-1] else _passed
+            stack.enter_context(standing_in(module, postponed_after))
         yield
-    finally:
-        for module, forward in zip(modules, own, strict=True):
-            if forward is None:
-                vars(module).pop("forward")
-            else:
-                module.forward = forward
 
 
 def _passed(hidden: Tensor) -> Tensor:
