@@ -55,11 +55,12 @@ def newest(older: Iterable[P], newer: Iterable[P]) -> list[P]:
 
 
 def read_kept(path: Path, kind: type[S], schema: int, command: str) -> S:
-    """What the file holds, nothing where there is none. Raises ValueError, which says by which command it is made
-    again, or OSError where it cannot be read."""
+    """What the file holds, nothing where there is none. Raises ValueError where it cannot be read, which says by which
+    command it is made again."""
     try:
         return parse_versioned(read_plain(path), kind, schema)
     except FileNotFoundError:
         return kind()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and make it again: {command}") from None
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path}: {why}; delete it and make it again: {command}") from None

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.files import Stored, write_json
 from suite.record.job import BASELINE
+from suite.record.placed import read_kept
 from suite.record.schema import Code, Conditions
 
 NAME = "references.json"
@@ -138,14 +139,7 @@ def means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def read(folder: Path) -> References:
     """What a results folder has; nothing where it has no such file. Raises ValueError where it cannot be read."""
-    path = folder / NAME
-    try:
-        return parse_versioned(read_plain(path), References, SCHEMA)
-    except FileNotFoundError:
-        return References()
-    except (ValueError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path}: {why}; delete it and make it again: leantrain baselines") from None
+    return read_kept(folder / NAME, References, SCHEMA, "leantrain baselines")
 
 
 def write(references: References, folder: Path) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -213,6 +215,17 @@ def in_child(
     """``task(*arguments)``, a plain value, worked out by a :class:`Deputy` of the server's."""
     with Deputy(limit_s, server) as deputy:
         return deputy(task, *arguments, mendable=mendable)
+
+
+def end_together(children: list[Child], folder: str | Path = "") -> None:
+    """Ends processes and all that they started, whatever they are doing, and removes the folder that they share."""
+    for child in children:
+        child.kill()
+    for child in children:
+        child.end()
+    children.clear()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_all() -> None:

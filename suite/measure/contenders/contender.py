@@ -24,7 +24,6 @@ import math
 import os
 import re
 import resource
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -53,6 +52,7 @@ from suite.measure.contenders.child import (
     answer,
     begin,
     death,
+    end_together,
     failure,
     in_child,
 )
@@ -404,14 +404,8 @@ class Contender:
 
     def close(self) -> None:
         """Ends the processes and all that they started, whatever they are doing."""
-        for child in self._ranks:
-            child.kill()
-        for child in self._ranks:
-            child.end()
-        self._ranks = []
-        if self._rendezvous:
-            shutil.rmtree(self._rendezvous, ignore_errors=True)
-            self._rendezvous = ""
+        end_together(self._ranks, self._rendezvous)
+        self._rendezvous = ""
 
     # the channel ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -20,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from suite.measure.contenders.child import Child, ContenderFailed, answer, begin, death, failure
+from suite.measure.contenders.child import Child, ContenderFailed, answer, begin, death, end_together, failure
 from suite.measure.contenders.fork_servers import Server
 from suite.measure.contenders.processes import oom_kills
 from suite.measure.models.matrix import Cell
@@ -80,14 +79,8 @@ class Crew:
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
-        for member in self._members:
-            member.kill()
-        for member in self._members:
-            member.end()
-        self._members = []
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
+        end_together(self._members, self._scratch or "")
+        self._scratch = None
 
     def _start(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="crew-", dir=scratch()))

@@ -13,9 +13,10 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baseline_modules
 from suite.entries.sources import code_of
-from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.record.files import Stored, write_json
 from suite.record.job import BASELINE, Setting
 from suite.record.machine import versions
+from suite.record.placed import read_kept
 
 Verdict = Literal["works", "refused", "defect"]
 VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")
@@ -139,22 +140,15 @@ def changed(matrix: ModelsMatrix) -> frozenset[str]:
 
 def read(folder: Path) -> ModelsMatrix | None:
     """The matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
-    path = folder / NAME
-    try:
-        content = read_plain(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return parse_versioned(content, ModelsMatrix, SCHEMA)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and make it again: leantrain models") from None
+    matrix = read_kept(folder / NAME, ModelsMatrix, SCHEMA, "leantrain models")
+    return matrix if matrix.models else None
 
 
 def read_or_why(folder: Path) -> tuple[ModelsMatrix | None, list[str]]:
     """:func:`read`, with a sentence in place of the error."""
     try:
         return read(folder), []
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         return None, [str(error)]
 
 

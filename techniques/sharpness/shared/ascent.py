@@ -6,10 +6,10 @@ rises on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from suite.kernels.sharded import distributed_as, local, local_gradient, total_n
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
-from suite.loop.technique import auxiliary_of
+from suite.loop.technique import Technique, auxiliary_of
 
 ETA = 0.01  # of ASAM's experiments: weights of zero are perturbed too
 
@@ -193,3 +193,31 @@ def check_radius(rho: float) -> None:
     """Raises ValueError for a radius that no ball has."""
     if not rho >= 0:
         raise ValueError(f"rho, the radius of the ball, must be 0 or more, not {rho}")
+
+
+@dataclass
+class SharpnessAware(Technique):
+    """Two forward and two backward passes a step; the second gradient is clipped and given to the optimizer.
+
+    ``adaptive`` is ASAM, whose radii are larger: 0.5 to 2.
+    """
+
+    rho: float
+    adaptive: bool = False
+    launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    acts: Ascent = field(init=False, repr=False, compare=False, default_factory=Ascent)
+
+    zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
+
+    @property
+    def takes_own_gradients(self) -> bool:
+        return True
+
+    def __post_init__(self) -> None:
+        check_radius(self.rho)
+
+    def update(self, run: Run, batch: Batch) -> None:
+        sharpness_aware_update(run, batch, self.rho, self.acts, self.launch, self.adaptive)
+
+    def sites(self, run: Run) -> Mapping[str, Site]:
+        return self.acts.sites(run)

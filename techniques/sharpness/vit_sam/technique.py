@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.loop.sites import Site
-from suite.loop.technique import Technique
 from suite.model.anatomy import Block
-from techniques.sharpness.shared.ascent import Ascent, check_radius, sharpness_aware_update
+from techniques.sharpness.shared.ascent import SharpnessAware
 from techniques.sharpness.shared.sharpness import sharpness
 
 
@@ -44,28 +41,13 @@ def active_shares(blocks: Sequence[Block]) -> Iterator[list[float]]:
 
 
 @dataclass
-class VitSam(Technique):
+class VitSam(SharpnessAware):
     """SAM with the paper's radius for ViT-B/16; a rho of 0 is the reference with the same probes.
 
     ``adaptive`` is ASAM, whose radii are larger: 0.5 to 2.
     """
 
     rho: float = 0.2
-    adaptive: bool = False
-    launch: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-    acts: Ascent = field(init=False, repr=False, compare=False, default_factory=Ascent)
-
-    zero_strength: ClassVar[dict[str, Any]] = {"rho": 0.0}
-
-    @property
-    def takes_own_gradients(self) -> bool:
-        return True
-
-    def __post_init__(self) -> None:
-        check_radius(self.rho)
-
-    def update(self, run: Run, batch: Batch) -> None:
-        sharpness_aware_update(run, batch, self.rho, self.acts, self.launch, self.adaptive)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         if not all(block.mlp_linears for block in run.anatomy.blocks):
@@ -73,7 +55,7 @@ class VitSam(Technique):
                 "vit_sam counts the active units of each block's MLP, and here MLPs have no linear layers (do experts "
                 "hold their weights together?); take another model, or sam"
             )
-        return self.acts.sites(run)
+        return super().sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
         """`sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
