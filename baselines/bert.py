@@ -12,7 +12,7 @@ and 6.5 tokens a parameter. nano's rate is that of least validation loss: 0.8, 1
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -89,10 +89,7 @@ class Bert(Baseline):
     quality: ClassVar[str] = "masked-token cross-entropy (nats)"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
-        recipe = _PRETRAIN[size]
-        if task == "adapt":
-            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
-        return named(recipe, name, size)
+        return named(_PRETRAIN, size, name, task)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         transform = MaskedTokens(VOCABULARY[size], MASKED_SHARE[size])

@@ -11,7 +11,6 @@ seeds at 0.7 and 1.4 times the steps): 0.029 of ln budget.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -72,10 +71,7 @@ class Gpt(Baseline):
     quality: ClassVar[str] = "next-token cross-entropy (nats)"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
-        recipe = _PRETRAIN[size]
-        if task == "adapt":
-            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
-        return named(recipe, name, size)
+        return named(_PRETRAIN, size, name, task)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return text_data(size, split, location, LENGTH[size], framed=False, transform=next_tokens)

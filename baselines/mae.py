@@ -10,7 +10,7 @@ seeds.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -172,10 +172,7 @@ class Mae(Baseline):
     quality: ClassVar[str] = "mean squared error of masked patches"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
-        recipe = _PRETRAIN[size]
-        if task == "adapt":
-            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 2)
-        return named(recipe, name, size)
+        return named(_PRETRAIN, size, name, task)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         return image_data(size, split, location, labelled=False, transform=MaskedPatches(picture_shape(size, location)))

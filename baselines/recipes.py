@@ -1,10 +1,11 @@
 """The three recipes as changes to one set of hyper-parameters: what the papers compared with, and what is run today."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from suite.loop.recipe import Recipe
-from suite.record.job import RecipeName, Size
+from suite.record.job import RecipeName, Size, Task
 
 _MODERN: dict[str, Any] = {"precision": "bf16", "fused_attention": True, "fused_optimizer": True}
 _CHANGES: dict[RecipeName, dict[str, Any]] = {
@@ -16,7 +17,12 @@ _CHANGES: dict[RecipeName, dict[str, Any]] = {
 FP32_SIZES: tuple[Size, ...] = ("nano", "micro", "mini")
 
 
-def named(recipe: Recipe, name: RecipeName, size: Size) -> Recipe:
-    """``recipe`` run the classic, modern or compiled way; the hyper-parameters that decide learning stay."""
-    changed = replace(recipe, **_CHANGES[name])
-    return replace(changed, precision="fp32") if size in FP32_SIZES else changed
+def named(pretrain: Mapping[Size, Recipe], size: Size, name: RecipeName, task: Task, adapting: float = 0.5) -> Recipe:
+    """The hyper-parameters of a size, run the classic, modern or compiled way; what decides learning stays. Adapting
+    takes half the steps of pretraining, at the share ``adapting`` of its learning rate."""
+    recipe = replace(pretrain[size], **_CHANGES[name])
+    if size in FP32_SIZES:
+        recipe = replace(recipe, precision="fp32")
+    if task == "adapt":
+        recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate * adapting)
+    return recipe

@@ -141,10 +141,7 @@ class Vit(Baseline):
     judged_by: ClassVar[Literal["loss", "accuracy"]] = "accuracy"
 
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
-        recipe = _PRETRAIN[size]
-        if task == "adapt":
-            recipe = replace(recipe, steps=recipe.steps // 2, learning_rate=recipe.learning_rate / 4)
-        return named(recipe, name, size)
+        return named(_PRETRAIN, size, name, task, adapting=0.25)
 
     def data(self, size: Size, split: Literal["pretrain", "source", "adapt"], location: str | None = None) -> Data:
         shape = picture_shape(size, location)
