@@ -64,14 +64,6 @@ for kernel in techniques/*/*/kernel.py; do
     fi
 done
 
-if [ "$(left)" -gt $((MINUTES * 30)) ] && [ ! -s "$OUT/calibration.txt" ]; then
-    say "calibration"
-    timeout $((MINUTES * 60 / 5)) "$PYTHON" -m suite.cli calibrate --quick --budget 20 --device "$DEVICE" \
-        --results "$OUT" >"$OUT/calibration.partial"
-    status=$? # 4: the machine must not gate, which the file says
-    [ $status -eq 0 ] || [ $status -eq 4 ] && mv "$OUT/calibration.partial" "$OUT/calibration.txt"
-fi
-
 say "run"
 minutes=$(($(left) / 60))
 [ "$minutes" -ge 1 ] || minutes=1
