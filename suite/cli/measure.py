@@ -263,11 +263,11 @@ def run(
 def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool) -> None:
     """Prints what measuring the pairs would take."""
     from suite.measure.forecast import forecast
-    from suite.measure.plan import CampaignPlan, settled
+    from suite.measure.plan import CampaignPlan
     from suite.record.store import Store
 
     records, _ = Store(folder).read()
-    foreseen = forecast(CampaignPlan(pairs, settled(records), effort.wanted), records)
+    foreseen = forecast(CampaignPlan(pairs, records, effort.wanted), records)
     if as_json:
         print(json.dumps({"cores": foreseen.cores, "parts": [asdict(part) for part in foreseen.parts]}))
     else:

@@ -1,26 +1,24 @@
 """Views over evidence: every pair (reference, contender) as one row, with its failures, ratios and intervals.
 
-Pure functions of records. Timings count on their own machine only, and those that were merged from elsewhere beside
-none that were made here, whatever machine they name. What was learned and counted travels: a row takes
-its machine's own where there is some, else another's, and says whose. Evidence of other code is unverified, not wrong:
-it stands where there is nothing better, and the row says so.
+Pure functions of records. Which of them count, the index says (:mod:`suite.judge.evidence`); a row says whose curves it
+has, and what of it is unverified.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from suite.entries.card import CardError
 from suite.entries.catalogue import activity_probes, reference_of, tunes
 from suite.entries.sources import CodeOf, installed_code
 from suite.judge import tuning
-from suite.judge.known import Known, LearnedPair, TimedPair, completed, timed_pair
+from suite.judge.evidence import Currency, EvidenceIndex, LearnedPairs, PairAt
+from suite.judge.known import Known, LearnedPair, TimedPair, timed_pair
 from suite.judge.metrics import METRICS, MetricValue, Priors, metric_of, priors, unavailable, values
-from suite.judge.ruler import Ruler, ruler_of
 from suite.judge.sound import Failing, Piece, from_sound, pieces_of, without
 from suite.judge.statistics import (
     QUALITY_TOLERANCE,
@@ -34,14 +32,10 @@ from suite.judge.versions import installed_version
 from suite.record.job import BASELINE, Setting
 from suite.record.machine import fingerprint
 from suite.record.schema import (
-    TIMING_PROTOCOL,
-    Code,
     Conditions,
     Counted,
-    Ended,
     Learned,
     Machine,
-    Renewal,
     Status,
     Timed,
     stacks_of,
@@ -147,92 +141,11 @@ class Row:
         return self.conditions.key, self.machine.key, self.reference
 
 
-# code ---------------------------------------------------------------------------------------------------------------
-
-
-class OfARun(Protocol):
-    """What a run of a stack under some conditions made, and the code that it loaded."""
-
-    @property
-    def conditions(self) -> Conditions: ...
-    @property
-    def stack(self) -> str: ...
-    @property
-    def code(self) -> Code: ...
-
-
-@dataclass(frozen=True)
-class Currency:
-    """Whether evidence is of the code that is installed, or was renewed under it. ``renewed``: by source, empty for
-    ours: what was renewed here holds for all evidence, what was renewed elsewhere for that of its own source."""
-
-    code_of: CodeOf
-    renewed: Mapping[str, Mapping[tuple[str, str, str], set[str]]]
-    _known: dict[tuple[Conditions, str], Code | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, renewals: Iterable[Renewal], code_of: CodeOf = installed_code) -> Currency:
-        """What holds for two codes each holds for both: renewals follow each other, and go back."""
-        by_source: dict[str, list[Renewal]] = {"": []}
-        for renewal in renewals:
-            by_source.setdefault(renewal.source, []).append(renewal)
-        ours = by_source[""]
-        return cls(
-            code_of, {source: _alike([*ours, *theirs] if source else ours) for source, theirs in by_source.items()}
-        )
-
-    def _now(self, conditions: Conditions, stack: str) -> Code | None:
-        """The installed code; asked once for each of the many records of a job."""
-        if (conditions, stack) not in self._known:
-            self._known[conditions, stack] = self.code_of(conditions, stack)
-        return self._known[conditions, stack]
-
-    def has(self, evidence: OfARun) -> bool:
-        """Whether it is of the installed code."""
-        now = self._now(evidence.conditions, evidence.stack)
-        if now is None:
-            return False
-        if isinstance(evidence, Counted):
-            return evidence.code.counts == now.counts
-        return self.same(evidence, now.trajectory)
-
-    def same(self, run: OfARun, trajectory: str) -> bool:
-        """Whether the run's code and that of this trajectory hash are the same or compute the same."""
-        old = run.code.trajectory
-        renewed = self.renewed.get(getattr(run, "source", "")) or self.renewed.get("", {})
-        return old == trajectory or trajectory in renewed.get((run.conditions.family, run.stack, old), ())
-
-    def has_side(self, timed: Timed, side: Ended) -> bool:
-        """Whether a side of a timing is of the installed code, and timed as it is now."""
-        now = self._now(timed.conditions, side.stack)
-        return now is not None and timed.protocol == TIMING_PROTOCOL and side.code.trajectory == now.trajectory
-
-
-def _alike(renewals: Iterable[Renewal]) -> dict[tuple[str, str, str], set[str]]:
-    """(family, stack, code) -> all codes that compute the same."""
-    same: dict[tuple[str, str, str], set[str]] = {}
-    for renewal in renewals:
-        old, new = ((renewal.family, renewal.stack, code) for code in (renewal.old, renewal.new))
-        joined = same.get(old, {renewal.old}) | same.get(new, {renewal.new})
-        same |= dict.fromkeys(((renewal.family, renewal.stack, code) for code in joined), joined)
-    return same
-
-
 # pooling ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A pair under one set of conditions, on one machine."""
-
-    stack: str
-    reference: str
-    key: str
-    machine: str
-
-
 class _Pool:
-    """The evidence, indexed for rows."""
+    """What rows are made of: the index of the records that can be read, and what these say of themselves."""
 
     def __init__(self, records: Records, currency: Currency, version_of: VersionOf) -> None:
         self.currency = currency
@@ -240,16 +153,6 @@ class _Pool:
         self.newest: dict[str, int] = {}  # version in the records, by baseline
         self.conditions: dict[str, Conditions] = {}
         self.machines: dict[str, Machine] = {}
-        self.learned: dict[tuple[str, str], dict[str, dict[int, Learned]]] = defaultdict(lambda: defaultdict(dict))
-        self.trials: dict[tuple[str, str, str], dict[tuning.Trial, Learned]] = defaultdict(dict)
-        self.counted: dict[tuple[str, str], dict[str, Counted]] = defaultdict(dict)
-        self.timed: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tuple[Timed, int]]]] = defaultdict(
-            lambda: defaultdict(dict)
-        )
-        self.alike: dict[tuple[str, str, str], dict[str, Learned]] = defaultdict(dict)
-        self.curves: dict[tuple[str, float], list[Learned]] = defaultdict(list)
-        self._rulers: dict[tuple[str, float, int], Ruler | None] = {}
-        self.learners: dict[str, set[str]] = defaultdict(set)  # by where bits repeat, the machines that learned there
         self.failing: list[Failing] = []
         for piece in pieces_of(records):
             try:
@@ -258,24 +161,7 @@ class _Pool:
                 self.failing.append(Failing([piece], [piece], error))
         if self.failing:
             records = without(records, {culprit.id for failing in self.failing for culprit in failing.pieces})
-        for learned in _better_last(records.learned, currency.has):
-            c = learned.conditions
-            self.learners[learned.bits].add(learned.place.key)
-            self.learned[c.key, learned.stack][learned.bits][learned.seed] = learned
-            if learned.status == "ok" and learned.trajectory_sha256:
-                self.alike[c.key, learned.bits, learned.trajectory_sha256][learned.stack] = learned
-            if learned.seed in tuning.SEEDS:
-                own = c.model_copy(update={"rate": 1.0}).key
-                self.trials[own, learned.stack, learned.bits][c.rate, learned.seed] = learned
-            if learned.stack == BASELINE:
-                self.curves[c.family, c.rate].append(learned)
-        for counted in _better_last(records.counted, currency.has):
-            self.counted[counted.conditions.key, counted.stack][counted.place.key] = counted
-        for timed in _better_last(records.timed, lambda timing: currency.has_side(timing, timing.reference)):
-            for index, side in enumerate(timed.contenders[1:], 1):
-                twin = sum(other.stack == side.stack for other in timed.contenders[1:index])
-                at = timed.conditions.key, timed.reference.stack, side.stack
-                self.timed[at][timed.place.key][timed.replicate, twin] = (timed, index)
+        self.index = EvidenceIndex(records, currency)
 
     def _admit(self, piece: Piece) -> None:
         """Takes what a record says of itself."""
@@ -289,57 +175,6 @@ class _Pool:
         """The newest version of the baseline, where it is newer than that of the conditions."""
         newest = max(self.newest[conditions.baseline], self.version_of(conditions.baseline) or 0)
         return newest if newest > conditions.baseline_version else None
-
-    def ruler(self, conditions: Conditions, rate: float) -> Ruler | None:
-        """The reference's scaling curve at a learning rate: ours where there is one, of the bits that have most."""
-        key = conditions.family, rate, conditions.steps
-        if key not in self._rulers:
-            by_bits: dict[str, list[Learned]] = defaultdict(list)
-            for run in self.curves.get((conditions.family, rate), ()):
-                by_bits[run.bits].append(run)
-            candidates = [
-                (not all(member.source for member in learned), ruler_of(learned, conditions.steps))
-                for learned in by_bits.values()
-            ]
-            known = [(ours, ruler) for ours, ruler in candidates if ruler]
-            best = max(known, key=lambda candidate: (candidate[0], candidate[1].losses.size), default=None)
-            self._rulers[key] = best[1] if best else None
-        return self._rulers[key]
-
-    def choice(self, key: str, stack: str, bits: str) -> tuning.Choice | None:
-        """What tuning chose so far; None where it has not begun."""
-        if self.conditions[key].rate != 1:
-            return None
-        return tuning.chosen(tuning.losses_of(self.trials[key, stack, bits]))
-
-    def runs(self, key: str, stack: str, bits: str, rate: float) -> dict[int, Learned]:
-        """The runs by seed, of the conditions with another rate."""
-        c = self.conditions[key]
-        at = key if rate == c.rate else c.model_copy(update={"rate": rate}).key
-        return self.learned[at, stack].get(bits, {})
-
-    def is_twin(self, key: str, stack: str, of: str) -> bool:
-        """Whether the runs of a stack had the other's trajectories: they measure the other, and are no contender."""
-        known = self.learned.get((key, of), {})
-        had = [
-            stack in self.alike.get((key, bits, theirs.trajectory_sha256), ())
-            for bits, runs in self.learned.get((key, stack), {}).items()
-            for seed in runs
-            if (theirs := known.get(bits, {}).get(seed))
-        ]
-        return bool(had) and all(had)
-
-    def pair(self, reference: Learned, contender: Learned) -> LearnedPair:
-        """The two runs of a seed, and those of the reference's trajectory that measured what the contender did."""
-        at = reference.conditions.key, reference.bits, reference.trajectory_sha256
-        alike = [run for stack, run in self.alike[at].items() if stack != reference.stack]
-        twins = (run for run in alike if run.probes.keys() & contender.probes.keys())
-        return LearnedPair(reference, contender, tuple(twins))
-
-
-def _better_last(evidence: Sequence[Any], current: Callable[[Any], bool]) -> list[Any]:
-    """Current evidence after other, ours after that of others, newer after older: what comes last is kept."""
-    return sorted(evidence, key=lambda piece: (current(piece), not piece.source, piece.started))
 
 
 def pairs(
@@ -389,10 +224,10 @@ def _pairs(
         except Exception as error:  # whatever its records hold; the others are shown
             failing.append(_failing(place, pool, records, error))
     for draft in drafts:
-        shared[draft.place.key, draft.place.machine].append(draft.known)
+        shared[draft.place.conditions.key, draft.place.machine].append(draft.known)
     moderation: dict[tuple[str, str], Priors] = {}
     for draft in drafts:
-        board = draft.place.key, draft.place.machine
+        board = draft.place.conditions.key, draft.place.machine
         try:
             if board not in moderation:
                 moderation[board] = priors(shared[board])
@@ -403,10 +238,9 @@ def _pairs(
     return all_rows, failing
 
 
-def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> Failing:
+def _failing(place: PairAt, pool: _Pool, records: Records, error: Exception) -> Failing:
     """That the row of a place could not be computed, from all that is known of its two sides."""
-    family = pool.conditions[place.key].family
-    sides = {place.stack, place.reference}
+    family, sides = place.conditions.family, {*place.sides}
     of_pair = [
         (piece, stacks)
         for piece in pieces_of(records)
@@ -417,27 +251,22 @@ def _failing(place: _Place, pool: _Pool, records: Records, error: Exception) -> 
     )
 
 
-def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[_Place, None]:
-    """Where there are rows."""
-    places: dict[_Place, None] = {}
-    timed_anywhere: set[tuple[str, str, str]] = set()
-    for (key, against, stack), by_machine in pool.timed.items():
-        timed_anywhere.add((key, against, stack))
-        places |= {_Place(stack, against, key, machine): None for machine in by_machine}
-    learners = {at: next(iter(of_bits.values())) for at, of_bits in pool.learned.items()}
-    owners = [
-        {at: next(iter(of_seeds.values())).place.key for at, of_seeds in learners.items()},
-        {at: next(iter(of_machines)) for at, of_machines in pool.counted.items()},
-    ]
-    for known in owners:
-        for (key, stack), own in known.items():
-            against = reference(stack)
-            if stack == against or (key, against, stack) in timed_anywhere or pool.conditions[key].rate != 1:
-                continue
-            if not pool.counted.get((key, stack)) and pool.is_twin(key, stack, against):
-                continue
-            if pool.learned.get((key, against)) or pool.counted.get((key, against)):
-                places.setdefault(_Place(stack, against, key, own), None)
+def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
+    """Where there are rows: on each machine that timed a pair; else on one that learned most of it, or counted it."""
+    index = pool.index
+    places: dict[PairAt, None] = {}
+    for (key, against, stack), by_machine in index.timed.items():
+        places |= {PairAt(stack, against, pool.conditions[key], machine): None for machine in by_machine}
+    owners = {at: next(iter(max(by_bits.values(), key=len).values()))[0] for at, by_bits in index.learned.items()}
+    counts = {at: of_stack[0] for at, of_stack in index.counted.items() if at not in owners}
+    for (key, stack), own in [*owners.items(), *counts.items()]:
+        against = reference(stack)
+        if stack == against or (key, against, stack) in index.timed or pool.conditions[key].rate != 1:
+            continue
+        if (key, stack) not in index.counted and index.is_twin(key, stack, against):
+            continue
+        if (key, against) in index.learned or (key, against) in index.counted:
+            places[PairAt(stack, against, pool.conditions[key], own.place.key)] = None
     return places
 
 
@@ -445,24 +274,27 @@ def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[_Place, None]:
 class _Draft:
     """A row before its metrics are computed, which takes all rows of its board."""
 
-    place: _Place
+    place: PairAt
     pool: _Pool
     known: Known
     failures: tuple[Failure, ...]
     evidence: tuple[Counted | Learned | Timed, ...]
-    learned_on: str
     unverified: tuple[str, ...]
-    tuned: tuple[tuning.Choice, tuning.Choice] | None
+    learned: LearnedPairs
     to_tune: bool
 
+    @property
+    def learned_on(self) -> str:
+        return ", ".join(sorted({pair.contender.place.name for pair in self.learned.pairs}))
+
     @classmethod
-    def of(cls, place: _Place, pool: _Pool, to_tune: bool) -> _Draft:
+    def of(cls, place: PairAt, pool: _Pool, to_tune: bool) -> _Draft:
         failures: list[Failure] = []
         evidence: list[Counted | Learned | Timed] = []
         unverified: dict[str, None] = {}
-        learned, learned_on, tuned = _learned_pairs(place, pool, to_tune)
+        learned = pool.index.learned_pairs(place, to_tune)
         good: list[LearnedPair] = []
-        for pair in learned:
+        for pair in learned.pairs:
             evidence += [*pair.sides, *pair.twins]
             if not all(map(pool.currency.has, [*pair.sides, *pair.twins])):
                 unverified["learned"] = None
@@ -470,9 +302,7 @@ class _Draft:
                 failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
             else:
                 good.append(pair)
-        counted = tuple(
-            _nearest(pool.counted[place.key, stack], place.machine) for stack in (place.reference, place.stack)
-        )
+        counted = [pool.index.count(place.conditions.key, stack, place.machine) for stack in place.sides]
         for one in counted:
             if one is None:
                 continue
@@ -482,31 +312,23 @@ class _Draft:
             if one.status != "ok":
                 failures.append(Failure("counted", None, one.stack, one.status, one.reason))
         timed: list[TimedPair] = []
-        of_machine = pool.timed.get((place.key, place.reference, place.stack), {}).get(place.machine, {})
-        for (replicate, _), (timing, index) in sorted(of_machine.items()):
-            if 0 < timing.windows_of(index) < windows_of(counted):  # of the run's beginning alone, and its cost changes
-                continue
+        for timing, index in pool.index.timings(place, windows_of(counted)):
             evidence.append(timing)
             sides = timing.contenders[index], timing.reference
             if not all(pool.currency.has_side(timing, side) for side in sides):
                 unverified["timed"] = None
             if side := next((ended for ended in sides if ended.status != "ok"), None):
-                failures.append(Failure("timed", replicate, side.stack, side.status, side.reason))
+                failures.append(Failure("timed", timing.replicate, side.stack, side.status, side.reason))
                 continue
             try:
                 timed.append(replace(timed_pair(timing, index), replicate=len(timed)))
             except (ValueError, ArithmeticError) as error:
                 why = f"its samples give no ratio: {error}"
-                failures.append(Failure("timed", replicate, place.stack, "failed", why))
+                failures.append(Failure("timed", timing.replicate, place.stack, "failed", why))
         sound = tuple(one if one and one.status == "ok" else None for one in counted)
-        conditions = pool.conditions[place.key]
-        known = Known(
-            (sound[0], sound[1]),
-            tuple(good),
-            tuple(timed),
-            pool.ruler(conditions, tuned[0].rate if tuned else conditions.rate),
-        )
-        return cls(place, pool, known, tuple(failures), tuple(evidence), learned_on, tuple(unverified), tuned, to_tune)
+        rate = learned.rates[0].rate if learned.rates else place.conditions.rate
+        known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.index.ruler(place.conditions, rate))
+        return cls(place, pool, known, tuple(failures), tuple(evidence), tuple(unverified), learned, to_tune)
 
     def row(self, moderation: Priors, active: Sequence[str]) -> Row:
         metrics = values(self.known, moderation)
@@ -520,7 +342,7 @@ class _Draft:
             of = len(learned) + len(self.known.learned)
             metrics["time_to_quality"] = MetricValue("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
-        conditions = self.pool.conditions[self.place.key]
+        conditions = self.place.conditions
         newer_version = self.pool.newer_version(conditions)
         setup = [pair.setup_cost for pair in self.known.timed]
         return Row(
@@ -539,7 +361,7 @@ class _Draft:
             detectable_effect=detectable_effect(headline) if headline else math.inf,
             notes=(*([f"{NOT_EXERCISED}: {inactive}"] if inactive else []), *self._notes()),
             unverified=() if newer_version else self.unverified,
-            tuned=self.tuned,
+            tuned=self.learned.rates,
             to_tune=self.to_tune,
             newer_version=newer_version,
             inactive=inactive,
@@ -554,8 +376,8 @@ class _Draft:
             notes.append("timed one after the other, not interleaved")
         if self.learned_on and self.learned_on != here:
             notes.append(f"curves learned on {self.learned_on}")
-        if self.tuned:
-            notes.append(tuning.in_words(*self.tuned))
+        if self.learned.rates:
+            notes.append(tuning.in_words(*self.learned.rates))
         elif self.to_tune and known.learned:
             notes.append("its learning rate is not tuned yet")
         if lent := [str(pair.seed) for pair in known.learned if pair.contender is pair.reference]:
@@ -586,37 +408,6 @@ def _hidden_cost(pair: TimedPair) -> float:
     assert pair.contender.steps and pair.reference.steps
     progress = math.log(pair.contender.steps / pair.reference.steps)
     return math.log(summed[1] / summed[0]) - (pair.training_log_ratio - progress)
-
-
-def _learned_pairs(
-    place: _Place, pool: _Pool, to_tune: bool
-) -> tuple[list[LearnedPair], str, tuple[tuning.Choice, tuning.Choice] | None]:
-    """Both sides' runs by seed, of equal bits: those that the row's own machine learned among, or else those with the
-    most; the names of the machines that learned them, and what tuning chose."""
-    own = pool.conditions[place.key].rate
-
-    def shared(bits: str, rates: tuple[float, float]) -> list[LearnedPair]:
-        stacks = (place.reference, place.stack)
-        theirs, ours = (pool.runs(place.key, stack, bits, rate) for stack, rate in zip(stacks, rates, strict=True))
-        whole = completed(theirs, ours)
-        return [pool.pair(theirs[seed], whole[seed]) for seed in sorted(theirs.keys() & whole.keys())]
-
-    def of(bits: str) -> tuple[list[LearnedPair], tuple[tuning.Choice, tuning.Choice] | None]:
-        theirs, ours = (pool.choice(place.key, stack, bits) for stack in (place.reference, place.stack))
-        if to_tune and theirs and ours:
-            return shared(bits, (theirs.rate, ours.rate)), (theirs, ours)
-        return shared(bits, (own, own)), None
-
-    options = [(place.machine in machines, *of(bits)) for bits, machines in pool.learners.items()]
-    _, pairs, tuned = max(
-        options, key=lambda known: (known[0] and bool(known[1]), len(known[1])), default=(False, [], None)
-    )
-    names = dict.fromkeys(pair.contender.place.name for pair in pairs)
-    return pairs, ", ".join(sorted(names)), tuned
-
-
-def _nearest(by_machine: Mapping[str, Counted], own: str) -> Counted | None:
-    return by_machine.get(own) or min(by_machine.values(), key=lambda counted: bool(counted.source), default=None)
 
 
 def probes_of(known: Known) -> dict[str, Interval]:

@@ -34,7 +34,7 @@ from suite.measure.learning import (
     renewal_up_to_rounding,
     witness_of,
 )
-from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, settled, witness_job
+from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, witness_job
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
 from suite.record.job import Job, Setting
@@ -239,7 +239,7 @@ class _Campaign:
     ) -> None:
         self.pairs, self.effort, self.together, self.store, self.machine = pairs, effort, together, store, machine
         self.progress, self.warn, self.stored = progress, warn, stored
-        self.lines = settled(records).lines
+        self.lines = records.lines
         self.measured = Measured()
         self.wanted = effort.wanted
         self.asked = list(pairs)
@@ -264,7 +264,7 @@ class _Campaign:
 
     def _take_stock(self) -> None:
         """Says what is known of all pairs now, by whom, and what is not."""
-        plan = CampaignPlan(self.asked, Records.of(self.lines), self.effort.wanted, self.together)
+        plan = self._plan(self.effort.wanted, self.asked)
         refused = {stack for stack, _, _ in self.measured.refused}
         left = [timing for timing in plan.timings() if not refused & {*timing.stacks}]
         self.measured.left = Tally(
@@ -290,7 +290,8 @@ class _Campaign:
         self.progress(max(work, time_share), what)
 
     def _plan(self, wanted: Wanted | None = None, pairs: Sequence[Pair] = ()) -> CampaignPlan:
-        return CampaignPlan(pairs or self.pairs, Records.of(self.lines), wanted or self.wanted, self.together)
+        tried = {line.id for line in self.measured.added}
+        return CampaignPlan(pairs or self.pairs, Records.of(self.lines), wanted or self.wanted, self.together, tried)
 
     def _decide(self) -> None:
         if open_pairs := self._undecided():

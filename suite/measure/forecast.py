@@ -75,7 +75,7 @@ def sides_s(known: Iterable[Timed]) -> Callable[[Setting, str], float]:
     whichever machine, of the baseline's newest version: the median; 0 where there is none."""
     lengths: dict[Place, dict[int, list[float]]] = {}
     for timed in known:
-        for side in timed.contenders:
+        for side in filter(lambda side: side.status == "ok", timed.contenders):
             blocks = (seconds for window in side.windows for pair in window.block_s for seconds in pair)
             of_place = lengths.setdefault(_place(timed.conditions, side.stack), {})
             version = timed.conditions.baseline_version

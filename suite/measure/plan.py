@@ -1,43 +1,39 @@
 """What is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
 
-What is stored under the same conditions and code is not measured again. What
-a busy or broken machine ended is tried again, up to TRIES times. Code that changed makes evidence unverified,
-and only that is repeated. Of what was learned one run is, which renews all others where it is equal to the bit: the
-witness, which takes a tenth of the steps, or where there is none the first seed. Runs of equal arithmetic are one, on
-whichever machine they were learned.
+What the index of evidence has of a pair (:mod:`suite.judge.evidence`), and what holds of that, is not measured again:
+a row of the board has it. Code that changed makes evidence unverified, and only that is repeated. Of what was learned
+one run is, which renews all others where it is equal to the bit: the witness, which takes a tenth of the steps, or
+where there is none the first seed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 
 from suite.entries.catalogue import catalogue, lookup, reference_of, tunes
 from suite.entries.sources import installed_code
 from suite.judge import tuning
-from suite.judge.known import completed, equals_reference
+from suite.judge.evidence import Currency, EvidenceIndex, LearnedPairs, PairAt
+from suite.judge.known import equals_reference
 from suite.judge.metrics import PROBE_RATIO
-from suite.judge.rows import Currency
 from suite.judge.ruler import BUDGETS, steps_at
-from suite.measure.contenders.child import ENVIRONMENT
 from suite.measure.contenders.world import reference_with_ranks, with_ranks
 from suite.measure.evidence import conditions_of
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Spelling, Task, canonical, join
 from suite.record.machine import fingerprint
 from suite.record.numerics import off_the_clock
-from suite.record.schema import Counted, Ended, Learned, Line, Status, Timed, Trained, Witness, bits_of, windows_of
+from suite.record.schema import Counted, Learned, Timed, Trained, Witness, bits_of, windows_of
 from suite.record.store import Records
 
 MOST_TOGETHER = 8  # contenders beside one reference: it costs a ninth of a set then, and a round is still short
 TOGETHER_BYTES = 4 << 30  # of tensors, in all contenders of a set
 WITNESS_SHARE = 0.1  # of a run's own steps: every phase in proportion, and little beside what a process costs to start
-TRANSIENT: tuple[Status, ...] = ("out_of_memory", "timeout", "hung", "crashed")
-TRIES = 3  # then a failure is no accident
 WITNESSED_STEPS = 200  # a shorter run is its own witness
 IMPOSSIBLE = ("failed", "unavailable")  # what a count says of a stack that does not run
 
@@ -203,57 +199,35 @@ class Timing:
     windows: int
 
 
-def settled(records: Records) -> Records:
-    """The records without those failures that another try may mend: of the machine, of its load, or killed."""
-    tries: dict[tuple[object, ...], list[Line]] = {}
-    for line in records.lines:
-        if tried := _tried(line):
-            tries.setdefault(tried, []).append(line)
-    again = {failure.id for failed in tries.values() if len(failed) < TRIES for failure in failed}
-    return Records.of(line for line in records.lines if line.id not in again)
-
-
-def _tried(line: Line) -> tuple[object, ...]:
-    """What was tried, where the line is of a failure that may pass; nothing where it is not."""
-    if isinstance(line, Timed):
-        if any(map(_may_pass, line.contenders)):
-            sides = [(side.stack, side.code.trajectory) for side in line.contenders]
-            return line.kind, line.conditions.key, line.place.key, line.replicate, *sides
-    elif isinstance(line, Counted | Trained) and _may_pass(line):
-        seed = line.seed if isinstance(line, Trained) else None
-        return line.kind, line.conditions.key, line.place.key, line.stack, line.code.trajectory, seed
-    return ()
-
-
-def _may_pass(run: Ended) -> bool:
-    return run.status in TRANSIENT or (run.status == "failed" and run.reason.startswith(ENVIRONMENT))
-
-
 class CampaignPlan:
     """What is known of some pairs, and what is missing.
 
     With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes; else several pairs
-    may be, beside one reference.
+    may be, beside one reference. ``tried``: ids of failures that are not to be tried again now.
     """
 
-    def __init__(self, pairs: Sequence[Pair], records: Records, wanted: Wanted, together: bool = False) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        records: Records,
+        wanted: Wanted,
+        together: bool = False,
+        tried: Collection[str] = (),
+    ) -> None:
         self.pairs, self.records, self.wanted, self.together = list(pairs), records, wanted, together
         self.currency = Currency.of(records.renewals, installed_code)
+        self.index = EvidenceIndex(records, self.currency, tried)
         setting = pairs[0].setting
         here = fingerprint(setting.device, setting.threads)
         self.machine = here.key
         self.bits = bits_of(off_the_clock(setting.device), here)
-        self._known_counts = {
-            (count.conditions.key, count.stack): count for count in records.counted if self.currency.has(count)
-        }
 
     def used(self) -> list[Counted | Learned | Timed]:
         """The current evidence that the pairs have, by whomever it was measured."""
         used: dict[str, Counted | Learned | Timed] = {}
         for pair in self.pairs:
             counts = filter(None, (self.counted(pair.setting, stack) for stack in pair.sides))
-            at = [replace(pair, setting=setting) for setting in self._compared_at(pair)]
-            runs = [run for other in at for sides in self.learned_pairs(other) for run in sides]
+            runs = [run for sides in self.learned_pairs(pair) for run in sides]
             pieces: list[Counted | Learned | Timed] = [*counts, *runs, *self.timed(pair)]
             used |= {piece.id: piece for piece in pieces}
         return list(used.values())
@@ -267,7 +241,8 @@ class CampaignPlan:
 
     def counted(self, setting: Setting, stack: str) -> Counted | None:
         """The current counts of a stack."""
-        return self._known_counts.get((_key(setting), stack))
+        count = self.index.count(_key(setting), stack, self.machine)
+        return count if count and self.index.holds(count) else None
 
     # learned --------------------------------------------------------------------------------------------------------
 
@@ -309,19 +284,10 @@ class CampaignPlan:
         its end the rate that it chose, for which all other seeds wait."""
         if not self._is_tuned(pair):
             return [pair.setting]
-        losses = self._trials(pair.setting, stack)
+        losses = self.index.losses(_key(pair.setting), stack, self.bits)
         own = [1.0] if seed == tuning.SEEDS[0] else []
         search = [rate for rate, of in tuning.lacking(losses) if of == seed]
         return [pair.setting.but(rate=rate) for rate in dict.fromkeys([*own, *search, *self._settled_rate(losses)])]
-
-    def _trials(self, setting: Setting, stack: str) -> Mapping[tuning.Trial, float]:
-        """The losses of the search for a stack's rate, with this machine's bits."""
-        runs = {
-            (rate, seed): self.learned(Job(setting=setting.but(rate=rate), stack=stack, seed=seed))
-            for rate in tuning.RATES
-            for seed in tuning.SEEDS
-        }
-        return tuning.losses_of({trial: run for trial, run in runs.items() if run})
 
     def _settled_rate(self, losses: Mapping[tuning.Trial, float]) -> list[float]:
         """The rate that a search chose; none before its end."""
@@ -330,7 +296,7 @@ class CampaignPlan:
 
     def _equals_reference(self, pair: Pair, setting: Setting) -> bool:
         """Whether the contender's runs are the reference's to the bit."""
-        return equals_reference(*self._learned_sides(replace(pair, setting=setting), self.bits))
+        return equals_reference(*(self.index.known_runs(_key(setting), stack, self.bits) for stack in pair.sides))
 
     def _is_tuned(self, pair: Pair) -> bool:
         """Whether each side of a pair runs at the rate that a search chooses."""
@@ -348,11 +314,12 @@ class CampaignPlan:
         its search has chosen."""
         if not self._is_tuned(pair):
             return [pair.setting]
-        return [pair.setting.but(rate=rate) for rate in self._settled_rate(self._trials(pair.setting, pair.reference))]
+        losses = self.index.losses(_key(pair.setting), pair.reference, self.bits)
+        return [pair.setting.but(rate=rate) for rate in self._settled_rate(losses)]
 
     def learned(self, job: Job) -> Learned | None:
         """The current run of a job, with the bits that this machine gives."""
-        return next(filter(self.currency.has, self.runs(job)), None)
+        return self.index.known_runs(_key(job.setting), job.stack, self.bits).get(job.seed)
 
     def unverified(self, job: Job) -> list[Learned]:
         """Runs of a job by other code, with the bits that this machine gives."""
@@ -365,7 +332,7 @@ class CampaignPlan:
             return []
         family = conditions_of(job.setting).family, job.stack
         key = _key(job.setting)
-        runs = self._runs_elsewhere.get((key, job.stack, job.seed), ())
+        runs = self.index.attempts(key, job.stack, job.seed, lambda bits: bits != self.bits)
         witnesses = (witness for witness in self._witnesses_elsewhere.get(family, ()) if witness.conditions.key == key)
         return [run for run in (*runs, *witnesses) if run.first_losses and not self.currency.has(run)]
 
@@ -399,64 +366,30 @@ class CampaignPlan:
 
     def _witnesses_where(self, wanted: Callable[[str], bool]) -> Mapping[tuple[str, str], list[Witness]]:
         index: dict[tuple[str, str], list[Witness]] = {}
-        for witness in self.records.witnesses:
+        for witness in self.index.witnesses:
             if wanted(witness.bits):
                 index.setdefault((witness.conditions.family, witness.stack), []).append(witness)
         return index
 
     def runs(self, job: Job) -> list[Learned]:
         """All runs of a job with this machine's bits."""
-        return self._runs.get((_key(job.setting), job.stack, job.seed, self.bits), [])
+        return self.index.attempts(_key(job.setting), job.stack, job.seed, lambda bits: bits == self.bits)
 
     def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
-        """The reference's and the contender's current runs by seed: with this machine's bits, or those of which there
-        are more."""
-        by_bits = [
-            [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
-            for bits in sorted(self._current, key=lambda name: name != self.bits)
-            for theirs, ours in [self._sides(pair, bits)]
-        ]
-        return max(by_bits, key=len, default=[])
+        """The runs by seed that hold of the reference and of the contender."""
+        return [known.sides for known in self._curves(pair).known]
 
-    def _sides(self, pair: Pair, bits: str) -> tuple[Mapping[int, Learned], Mapping[int, Learned]]:
-        """Both sides' current runs of equal bits by seed, where the reference's may stand for the contender's."""
-        theirs, ours = self._learned_sides(pair, bits)
-        return theirs, completed(theirs, ours)
+    def _curves(self, pair: Pair) -> LearnedPairs:
+        return self.index.learned_pairs(self._at(pair), self._is_tuned(pair))
 
-    def _learned_sides(self, pair: Pair, bits: str) -> list[Mapping[int, Learned]]:
-        index = self._current.get(bits, {})
-        return [index.get((_key(pair.setting), stack), {}) for stack in pair.sides]
-
-    @cached_property
-    def _runs(self) -> Mapping[tuple[str, str, int, str], list[Learned]]:
-        index: dict[tuple[str, str, int, str], list[Learned]] = {}
-        for run in self.records.learned:
-            index.setdefault((run.conditions.key, run.stack, run.seed, run.bits), []).append(run)
-        return index
-
-    @cached_property
-    def _runs_elsewhere(self) -> Mapping[tuple[str, str, int], list[Learned]]:
-        index: dict[tuple[str, str, int], list[Learned]] = {}
-        for (key, stack, seed, bits), runs in self._runs.items():
-            if bits != self.bits:
-                index.setdefault((key, stack, seed), []).extend(runs)
-        return index
+    def _at(self, pair: Pair) -> PairAt:
+        return PairAt(pair.stack, pair.reference, conditions_of(pair.setting), self.machine)
 
     def _learned_elsewhere(self, pair: Pair) -> bool:
-        """Whether all seeds of both sides are known with other bits."""
-        if self.wanted.here:
-            return False
-        elsewhere = [self._sides(pair, bits) for bits in self._current if bits != self.bits]
-        return any(len(theirs.keys() & ours.keys()) >= self.wanted.seeds for theirs, ours in elsewhere)
-
-    @cached_property
-    def _current(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, Learned]]]:
-        """The current runs by their bits, then by key and stack, then by seed."""
-        index: dict[str, dict[tuple[str, str], dict[int, Learned]]] = {}
-        for (key, stack, seed, bits), runs in self._runs.items():
-            if current := [*filter(self.currency.has, runs)]:
-                index.setdefault(bits, {}).setdefault((key, stack), {})[seed] = current[-1]
-        return index
+        """Whether the curves that count have other bits, and all seeds that are wanted."""
+        curves = self._curves(pair)
+        whole = curves.searched and len(curves.known) >= self.wanted.seeds
+        return whole and curves.bits != self.bits and not self.wanted.here
 
     # timed ----------------------------------------------------------------------------------------------------------
 
@@ -504,41 +437,26 @@ class CampaignPlan:
 
     def timed(self, pair: Pair) -> list[Timed]:
         """The current timings of a pair on this machine, in all parts of a run whose cost changes."""
-        wanted = self._windows(pair.setting, pair.sides)
-        at = _key(pair.setting), *pair.sides
         return [
             timed
-            for timed, index in self._timings.get(at, ())
-            if timed.windows_of(index) >= wanted and self._is_current(timed, (0, index))
+            for timed, index in self.index.timings(self._at(pair), self._windows(pair.setting, pair.sides))
+            if timed.windows_of(index) and self.index.holds_between(timed, (0, index))
         ]
 
     def _timed_together(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
         """The current timings of exactly these stacks on this machine."""
-        wanted, at = self._windows(setting, stacks), (_key(setting), stacks[0], stacks[1])
+        wanted, sides = self._windows(setting, stacks), range(len(stacks))
+        of_machine = self.index.timed.get((_key(setting), stacks[0], stacks[1]), {}).get(self.machine, ())
         return [
             timed
-            for timed, _ in self._timings.get(at, ())
+            for timed, _ in of_machine
             if tuple(side.stack for side in timed.contenders) == tuple(stacks)
             and timed.windows >= wanted
-            and self._is_current(timed, range(len(stacks)))
+            and self.index.holds_between(timed, sides)
         ]
-
-    def _is_current(self, timed: Timed, sides: Iterable[int]) -> bool:
-        return all(self.currency.has_side(timed, timed.contenders[index]) for index in sides)
 
     def _windows(self, setting: Setting, stacks: Sequence[str]) -> int:
         return windows_of([self.counted(setting, stack) for stack in stacks])
-
-    @cached_property
-    def _timings(self) -> Mapping[tuple[str, str, str], list[tuple[Timed, int]]]:
-        """All timings on this machine by key, reference and contender, with the contender's place."""
-        index: dict[tuple[str, str, str], list[tuple[Timed, int]]] = {}
-        for timed in self.records.timed:
-            if timed.place.key == self.machine:
-                for place, side in enumerate(timed.contenders[1:], 1):
-                    at = timed.conditions.key, timed.reference.stack, side.stack
-                    index.setdefault(at, []).append((timed, place))
-        return index
 
 
 def measuring_twin(pair: Pair) -> str | None:

@@ -28,7 +28,7 @@ from torch import nn
 
 from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
-from suite.judge.ruler import Ruler, ruler_of
+from suite.judge.ruler import Ruler
 from suite.judge.statistics import (
     Interval,
     detectable_effect,
@@ -47,7 +47,7 @@ from suite.measure.plan import CampaignPlan, Pair, Wanted
 from suite.measure.references import LIMIT_S
 from suite.record import references as record
 from suite.record.job import BASELINE, Job, Setting
-from suite.record.store import Records, Store
+from suite.record.store import Store
 
 SEEDS = 3
 REFERENCE_SEEDS = 8  # at its own budget: four pairs that share nothing, and eight with perturbed twins
@@ -135,7 +135,7 @@ def power(
     What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice for the curve.
     """
     end_s = time.monotonic() + 60 * minutes
-    half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, tuned=False)
+    half, few = setting.but(rate=HALF), Wanted(seeds=SEEDS, timings=0, ruler_seeds=SEEDS, here=True, tuned=False)
     campaigns = [
         ([Pair(setting, BASELINE)], replace(few, seeds=REFERENCE_SEEDS)),
         ([Pair(half, BASELINE)], replace(few, ruler_seeds=0)),
@@ -153,7 +153,9 @@ def power(
         runs = [known.learned(Job(setting=at, stack=stack, seed=seed)) for seed in range(seeds)]
         return [run.final.loss for run in runs if run and run.final]
 
-    ruler = _ruler(setting, records)
+    ruler = known.index.ruler(conditions_of(setting), setting.rate)
+    if ruler is None:
+        raise ValueError(f"the scaling curve of {setting} was not learned: give it more time (--minutes)")
     reference = losses(setting, BASELINE, REFERENCE_SEEDS)
     if len(reference) < REFERENCE_SEEDS:
         raise ValueError(f"{BASELINE} on {setting} was not learned: give it more time (--minutes)")
@@ -194,15 +196,6 @@ def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
         theirs += known[: len(known) // 2 * 2 : 2]
         ours += known[1::2]
     return theirs, ours
-
-
-def _ruler(setting: Setting, records: Records) -> Ruler:
-    c = conditions_of(setting)
-    runs = [run for run in records.learned if run.conditions.family == c.family and run.conditions.rate == c.rate]
-    ruler = ruler_of([run for run in runs if run.stack == BASELINE], c.steps)
-    if ruler is None:
-        raise ValueError(f"the scaling curve of {setting} was not learned: give it more time (--minutes)")
-    return ruler
 
 
 def _perturbed_loss(job: Job) -> float:

@@ -59,6 +59,9 @@ Status = Literal[
 ]
 """How a run ended. One whose technique did not attach is no evidence and never stored: it measured something else."""
 
+ENVIRONMENT = "the machine's files or network failed: "
+"""How the reason of a failure begins that is no technique's: a full disk, a folder that is read-only, no network."""
+
 
 class Conditions(Setting):
     """What must be equal for two results to be comparable, besides the machine and the sources: the setting, the

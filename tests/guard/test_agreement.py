@@ -29,7 +29,7 @@ from suite.guard.agreement import (
     way_back,
 )
 from suite.guard.findings import Finding
-from suite.judge.rows import Currency
+from suite.judge.evidence import Currency
 from suite.measure.contenders.child import KILLED
 from suite.measure.counting import count
 from suite.measure.learning import learn

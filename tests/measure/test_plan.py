@@ -11,15 +11,15 @@ import pytest
 
 from suite.entries.catalogue import UnknownId
 from suite.entries.sources import code_of
+from suite.judge.evidence import TRIES
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.tuning import RATES, SEEDS
-from suite.measure.contenders.child import ENVIRONMENT
 from suite.measure.evidence import conditions_of
-from suite.measure.plan import TRIES, CampaignPlan, Pair, Wanted, pair_of, pairs_of, ruler_jobs, settled
+from suite.measure.plan import CampaignPlan, Pair, Wanted, pair_of, pairs_of, ruler_jobs
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
 from suite.record.numerics import off_the_clock
-from suite.record.schema import FIFTHS, Code, Counted, Evaluation, Learned, Line, Status, Timed
+from suite.record.schema import ENVIRONMENT, FIFTHS, Code, Counted, Evaluation, Learned, Line, Status, Timed
 from suite.record.store import Records
 from tests import factories
 
@@ -291,7 +291,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_not_forever(status: Status, 
     known.append(factories.timed([factories.side(code=code_of(GPT, "baseline")), broken], 0, **HERE))
 
     def missing(lines: Sequence[Line]) -> tuple[int, int, int]:
-        again = CampaignPlan([LION], settled(Records.of(lines)), Wanted(1, 1, tuned=False))
+        again = CampaignPlan([LION], Records.of(lines), Wanted(1, 1, tuned=False))
         return len(again.counts()), len(again.jobs()), len(again.timings())
 
     assert missing(known) == ((1, 1, 1) if passes else (0, 0, 0))

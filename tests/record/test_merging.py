@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from suite.cli import Exit
 from suite.judge.claims import best
+from suite.judge.evidence import Currency
 from suite.judge.history import series
-from suite.judge.rows import Currency, Row, pairs
+from suite.judge.rows import Row, pairs
 from suite.measure.plan import CampaignPlan, Pair, Wanted
 from suite.record.job import Setting
 from suite.record.merging import merge

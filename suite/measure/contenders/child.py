@@ -41,14 +41,12 @@ from suite.measure.contenders.processes import (
 from suite.measure.contenders.replies import NoReply, Replies, bounded, getpid, plain, send
 from suite.measure.rules.broken import RuleBroken
 from suite.record.numerics import off_the_clock
-from suite.record.schema import Status
+from suite.record.schema import ENVIRONMENT, Status
 
 CHILDREN: set[Child] = set()  # that were started and are not yet ended; changed while STARTING is held
 LONGEST_REASON = 500
 KILLED = "killed (SIGKILL)"
 LOST_SERVER = 255  # what multiprocessing says of a child whose fork server is gone
-ENVIRONMENT = "the machine's files or network failed: "
-"""How the reason of a failure begins that is no technique's: a full disk, a folder that is read-only, no network."""
 
 T = TypeVar("T")
 

@@ -16,8 +16,9 @@ from suite.entries.cards import with_cards
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.at_scale import CountsAtScale, counts_at_scale
 from suite.judge.claims import Judgement, only_controls, verdicts
+from suite.judge.evidence import Currency
 from suite.judge.negative import NegativeResult, negative_results
-from suite.judge.rows import Currency, Row, rows
+from suite.judge.rows import Row, rows
 from suite.judge.studies import read_studies
 from suite.judge.versions import installed_quality, installed_version
 from suite.record import gpu_times
