@@ -129,6 +129,34 @@ def room_of(module: str) -> str:
     return module.split(".")[1]
 
 
+BEHIND_THE_DOOR = {"suite.entries.spelling.build", "suite.entries.packages.assembled", "suite.entries.jobs.run_of"}
+BEHIND = {
+    "entries/together.py": "it is the door",
+    "entries/packages.py": "a step behind it",
+    "entries/jobs.py": "a step behind it",
+    "entries/pretrained.py": "the baseline alone; adapted runs depend on its code",
+    "reading/recording.py": "stacks that cards name; counts depend on its code",
+}
+"""Modules that build stacks or runs without asking what cannot be stacked, and why they may."""
+
+
+def test_there_is_one_door_to_a_stack_and_one_to_a_run() -> None:
+    """Who is told a stack asks ``suite.entries.together``, and what builds one from its spelling stands behind it."""
+    behind, making = set(), set()
+    for folder in ("suite", "leantrain"):
+        for path, tree in trees(folder).items():
+            place = str(path.relative_to(ROOT / "suite" if folder == "suite" else ROOT))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    names = {name for alias in node.names for name in (node.module, f"{node.module}.{alias.name}")}
+                    if names & {*BEHIND_THE_DOOR, "suite.entries.jobs"}:
+                        behind.add(place)
+                elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Stack", "configured"):
+                    making.add(place)
+    assert behind == BEHIND.keys()
+    assert making == {"entries/spelling.py", "entries/packages.py", "entries/jobs.py"}
+
+
 def test_no_private_name_crosses_a_folder() -> None:
     taken = {
         f"{path.relative_to(ROOT)} takes {node.module}.{alias.name}"
@@ -150,7 +178,7 @@ def test_the_formatter_decides() -> None:
         for folder in ("suite", "techniques", "baselines", "leantrain", "tests")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in path.read_text("utf-8").splitlines()
-        if line.rstrip().startswith("):  # fmt:") or "# fmt: " in line and path.name != "test_shape.py"
+        if line.rstrip().startswith("):  # fmt:") or ("# fmt: " in line and path.name != "test_shape.py")
     ]
     assert len(skips) <= 20
     assert all("skip - " in line for line in skips)

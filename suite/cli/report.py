@@ -85,7 +85,7 @@ def leaderboard(
     """
     with understandable(as_json):
         from suite.entries.setting import chosen
-        from suite.entries.spelling import build
+        from suite.entries.together import built
         from suite.judge.rows import as_dict
         from suite.record.files import read_plain_text, replacing
         from suite.record.job import canonical
@@ -111,7 +111,7 @@ def leaderboard(
             targets = [] if as_json else [("markdown", None)]
         chosen("table", table, export.TABLES)
         for stack in techniques or ():
-            build(stack)
+            built(stack)
         report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
         for problem in (*report.problems, *report.unreadable):
             warn(problem)
@@ -368,10 +368,10 @@ def history(
         for problem in problems:
             warn(problem)
         if not all_series:
-            from suite.entries.spelling import build
+            from suite.entries.together import built
 
             for stack in stacks or ():
-                build(stack)
+                built(stack)
             fail(
                 f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json
             )

@@ -42,7 +42,7 @@ def how_to_install(package: str) -> str:
     return f"pip install {INSTALLED_AS.get(package, package)}"
 
 
-def built(stack: str) -> Stack:
+def assembled(stack: str) -> Stack:
     """The stack, where a technique of it names a package as its implementation with that one in its place.
 
     Raises what `build` does, and StackError for a package that is not installed, or has it not.

@@ -360,7 +360,7 @@ class EvidenceIndex:
         """The best timing of each set of processes on the machine, with the contender's place in it: of those that show
         as many parts of a run as ``windows``, or fail to."""
 
-        def goodness(known: tuple[Timed, int]) -> tuple[bool, bool, bool, bool, str]:
+        def goodness(known: tuple[Timed, int]) -> tuple[bool, bool, bool, str]:
             timing, index = known
             shown = timing.windows_of(index) > 0
             return self.holds_between(timing, (0, index)), shown, not timing.source, timing.started

@@ -257,9 +257,9 @@ def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
     places: dict[PairAt, None] = {}
     for (key, against, stack), by_machine in index.timed.items():
         places |= {PairAt(stack, against, pool.conditions[key], machine): None for machine in by_machine}
-    owners = {at: next(iter(max(by_bits.values(), key=len).values()))[0] for at, by_bits in index.learned.items()}
-    counts = {at: of_stack[0] for at, of_stack in index.counted.items() if at not in owners}
-    for (key, stack), own in [*owners.items(), *counts.items()]:
+    owners: dict[tuple[str, str], Counted | Learned] = {at: counts[0] for at, counts in index.counted.items()}
+    owners |= {at: next(iter(max(by_bits.values(), key=len).values()))[0] for at, by_bits in index.learned.items()}
+    for (key, stack), own in owners.items():
         against = reference(stack)
         if stack == against or (key, against, stack) in index.timed or pool.conditions[key].rate != 1:
             continue

@@ -19,7 +19,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible, Plan, Solver, least, planned, unplanned
 from suite.chain.schedule import ScheduleError
 from suite.entries.catalogue import catalogue
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.chains import chains_of
 from suite.measure.at_scale.paper_scale import Scale, shapes_of, trained_at
 from suite.measure.evidence import Progress, silent
@@ -139,7 +139,7 @@ def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
     wanted = list(names)
     known: dict[str, Solver] = {}
     for spelling in wanted or list(catalogue()):
-        technique = build(spelling)
+        technique = built(spelling)
         alone = next(iter(technique.techniques.values()))
         if isinstance(alone, Solver):
             known[spelling] = alone

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
+from suite.entries.together import run_of
 from suite.judge.ruler import Ruler
 from suite.judge.statistics import (
     Interval,

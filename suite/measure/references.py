@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 
 from suite.entries.installed import baseline_of
-from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
+from suite.entries.together import run_of
 from suite.loop.baseline import Sample
 from suite.loop.run import Diverged
 from suite.measure.contenders.child import in_child

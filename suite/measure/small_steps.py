@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from suite.entries.jobs import run_of
 from suite.entries.sources import code_of
+from suite.entries.together import run_of
 from suite.judge.rows import rows
 from suite.judge.step_time.small_steps import SIZE, is_small, place_of
 from suite.measure.at_scale.aside import deputy

@@ -24,11 +24,11 @@ from suite.device.ranks import device_of, joined, wait_a_few_times
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import lookup
 from suite.entries.installed import baselines
-from suite.entries.jobs import run_of
+from suite.entries.together import run_of
 from suite.loop.run import Run
 from suite.measure.contenders.contender import world_size
 from suite.measure.contenders.world import with_ranks
-from suite.record.job import RECIPES, SIZES, Job, Setting
+from suite.record.job import RECIPES, SIZES, Job, Setting, StackError
 
 PARTS = 20
 """Of a run, after each of which rank 0 says how far it is."""
@@ -79,7 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     mesh = joined(asked.device, rank, ranks, "env://")
     try:
-        run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
+        try:
+            run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
+        except StackError as error:
+            parser.error(str(error))
         losses = trained(run, mesh, quiet=rank > 0)
         scores = run.evaluate()
         if rank == 0:

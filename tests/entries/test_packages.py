@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from suite.entries.catalogue import catalogue
-from suite.entries.packages import built, done_by, in_form_of, is_installed, packages_of, updates_of
+from suite.entries.packages import done_by, in_form_of, is_installed, packages_of, updates_of
 from suite.entries.sources import code_of, roots_of
+from suite.entries.together import built
 from suite.entries.updates import UPDATES
 from suite.loop.recipe import Recipe
 from suite.record.job import Setting, Spelling, StackError, is_updates_alone, package_of

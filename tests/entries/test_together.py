@@ -1,27 +1,82 @@
-"""What cannot be stacked is refused in a sentence, and what can is not."""
+"""What cannot be stacked is refused in a sentence, the same at whichever command, and what can is not."""
 
 from __future__ import annotations
 
-import pytest
+import argparse
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from suite.cli import app
+from suite.cli.shared import Exit
+from suite.entries.catalogue import UnknownId
 from suite.entries.together import built, run_of
 from suite.loop.sites import NotAttached
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
+from suite.measure import memory_plan, torchrun
 from suite.record.job import Job, Setting, StackError
 
 SETTING = Setting(baseline="gpt", size="pico", steps=4)
 
 
-@pytest.mark.parametrize("stack", ["revolve+vdnn", "rotor+lion+revolve"])
-def test_blocks_have_one_schedule(stack: str) -> None:
-    with pytest.raises(StackError, match=r"^\w+ and \w+ cannot be stacked: each plans how the same blocks run"):
-        built(stack)
+STACKS = {
+    "baseline": "",
+    "lion:implementation=timm": "",
+    "lion:part=update": "",
+    "revolve+lion": "",
+    "revolve:budget=1+vdnn": "",  # one that plans, and one that does nothing
+    "ckpt_chen_sqrt+rotor": "ckpt_chen_sqrt and rotor cannot be stacked: each plans how the same blocks run",
+    "rotor+lion+revolve": "rotor and revolve cannot be stacked: each plans how the same blocks run",
+    "lion+lamb": "lion and lamb cannot be stacked: each replaces the optimizer",
+    "lion:implementation=apex": "choose one of own, lion_pytorch, timm",
+    "lion:beta9=1": "lion has no hyper-parameter 'beta9'",
+    "lionn": "lionn",
+}
+"""With what is wrong with them."""
 
 
-@pytest.mark.parametrize("stack", ["revolve+lion", "revolve:budget=1+vdnn"])
-def test_one_that_plans_goes_with_others_and_with_one_that_does_nothing(stack: str) -> None:
-    assert len(built(stack).techniques) == 2
+def refused(parser: argparse.ArgumentParser, message: str) -> None:
+    raise StackError(message)
+
+
+def started(stack: str) -> None:
+    """The stack under torchrun, until ranks would be joined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchrun, "joined", lambda *_: pytest.skip("joined"))
+        patch.setattr(argparse.ArgumentParser, "error", refused)
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        torchrun.main(["-t", "zero2" if stack == "baseline" else f"zero2+{stack}"])
+
+
+def shown(stack: str, folder: Path) -> None:
+    answer = CliRunner().invoke(app, ["leaderboard", "-t", stack, "--results", str(folder)])
+    assert answer.exit_code in (Exit.USAGE, Exit.NOTHING)
+    if answer.exit_code == Exit.USAGE:
+        raise StackError(answer.output)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_way_in_gives_one_answer(stack: str, tmp_path: Path) -> None:
+    ways: dict[str, Callable[[], object]] = {
+        "a stack": lambda: built(stack),
+        "a run": lambda: run_of(Job(setting=SETTING, stack=stack)),
+        "a plan of memory": lambda: memory_plan.solvers([stack]),
+        "torchrun": lambda: started(stack),
+        "a leaderboard": lambda: shown(stack, tmp_path),
+    }
+    for way, enter in ways.items():
+        said = ""
+        try:
+            enter()
+        except (StackError, UnknownId) as error:
+            said = str(error)
+        except (ValueError, StopIteration, pytest.skip.Exception):
+            assert way in ("a plan of memory", "torchrun")  # behind the door
+        assert bool(said) == bool(STACKS[stack]) and STACKS[stack] in " ".join(said.split()), (way, said)
 
 
 def test_blocks_go_before_they_are_changed() -> None:
@@ -46,6 +101,22 @@ def test_what_another_one_freezes_is_told_before_the_first_step(stack: str) -> N
     first = stack.partition("+")[0]
     with pytest.raises(NotAttached, match=rf"^{first} trains \S+, which another technique of this stack has frozen"):
         run_of(Job(setting=SETTING.but(task="adapt"), stack=stack))
+
+
+def test_what_ranks_find_when_they_set_up_is_a_sentence_of_torchrun_s(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_of(*_: object, **__: object) -> None:
+        raise StackError("a technique takes away blocks")
+
+    for name, value in {"joined": lambda *_: None, "run_of": run_of}.items():
+        monkeypatch.setattr(torchrun, name, value)
+    monkeypatch.setattr(torchrun.dist, "destroy_process_group", lambda: None)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="2"):
+        torchrun.main(["-t", "zero2"])
+    assert "a technique takes away blocks" in capsys.readouterr().err
 
 
 class Broken(Technique):

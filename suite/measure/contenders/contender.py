@@ -39,9 +39,8 @@ from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
 from suite.entries.setting import check_model
-from suite.entries.together import built
+from suite.entries.together import built, run_of
 from suite.loop.data import HeldOut
-from suite.loop.run import Run
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.child import (
@@ -226,7 +225,7 @@ def _sets_up(job: Job) -> None:
     ranks = _ranks(job)
     with fake_ranks(ranks) as mesh:
         if mesh is not None:
-            Run(job, built(job.stack), baseline_for(job.setting), mesh=mesh)
+            run_of(job, baseline=baseline_for(job.setting), mesh=mesh)
 
 
 def _checked_model(setting: Setting) -> None:

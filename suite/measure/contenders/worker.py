@@ -16,7 +16,7 @@ from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baseline_of, baselines
 from suite.entries.pretrained import checkpoint
-from suite.entries.together import built, run_of
+from suite.entries.together import run_of
 from suite.loop.data import HeldOut
 from suite.loop.technique import Unavailable
 from suite.measure.archives import intact
@@ -79,9 +79,7 @@ class Session:
         self.tally = FlopTally(self.job.seed) if tallied and self.job.setting.recipe != "compiled" else None
         self.before = Living() if counted else None
         with self.tally.counting() if self.tally else nullcontext():
-            self.run = run_of(
-                self.job, technique=built(self.job.stack), baseline=baseline, weights=self.weights, mesh=self.mesh
-            )
+            self.run = run_of(self.job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         self.recording = Recording(self.run) if recorded else None
         if nudge:
             nudge_weights(self.run.model, nudge)
@@ -94,7 +92,7 @@ class Session:
         baseline, setting = self.run.baseline, self.job.setting
         del self.run  # before there is another: peaks of memory are of one
         job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
-        self.run = run_of(job, technique=built(job.stack), baseline=baseline, weights=self.weights, mesh=self.mesh)
+        self.run = run_of(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         ready = self._ready(start_s)
         self.conduct.begin(self.run, None)
         return ready

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from suite.entries.catalogue import catalogue, lookup, reference_of
 from suite.entries.installed import baselines
-from suite.entries.spelling import build
+from suite.entries.together import built
 from suite.loop.baseline import Family
 from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.learning import Cores, cores
@@ -116,7 +116,7 @@ def _asked_ranks(techniques: Sequence[str], baseline: str) -> dict[str, int]:
         ranks[technique] = 1
         with suppress(Exception):
             recipe = baselines()[baseline].recipe(SIZE, RECIPE, reference_of(technique)[1])
-            ranks[technique] = int(build(technique).recipe(recipe).world_size)
+            ranks[technique] = int(built(technique).recipe(recipe).world_size)
     return ranks
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from suite.entries.installed import baselines
-from suite.entries.jobs import run_of
+from suite.entries.together import run_of
 from suite.loop.run import Run
 from suite.measure.at_scale.gpu_time import beside_the_dispatcher
 from suite.measure.own_device.calls import LADDERS

@@ -20,7 +20,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.engine import scheduled
 from suite.chain.plan import Plan, budget_between, unplanned
 from suite.chain.tiers import HostTier
-from suite.entries.jobs import run_of
+from suite.entries.together import run_of
 from suite.loop.chains import blocks_of, chains_of
 from suite.loop.run import Run
 from suite.measure.exact import one_thread
