@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class Stack(Technique):
-    """Techniques in order. Chained methods pass through all of them; a slot is filled by the one that overrides it."""
+    """Techniques in order. Chained methods pass through all of them; a slot is filled by the one that overrides it.
+    What one does after a pass, after a step and before evaluation begins with the ranks (:meth:`_ranks_first`)."""
 
     def __init__(self, techniques: Mapping[str, Technique]) -> None:
         self.techniques = dict(techniques)
@@ -51,6 +52,11 @@ class Stack(Technique):
     def _filling(self, slot: str) -> Technique:
         """The technique that fills a slot; without one, what every technique does there by default."""
         return next((member for member in self.techniques.values() if overrides(member, slot)), Technique())
+
+    def _ranks_first(self) -> list[Technique]:
+        """The techniques in order, but before all others what divides the training among ranks, wherever it stands: it
+        takes the model as the others have left it, and they see the gradients and weights of all ranks."""
+        return sorted(self.techniques.values(), key=lambda member: not overrides(member, "parallelize"))
 
     def recipe(self, recipe: Recipe) -> Recipe:
         for technique in self.techniques.values():
@@ -98,15 +104,15 @@ class Stack(Technique):
         return loss
 
     def after_backward(self, run: Run) -> bool | None:
-        left_out = [technique.after_backward(run) for technique in self.techniques.values()]  # all are asked
+        left_out = [technique.after_backward(run) for technique in self._ranks_first()]  # all are asked
         return any(left_out)
 
     def after_step(self, run: Run) -> None:
-        for technique in self.techniques.values():
+        for technique in self._ranks_first():
             technique.after_step(run)
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
-        for technique in self.techniques.values():
+        for technique in self._ranks_first():
             model = technique.evaluated(model, run)
         return model
 

@@ -154,6 +154,43 @@ def test_chained_methods_pass_through_in_order() -> None:
     assert calls[-2:] == ["a", "bb"]
 
 
+@dataclass
+class Looking(Technique):
+    """Writes down when it sees a step's gradients and weights, and the model to evaluate."""
+
+    name: str
+    calls: list[str]
+
+    def after_backward(self, run: Any) -> None:
+        self.calls.append(f"{self.name}: gradients")
+
+    def after_step(self, run: Any) -> None:
+        self.calls.append(f"{self.name}: weights")
+
+    def evaluated(self, model: Any, run: Any) -> Any:
+        return f"{model}, {self.name}"
+
+
+@dataclass
+class OfRanks(Looking):
+    def parallelize(self, model: Any, mesh: Any) -> Any:
+        return model
+
+
+def test_ranks_put_gradients_and_models_together_before_others_see_them_wherever_they_stand() -> None:
+    calls: list[str] = []
+    masks, averages = Looking("masks", calls), Looking("averages", calls)
+    for stack in ([masks, averages, OfRanks("ranks", calls)], [OfRanks("ranks", calls), masks, averages]):
+        calls.clear()
+        together = Stack({each.name: each for each in stack})
+        together.after_backward(None)  # type: ignore[arg-type]
+        together.after_step(None)  # type: ignore[arg-type]
+        assert calls == [
+            f"{who}: {what}" for what in ("gradients", "weights") for who in ("ranks", "masks", "averages")
+        ]
+        assert together.evaluated("model", None) == "model, ranks, masks, averages"  # type: ignore[arg-type]
+
+
 def test_an_inner_failure_leaves_every_context() -> None:
     calls: list[str] = []
 

@@ -49,6 +49,8 @@ REFUSED = {
     "gpipe+l2l": "each replaces",
     "zero2+l2l": "l2l updates the layers of one process",
 }
+PARTNER_FIRST = (("elsa:p=8", "gpipe"), ("elsa:p=8", "tp_megatron"), ("rigl", "topk_ef:ratio=1"))
+"""What evaluates another model than trains, or looks at gradients, before what ranks do with both."""
 ASCENDING = ("dp_ddp", "zero1", "zero2", "comm_overlap", "comm_overlap:overlapped=false")
 
 
@@ -91,6 +93,7 @@ def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     wait_at_most(mesh, 30)
     return {
         "together": {f"{ranks}+{other}": losses(run_on(f"{ranks}+{other}", mesh)) for ranks, other in TRAINS},
+        "reversed": {f"{other}+{ranks}": losses(run_on(f"{other}+{ranks}", mesh)) for other, ranks in PARTNER_FIRST},
         "refused": {stack: refusal(stack, mesh) for stack in REFUSED},
         "ascended": {ranks: ascended(f"{ranks}+sam:rho=0.5", mesh) for ranks in ASCENDING},
         "descended": ascended("dp_ddp", mesh),
@@ -105,6 +108,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("distributes", "other"), TRAINS)
 def test_a_stack_trains_as_its_other_part_does_alone(ranks, distributes, other):
     found = torch.tensor([rank["together"][f"{distributes}+{other}"] for rank in ranks]).mean(0)
+    assert found.tolist() == pytest.approx(losses(run_on(other, None)), rel=1e-4)
+
+
+@pytest.mark.parametrize(("other", "distributes"), PARTNER_FIRST)
+def test_whichever_stands_first_others_see_the_model_and_the_gradients_of_all_ranks(ranks, other, distributes):
+    found = torch.tensor([rank["reversed"][f"{other}+{distributes}"] for rank in ranks]).mean(0)
     assert found.tolist() == pytest.approx(losses(run_on(other, None)), rel=1e-4)
 
 
