@@ -169,17 +169,22 @@ class TensorParallel(Technique):
         return model
 
     def _division(self, model: nn.Module, run: Run) -> Division:
-        """Raises StackError where another technique has made layers that cannot be cut, else as :meth:`Division.of`."""
+        """Raises StackError where another technique has made layers that cannot be cut, else as :meth:`Division.of`:
+        where the model is no better without any."""
         try:
             return Division.of(model, lambda: run.trial(model), self.ranks)
         except ValueError as error:
             others = getattr(run.technique, "techniques", {})
-            if changing := [name for name, own in others.items() if own is not self and overrides(own, "model")]:
-                raise StackError(
-                    f"tp_megatron and {' and '.join(changing)} cannot be stacked: layers as {' and '.join(changing)} "
-                    f"leaves them cannot be cut among ranks ({error}); take dp_ddp"
-                ) from None
-            raise
+            changing = [name for name, own in others.items() if own is not self and overrides(own, "model")]
+            if not changing:
+                raise
+            found, _, _ = str(error).partition(": ")  # what follows is advice, or an error of torch's
+        plain = run.plain_model()
+        Division.of(plain, lambda: run.trial(plain), self.ranks)
+        raise StackError(
+            f"tp_megatron and {' and '.join(changing)} cannot be stacked: ranks cannot divide the layers that are left "
+            f"({found}); take dp_ddp, whose ranks have whole ones"
+        )
 
     def _check_inside(self, model: nn.Module) -> None:
         """Raises ValueError where a replicated parameter is used between f and g, of whose gradient a rank has a part

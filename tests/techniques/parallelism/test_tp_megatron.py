@@ -233,3 +233,18 @@ def test_what_cannot_be_is_refused():
     run = run_of("vit", Rate())
     with pytest.raises(ValueError, match="do not divide among 3 ranks: set ranks to a divisor"):
         Division.of(run.model, lambda: run.trial(run.model), 3)
+
+
+@pytest.mark.parametrize(
+    ("stack", "ranks", "sentence"),
+    [
+        ("lora", 2, r"tp_megatron and lora cannot be stacked: .*attn.c_proj joins\); take dp_ddp"),
+        ("albert_sharing", 2, r"tp_megatron and albert_sharing cannot .* \(transformer.*divide\); take dp_ddp"),
+        ("lora", 3, "^transformer.*do not divide among 3 ranks: set ranks to a divisor"),
+    ],
+)
+def test_a_technique_is_named_for_layers_that_it_changed_and_not_for_the_model_s(stack, ranks, sentence):
+    """Four heads do not divide among three ranks, whatever stands beside: and what torch said is no advice."""
+    run = new_run("gpt", stack, size="pico", recipe="classic", steps=2)
+    with pytest.raises(ValueError, match=sentence):
+        TensorParallel(ranks=ranks)._division(run.model, run)
