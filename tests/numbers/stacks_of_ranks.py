@@ -10,14 +10,19 @@ by its errors.
 from __future__ import annotations
 
 import argparse
+import random
 import re
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from suite.entries.catalogue import catalogue
+from suite.entries.catalogue import catalogue, lookup
+from suite.entries.installed import baselines
 from suite.entries.spelling import build
 from suite.measure.contenders.contender import Contender, ContenderFailed, Limits
-from suite.record.job import Job, Setting, StackError
+from suite.measure.contenders.world import is_distributed, with_ranks
+from suite.record.job import BASELINE, SIZES, Job, Setting, Size, StackError
 from tests.runs import OF_SEVERAL_RANKS
 
 PARTNERS = (
@@ -48,12 +53,35 @@ class Outcome(NamedTuple):
     words: str
 
 
-def stacks(entries: list[str], partners: list[str]) -> list[tuple[str, str]]:
-    return [(entry, partner) for entry in entries for partner in partners if entry != partner]
-
-
 def of_several_ranks() -> list[str]:
-    return sorted(each for each, entry in catalogue().items() if entry.card.category in OF_SEVERAL_RANKS)
+    """But for what shares parameters in one process."""
+    categories = {each: entry.card.category for each, entry in catalogue().items()}
+    return sorted(each for each in categories if categories[each] in OF_SEVERAL_RANKS and is_distributed(each))
+
+
+def stacks(entries: list[str], partners: list[str], drawn: int | None, seed: int) -> list[tuple[str, str]]:
+    """Each entry with each partner but itself, or with ``drawn`` of them, which are others for each entry and seed."""
+    pairs = []
+    for entry in entries:
+        others = [partner for partner in partners if partner != entry]
+        if drawn is not None:
+            others = random.Random(f"{seed} {entry}").sample(others, min(drawn, len(others)))
+        pairs += [(entry, partner) for partner in others]
+    return pairs
+
+
+def spelled(entry: str, partner: str, ranks: int, partner_first: bool) -> str:
+    own = str(with_ranks(entry, ranks))
+    both = [partner, own] if partner_first else [own, partner]
+    return "+".join(each for each in both if each != BASELINE)
+
+
+def wider(setting: Setting, ranks: int) -> tuple[Setting, str]:
+    """The setting, and what stands first in a stack, so that the baseline's batch divides among so many ranks: it is
+    ``ranks`` times as large, at the same rate, for as many steps."""
+    if baselines()[setting.baseline].recipe_of(setting).batch_size % ranks == 0:
+        return setting, ""
+    return setting.but(steps=ranks * (setting.steps or 0)), f"linear_scaling_warmup:k={ranks},rule=none+"
 
 
 def losses_of(stack: str, setting: Setting) -> list[float]:
@@ -89,32 +117,83 @@ def outcome(stack: str, setting: Setting, alone: list[float]) -> Outcome:
     return Outcome("trains", f"losses within {apart:.1g} of the partner's alone")
 
 
-def main() -> None:
+def checked_partner(text: str) -> str:
+    """A stack of one process. Raises ArgumentTypeError for what is none."""
+    try:
+        build(text)
+        distributed = is_distributed(text)
+    except (StackError, LookupError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if distributed:
+        raise argparse.ArgumentTypeError(f"{text} trains on several ranks itself: name it as an entry")
+    return text
+
+
+def checked_entry(text: str) -> str:
+    """Raises ArgumentTypeError for what is no entry of several ranks."""
+    try:
+        lookup("entry of several ranks", text, {name: name for name in of_several_ranks()})
+    except LookupError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def at_least(least: int, what: str) -> Callable[[str], int]:
+    """Reads a whole number. It raises ArgumentTypeError for another text and for less."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{what} are a whole number of {least} or more, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def asked(arguments: list[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.numbers.stacks_of_ranks", description=(__doc__ or "").split("\n")[0]
+        prog="python -m tests.numbers.stacks_of_ranks", description=(__doc__ or "").split("\n")[0], allow_abbrev=False
     )
-    parser.add_argument("entries", nargs="*", default=[], metavar="entry")
-    parser.add_argument("--partners", nargs="+", default=PARTNERS)
-    parser.add_argument("-b", "--baseline", default="gpt")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--reversed", action="store_true", help="the partner first")
-    chosen = parser.parse_args()
-    setting = Setting(baseline=chosen.baseline, size="pico", recipe="classic", steps=2 * STEPS)
+    add = parser.add_argument
+    add(
+        "entries", nargs="*", type=checked_entry, metavar="entry", help="Those of several ranks to try; all by default."
+    )
+    add(
+        "-p",
+        "--partners",
+        nargs="+",
+        type=checked_partner,
+        default=list(PARTNERS),
+        metavar="STACK",
+        help="What each is stacked on; baseline is nothing.",
+    )
+    add("-b", "--baseline", choices=list(baselines()), default="gpt", help="The model and its data.")
+    add("--size", choices=SIZES, default="pico", help="Of the baseline; of two blocks no three ranks make a pipeline.")
+    add("--ranks", type=at_least(2, "ranks"), default=2, metavar="N", help="Processes that train one model.")
+    add("--reversed", action="store_true", help="The partner stands first.")
+    add("--draw", type=at_least(1, "partners drawn"), metavar="N", help="Only N partners for each entry, at random.")
+    add("--seed", type=at_least(0, "seeds"), default=0, metavar="N", help="Of what is drawn.")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    chosen = asked()
+    setting = Setting(baseline=chosen.baseline, size=cast(Size, chosen.size), recipe="classic", steps=2 * STEPS)
+    setting, first = wider(setting, chosen.ranks)
     alone: dict[str, list[float] | None] = {}
-    tally: dict[str, int] = {}
-    for entry, partner in stacks(chosen.entries or of_several_ranks(), list(chosen.partners)):
+    tally = Counter[str]()
+    for entry, partner in stacks(chosen.entries or of_several_ranks(), chosen.partners, chosen.draw, chosen.seed):
         if partner not in alone:
             try:
-                alone[partner] = losses_of(partner, setting)
+                alone[partner] = losses_of(first + partner if partner != BASELINE else first.rstrip("+"), setting)
             except (ContenderFailed, StackError) as error:
                 alone[partner] = None
                 print(f"left out: {partner} does not train alone: {error}", flush=True)
-        if alone[partner] is None:
+        if (expected := alone[partner]) is None:
             continue
-        own = entry if chosen.ranks == 2 else f"{entry}:ranks={chosen.ranks}"
-        stack = f"{partner}+{own}" if chosen.reversed else f"{own}+{partner}"
-        found = outcome(stack, setting, alone[partner])
-        tally[found.kind] = tally.get(found.kind, 0) + 1
+        stack = first + spelled(entry, partner, chosen.ranks, chosen.reversed)
+        found = outcome(stack, setting, expected)
+        tally[found.kind] += 1
         print(f"{found.kind:10} {stack}: {found.words}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in sorted(tally.items())))
 
