@@ -267,7 +267,8 @@ def _claims(entry: Entry, report: Report) -> Iterator[str]:
     yield f"## Claims of the paper\n\n{escape(by_worth.sentence)} {escape(claims.READING)}\n"
     for title, part in by_worth.parts:
         yield f"### {escape(title)}\n"
-        yield from _grid(("verdict", "what the paper says", "claimed", "seen", "distance", "why"), part)
+        verdict, _, *others = claims.columns(title)
+        yield from _grid((verdict, *others), part)
         yield ""
 
 

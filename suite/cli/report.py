@@ -240,9 +240,11 @@ def claims(
             raise ValueError("records and mutants are of the card's own hyper-parameters: for others add --exact")
         if (exact or mutants) and named(context, "folder"):
             raise ValueError("--results says where records are, and --exact and --mutants read none: leave it out")
+        if mutants and (exact or size is not None):
+            raise ValueError("--mutants counts exact claims where its mutants show: leave out --exact and --size")
         cards = judging.chosen(name or None)
-        for name in on or ():
-            lookup("baseline", name, baselines())
+        for baseline in on or ():
+            lookup("baseline", baseline, baselines())
         if mutants:
             return _try_mutants([card.id for card in cards], tuple(on or baselines()), as_json)
         if size is not None and not exact:
@@ -279,7 +281,7 @@ def claims(
     else:
         by_worth = showing.sort(judgements)
         for title, part in by_worth.parts:
-            show_table(showing.COLUMNS, [line.cells for line in part], title=title, whole=(0, 1))
+            show_table(showing.columns(title), [line.cells for line in part], title=title, whole=(0, 1))
         out.print(by_worth.sentence)
         if "." in name:
             for judgement in judgements:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import get_args
 
 from suite.entries.card import Property
-from suite.judge.claims import Judgement, expectation, is_exact, shown
+from suite.judge.claims import ClaimPlace, Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.negative import NegativeResult
 from suite.judge.verdicts import FAILS, HOLDS, UNREAD, Unjudged, rank
 from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
+OF_PROPERTIES = ("verdict", "property", "what must hold", "bound", "seen", "distance from the paper", "why")
+PROPERTIES_TITLE, BROKEN_TITLE = "Properties", "Properties that do not hold"
 EXACT_AND_SO = "Exact, and so"
 UNREAD_TITLE = "Statements that nobody has read in the paper: seen, not judged"
 READING = (
@@ -93,7 +95,8 @@ class Sorted:
         read = _names(judgement for judgement in self._claims if judgement.claim.read)
         decided = _names(judgement for judgement in judged if judgement.outcome in (HOLDS, FAILS))
         every = len(_names(self._claims))
-        return f"Of {every} claims {len(read)} are read, {len(_names(judged))} judged, {len(decided)} decided."
+        known = f"{len(read)} are read, {len(_names(judged))} judged, {len(decided)} decided"
+        return f"Of {every} {'claim' if every == 1 else 'claims'} {known}."
 
     @property
     def _broken(self) -> list[Judgement]:
@@ -110,10 +113,15 @@ class Sorted:
             EXACT_AND_SO: holding,
             UNREAD_TITLE: self.unread,
             "Not judged: quoted, modelled, not measured": self.others,
-            "Properties that do not hold": self._broken,
+            BROKEN_TITLE: self._broken,
         }
         shown = [(title, lines(of)) for title, of in named.items() if of]
-        return shown or [("Properties", lines(self.properties))] * bool(self.properties)
+        return shown or [(PROPERTIES_TITLE, lines(self.properties))] * bool(self.properties)
+
+
+def columns(title: str) -> tuple[str, ...]:
+    """The head of the part with this title."""
+    return OF_PROPERTIES if title in (PROPERTIES_TITLE, BROKEN_TITLE) else COLUMNS
 
 
 def sort(judgements: Iterable[Judgement]) -> Sorted:
@@ -158,12 +166,11 @@ def _verdict(judgement: Judgement) -> str:
 
 def _line(group: Sequence[Judgement]) -> ClaimLine:
     first = group[0]
-    several = len({(judgement.place.recipe, judgement.place.size, judgement.place.machine) for judgement in group}) > 1
     places: dict[str, list[str]] = {}
-    for judgement in group:
-        where = judgement.place.title if several else judgement.place.baseline
+    for judgement, where in zip(group, _told_apart([judgement.place for judgement in group]), strict=True):
         places.setdefault(shown(judgement), []).append(where)
     seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
+    clauses = "; ".join(judgement.reason for judgement in group).split("; ")
     judged = [
         judgement
         for judgement in group
@@ -178,13 +185,29 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
         summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.place.differs)))
         if judged
         else "",
-        "; ".join(dict.fromkeys(filter(None, (judgement.reason for judgement in group)))),
+        "; ".join(dict.fromkeys(filter(None, clauses))),
         f"{sum(costs):.0f} s"
         if (costs := [judgement.place.cpu_s for judgement in group if judgement.place.cpu_s is not None])
         else "",
         max((judgement.place.newest[:10] for judgement in group), default=""),
         first.command,
     )
+
+
+def _told_apart(places: Sequence[ClaimPlace]) -> list[str]:
+    """A name for each place: its baseline, and of recipe and size what is not the same of all; the machine where two
+    have all that alike."""
+    telling = [name for name in ("baseline", "recipe", "size") if name == "baseline" or _differ(name, places)]
+    known = [tuple(getattr(place, name) for name in telling) for place in places]
+    alike = {key for key, number in Counter(known).items() if number > 1}
+    return [
+        " · ".join(filter(None, (*key, place.machine if key in alike else "")))
+        for key, place in zip(known, places, strict=True)
+    ]
+
+
+def _differ(name: str, places: Sequence[ClaimPlace]) -> bool:
+    return len({getattr(place, name) for place in places}) > 1
 
 
 LOG_TITLE = "Negative results"
@@ -218,7 +241,7 @@ def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -
         words = [TableCell(words, kind="words") for words in claim.cells[2:]]
         filtered = {"category": kinds(claim.name.partition(".")[0]), "name": claim.name}
         lines.append(TableRow([TableCell(claim.verdict, rank(claim.verdict)[0], "words"), name, *words], filtered))
-    return PageTable(f"claims-{slug(title)}", f"Claims: {title}", COLUMNS, lines, align="l", kind="claims")
+    return PageTable(f"claims-{slug(title)}", f"Claims: {title}", columns(title), lines, align="l", kind="claims")
 
 
 def log(results: Sequence[NegativeResult]) -> Section:

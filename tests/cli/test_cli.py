@@ -458,6 +458,11 @@ TYPOS: list[tuple[Sequence[object], str]] = [
     (("list", "optimisers"), "no category or technique is called 'optimisers'; did you mean optimizers"),
     (("list", "lionn"), "no category or technique is called 'lionn'; did you mean lion"),
     (("claims", "lion."), "no claim of lion is called ''; there are: "),
+    (
+        ("claims", "lion", "--mutants", "--exact"),
+        "leave out --exact and --size",
+    ),
+    (("claims", "lion", "--mutants", "--size", "nano"), "leave out --exact and --size"),
     (("doctor", "--device", "gpu"), "no device is called 'gpu'; did you mean cuda?"),
     (("count", "-t", "lion", "--device", "gpu"), "no device is called 'gpu'; did you mean cuda?"),
     (("run", "-t", "lion++"), "a + stands between two techniques, and one of them is missing"),
@@ -662,6 +667,13 @@ def test_rows_as_json_write_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_reads_no_records_takes_no_folder_of_them(reads_none: str, tmp_path: Path) -> None:
     code, _, error = called("claims", "lion", reads_none, "--results", tmp_path)
     assert code == Exit.USAGE and "--results says where records are" in error
+
+
+def test_a_baseline_that_is_named_leaves_a_claim_its_commands(tmp_path: Path) -> None:
+    for each in factories.evidence("lion"):
+        Store(tmp_path).append(each, "m")
+    told = [called("claims", "lion.state_bytes", *on, "--results", tmp_path)[1] for on in ((), ("-b", "gpt"))]
+    assert all("leantrain compare lion -b gpt" in said for said in told)
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "optimizers"), ("list", "lion"), ("doctor",)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from suite.entries.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, Observation, judge
 from suite.judge.statistics import Interval
@@ -68,6 +70,34 @@ def test_places_of_several_recipes_are_named_whole() -> None:
     judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt", recipe)) for recipe in ("classic", "modern")]
     (line,) = claims.lines(judged)
     assert line.seen.startswith("gpt · classic, gpt · modern 0.")
+
+
+def test_a_place_is_named_by_what_sets_it_apart() -> None:
+    here = ClaimPlace("gpt", "modern", "nano", "a-machine")
+    at_scale, elsewhere = ClaimPlace("gpt", "modern", "large"), ClaimPlace("gpt", "modern", "nano", "another")
+
+    def seen(*places: ClaimPlace) -> str:
+        (line,) = claims.lines([judge(claim(), "fast", exactly(0.5), place) for place in places])
+        return line.seen
+
+    assert seen(here, at_scale) == "gpt · nano, gpt · large 0.5"
+    assert seen(here, elsewhere) == "gpt · a-machine, gpt · another 0.5"
+
+
+def test_a_reason_that_several_places_share_is_said_once() -> None:
+    noted = [replace(exactly(0.5), note=note) for note in ("counted at paper scale; unverified", "unverified")]
+    (line,) = claims.lines([judge(claim(), "fast", seen, at("gpt")) for seen in noted])
+    assert line.why == "exactly; counted at paper scale; unverified"
+
+
+def test_a_property_is_headed_by_what_must_hold() -> None:
+    assert claims.columns("Measured")[1:3] == ("claim", "what the paper says")
+    ((title, _),) = claims.sort([of_implementation("same", "fast", 0.0)]).parts
+    assert claims.columns(title)[1:3] == ("property", "what must hold")
+
+
+def test_one_claim_is_counted_as_one() -> None:
+    assert claims.sort(some()[:1]).sentence.startswith("Of 1 claim 1 are read, 1 judged, 1 decided.")
 
 
 def of_implementation(id: str, technique: str, seen: float | None) -> Judgement:
