@@ -1,9 +1,8 @@
 # make bench: from a fresh clone to a leaderboard.   make test: from a fresh clone to a tested one.
 # It counts and times the catalogue here, each technique on one baseline first; curves that are committed are used.
 # make test ONLY=lion: all tests of one entry, in under a minute.   make docs: the documentation, in site/.
-# LEANTRAIN_TESTS=all make test: also what of entries is left out that are as they were when they were tried whole.
-# make mutants: runs the entries' own tests and breaks on purpose what changed, and keeps what passed and what noticed it;
-# commit that beside the change.
+# make mutants: what make test has no time for, an hour and a half of it: every entry on all baselines that its card
+# names, and broken on purpose, one mutant after another; what no claim notices fails.
 # make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
 # make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, then measurements at base.
 # All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
@@ -38,14 +37,11 @@ gpu:
 	PYTHON=$(PYTHON) MINUTES=$(if $(filter file,$(origin MINUTES)),30,$(MINUTES)) ./gpu.sh
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=20 $(if $(ONLY),--only $(ONLY) $(ENTRY_TESTS))
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=20 $(if $(ONLY),-m "not slow" --only $(ONLY) $(ENTRY_TESTS))
 	$(if $(ONLY),,LEANTRAIN_TESTS=native $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(NATIVE_TESTS))
 
-# Runs an entry's own tests where anything that they reach changed since they passed, and breaks each technique on purpose
-# where it, its claims or its probes changed since that was tried.
 mutants: $(READY)
-	$(VENV)/bin/python -m tests.techniques.own_tests
-	$(VENV)/bin/python -m tests.techniques.tried_mutants
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m whole
 
 # The documentation, from the README, the cards and the committed records: site/index.html opens without a server;
 # its search needs one: python -m http.server -d site.

@@ -1,13 +1,18 @@
-"""Which tests are one entry's: those in its own file, and the cases of shared tests that are named by it."""
+"""Which tests are one entry's: those in its own files, those of the shared modules that it imports, and the cases of
+other tests that are named by it."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 
 FOLDER = Path(__file__).parent / "techniques"
+ROOT = FOLDER.parents[1]
 
 
 def problem(entry: str) -> str:
@@ -26,7 +31,51 @@ def entry_of(file: Path) -> str | None:
     return max((name for name in catalogue() if f"{file.stem}_".startswith(f"test_{name}_")), key=len, default=None)
 
 
+@cache
+def imported(file: Path) -> frozenset[Path]:
+    """The modules of techniques' code that a file imports, wherever it does."""
+    return frozenset(filter(None, map(_module_of, _names_in(file))))
+
+
+def _names_in(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _module_of(name: str) -> Path | None:
+    """The file below ``techniques/`` that a dotted name is, or is defined in."""
+    parts = name.split(".")
+    if parts[0] != "techniques":
+        return None
+    paths = (ROOT.joinpath(*parts[:end]).with_suffix(".py") for end in range(len(parts), 1, -1))
+    return next(filter(Path.is_file, paths), None)
+
+
+@cache
+def shared_by(entry: str) -> frozenset[Path]:
+    """The modules outside of all entries' folders that an entry imports, itself or through others."""
+    folders = {each.folder for each in catalogue().values()}
+    waiting = list(catalogue()[entry].folder.rglob("*.py"))
+    reached = {*waiting}
+    while waiting:
+        new = imported(waiting.pop()) - reached
+        reached |= new
+        waiting += new
+    return frozenset(file for file in reached if folders.isdisjoint(file.parents))
+
+
+def is_of_shared(entry: str, file: Path) -> bool:
+    """Whether ``file`` tests what the entry shares with others: it is no entry's own, stands beside a category's,
+    and imports a module that the entry imports too."""
+    if file.parent.parent != FOLDER or entry_of(file):
+        return False
+    return not shared_by(entry).isdisjoint(imported(file))
+
+
 def is_of(entry: str, file: Path, test: str) -> bool:
     """Whether a test (``test_it[lion-gpt]``) is the entry's."""
     case = test.partition("[")[2].rstrip("]")
-    return entry_of(file) == entry or entry in re.split("[-/]", case)
+    return entry_of(file) == entry or is_of_shared(entry, file) or entry in re.split("[-/]", case)

@@ -19,16 +19,23 @@ from suite.loop.technique import Technique
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting, Split
 
-OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories; starting ranks takes longest
+OF_SEVERAL_RANKS = {"parallelism", "communication"}  # categories
+IN_EVERY_RUN = frozenset(
+    {"albert_sharing", "bitfit", "ckpt_chen_sqrt", "esam", "lawa", "lion", "mass", "zero1", "zero2"}
+)
+"""The entries that a run of the tests tries whole: of those that together go every way that the harness has, some that
+take little time."""
 
 
-def on_request(card: Card, baseline: str) -> list[pytest.MarkDecorator]:
-    """What several ranks do is tried on one of a card's baselines in every run, another for each; on all with
-    ``-m slow``."""
-    if card.category not in OF_SEVERAL_RANKS:
-        return []
+def home(card: Card) -> str:
+    """The baseline on which a run of the tests tries an entry; another for each of a category."""
     turn = sorted(each for each in catalogue() if catalogue()[each].card.category == card.category).index(card.id)
-    return [] if baseline == card.baselines[turn % len(card.baselines)] else [pytest.mark.slow]
+    return card.baselines[turn % len(card.baselines)]
+
+
+def unless(tried: bool) -> list[pytest.MarkDecorator]:
+    """The mark of a case that a run of the tests leaves to ``make mutants``, and to ``--only``, unless it is tried."""
+    return [] if tried else [pytest.mark.whole]
 
 
 def new_run(

@@ -56,20 +56,35 @@ def test_a_case_is_the_entrys_that_it_is_named_by(test: str, kept: bool) -> None
     assert only.is_of("lion", FOLDER / "techniques" / "test_conformance.py", test) == kept
 
 
+@pytest.mark.parametrize(
+    ("entry", "file", "kept"),
+    [
+        ("lamb", "techniques/large_batch/test_layer_moves.py", True),
+        ("gact", "techniques/shared/test_packed.py", True),  # through what its category shares
+        ("sam", "techniques/large_batch/test_layer_moves.py", False),
+        ("adam", "techniques/optimizers/test_adamw.py", False),  # another's own
+        ("lamb", "techniques/test_dispatch.py", False),  # of all
+    ],
+)
+def test_a_file_of_a_shared_module_is_of_each_entry_that_imports_it(entry: str, file: str, kept: bool) -> None:
+    assert only.is_of(entry, FOLDER / file, "test_it") == kept
+
+
 def test_every_entry_has_a_file_of_its_own() -> None:
     tested = {only.entry_of(file) for file in (FOLDER / "techniques").glob("*/test_*.py")}
     assert tested >= set(catalogue())
 
 
 def test_an_entrys_whole_conformance_is_kept_and_no_other() -> None:
-    listed = collected("--only", "lion", "tests/techniques/test_conformance.py", "tests/techniques/optimizers")
+    files = "tests/techniques/test_conformance.py", "tests/techniques/optimizers"
+    listed = collected("-m", "not slow", "--only", "lion", *files)
     assert listed.returncode == 0, listed.stdout + listed.stderr
     tests = [line for line in listed.stdout.splitlines() if "::" in line]
     conformance = {line.partition("[")[2] for line in tests if "::test_conformance[" in line}
     assert conformance == {f"lion-{baseline}]" for baseline in catalogue()["lion"].card.baselines}
-    files = {FOLDER.parent / line.partition("::")[0] for line in tests}
-    assert {only.entry_of(file) for file in files} == {"lion", None}
-    assert {"test_lion.py", "test_lion_kernel.py"} <= {file.name for file in files}
+    listed_files = {FOLDER.parent / line.partition("::")[0] for line in tests}
+    assert {only.entry_of(file) for file in listed_files} == {"lion", None}
+    assert {"test_lion.py", "test_lion_kernel.py", "test_moves.py"} <= {file.name for file in listed_files}
 
 
 def test_an_unknown_entry_is_refused_with_the_nearest_names() -> None:

@@ -23,17 +23,20 @@ from suite.record.job import Setting
 from suite.record.schema import Code
 from tests.entries import loading
 from tests.record.test_names import with_other_names
-from tests.techniques.tried_mutants import IN_EVERY_RUN, is_as_tried
+from tests.runs import IN_EVERY_RUN, unless
 
 TREE = Path(__file__).parents[2]
 IN_CLASS = "\n    def ", "\n    x = 1\n\n    def "
 GPT = Setting(baseline="gpt")
 
 
-def test_the_hash_covers_what_is_really_called() -> None:
-    """A short run in a process of its own calls no function that is not hashed for it: of every technique that changed,
-    since what no hash covers is what a change brings, and of a few that every run tries."""
-    tried = [each.id for each in catalogue().values() if each.id in IN_EVERY_RUN or not is_as_tried(each)]
+OF_FEW, OF_ALL = (pytest.param(each, marks=unless(each == "few")) for each in ("few", "all"))
+
+
+@pytest.mark.parametrize("techniques", [OF_FEW, OF_ALL])
+def test_the_hash_covers_what_is_really_called(techniques: str) -> None:
+    """A short run in a process of its own calls no function that is not hashed for it."""
+    tried = [name for name in catalogue() if techniques == "all" or name in IN_EVERY_RUN]
     script = [sys.executable, loading.__file__, *tried]
     done = subprocess.run(script, env=os.environ | {"PYTHONPATH": str(TREE)}, capture_output=True, text=True)
     assert not done.returncode, done.stderr[-2000:]

@@ -21,7 +21,7 @@ from typing import Any
 from suite.kernels import gates
 from suite.kernels.gates import MachineCode
 from suite.record.files import replacing
-from tests.techniques.tried_mutants import IN_EVERY_RUN
+from tests.runs import IN_EVERY_RUN
 
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).with_suffix(".json")
@@ -48,8 +48,7 @@ def is_as_compiled(module: str) -> bool:
 
 def machine_code(module: str) -> dict[str, MachineCode]:
     """As :func:`suite.kernels.gates.machine_code` says, or as it said of the same sources."""
-    anew = os.environ.get("LEANTRAIN_TESTS") == "all" or not IN_EVERY_RUN.isdisjoint(module.split("."))
-    if anew or not is_as_compiled(module):
+    if not IN_EVERY_RUN.isdisjoint(module.split(".")) or not is_as_compiled(module):
         return gates.machine_code(module)
     return gates.parsed(json.dumps(kept()[module]["codes"]))
 

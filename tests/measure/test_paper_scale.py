@@ -28,7 +28,6 @@ from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
 from suite.record.job import RECIPES, Job, Setting
 from suite.show.amounts import amount
 from suite.show.counts import lines, notes
-from tests.techniques.left_out import leave_unless_changed
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "published"
 EAGER = tuple(name for name in RECIPES if name != "compiled")
@@ -137,10 +136,7 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize(("card", "baseline", "recipe"), ONCE_EACH)
-def test_a_techniques_counts_are_those_of_a_real_run(
-    card: Card, baseline: str, recipe: Any, request: pytest.FixtureRequest
-) -> None:
-    leave_unless_changed(card.id, request, baseline)
+def test_a_techniques_counts_are_those_of_a_real_run(card: Card, baseline: str, recipe: Any) -> None:
     steps = STEPS.get(card.id, 1)
     same_as_real(card.id, Setting(baseline=baseline, size="pico", recipe=recipe, task=card.task, steps=steps))
 

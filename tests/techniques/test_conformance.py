@@ -32,14 +32,18 @@ from suite.measure.rules.surroundings import check_methods
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
-from tests.runs import new_run, on_request
-from tests.techniques.left_out import leave_unless_changed
+from tests.runs import IN_EVERY_RUN, home, new_run, unless
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
 CHECKPOINT_STEPS = 6
 PARTNERS = ("lawa", "lion")
 CASES = [
-    pytest.param(entry.id, baseline, id=f"{entry.id}-{baseline}", marks=on_request(entry.card, baseline))
+    pytest.param(
+        entry.id,
+        baseline,
+        id=f"{entry.id}-{baseline}",
+        marks=unless(entry.id in IN_EVERY_RUN or baseline == home(entry.card)),
+    )
     for entry in catalogue().values()
     for baseline in entry.card.baselines
 ]
@@ -194,10 +198,7 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Si
 
 
 @pytest.mark.parametrize(("name", "baseline"), CASES)
-def test_conformance(
-    name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    leave_unless_changed(name, request, baseline)
+def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Size], Path], tmp_path: Path) -> None:
     task = reference_of(name)[1]
     for size, steps in TRIED:
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)

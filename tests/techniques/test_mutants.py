@@ -9,20 +9,29 @@ import pytest
 
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.installed import baselines
+from suite.judge.claims import is_exact
 from suite.measure.mutants import Deputies, mutants_of, noticed, processes
-from tests.techniques.left_out import leave_unless_changed
-from tests.techniques.tried_mutants import (
-    IN_EVERY_RUN,
-    changed_on,
-    is_as_noticed,
-    is_as_tried,
-    kept,
-    sha256_on,
-    ways_of,
-)
+from suite.record.job import BASELINE
+from tests.runs import IN_EVERY_RUN, unless
 
 WRITTEN = 4
 FEW = 3
+WHERE = ("settings", "against", "within", "baselines", "recipes", "sizes", "devices")
+"""What a claim says of where it can be judged."""
+
+
+def ways_of(entry: Entry) -> set[str]:
+    """What the harness may do otherwise for one entry than for another, as it tries and judges its mutants: the task,
+    several ranks, a reference of its own, the methods that it takes away, edits elsewhere or with settings, and what
+    an exact claim reads, and says of where it holds."""
+    claims = [claim for claim in entry.card.judged if is_exact(claim)]
+    mutants = mutants_of(entry)
+    ways = {f"task {entry.card.task}", *(each.name for each in mutants if each.lacks)}
+    ways |= {"another reference"} if entry.card.reference != BASELINE else set()
+    ways |= {"an edit elsewhere" for each in mutants if each.module not in ("", entry.module)}
+    ways |= {"an edit with settings" for each in mutants if each.old and each.settings}
+    ways |= {f"metric {claim.metric.partition('.')[0]}" for claim in claims}
+    return ways | {f"claim with {name}" for claim in claims for name in WHERE if getattr(claim, name)}
 
 
 @pytest.fixture(scope="module")
@@ -33,55 +42,24 @@ def process() -> Iterator[Deputies]:
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
-def test_every_mutant_is_noticed(name: str, process: Deputies, request: pytest.FixtureRequest) -> None:
-    """Tried anew where the technique, its claims or its probes changed since they were noticed (``tried_mutants``)."""
+def test_every_entry_has_written_mutants_that_fit_its_source(name: str) -> None:
+    assert sum(bool(each.old) for each in mutants_of(catalogue()[name])) >= WRITTEN, (
+        "write mutants.toml beside the card"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=unless(name in IN_EVERY_RUN)) for name in sorted(catalogue())]
+)
+def test_every_mutant_is_noticed(name: str, process: Deputies) -> None:
     entry = catalogue()[name]
-    assert sum(bool(each.old) for each in mutants_of(entry)) >= WRITTEN, "write mutants.toml beside the card"
-    leave_unless_changed(name, request)
     notices = list(noticed([entry], list(baselines()), process))
     assert [each.mutant.name for each in notices if each.survives] == []
 
 
 def test_what_every_run_tries_goes_every_way_that_the_harness_has() -> None:
-    """A way of one or two entries alone is tried where these change."""
+    """A way of one or two entries alone is tried with them alone."""
     users = Counter(way for entry in catalogue().values() for way in ways_of(entry))
     tried = set[str]().union(*(ways_of(catalogue()[id]) for id in IN_EVERY_RUN))
     assert {way for way, number in users.items() if number >= FEW} <= tried
     assert {"task pretrain", "task adapt", "no parallelize", "metric probe"} <= tried
-
-
-def as_tried(id: str, on: str, monkeypatch: pytest.MonkeyPatch) -> Entry:
-    """An entry that was tried as it is now, and all of whose mutants were noticed on one baseline."""
-    entry = catalogue()[id]
-    shas = {name: sha256_on(entry, name) for name in entry.card.baselines}
-    noticed_on = {on: {each.name: "noticed" for each in mutants_of(entry)}}
-    monkeypatch.setitem(kept(), id, {"sha256": shas, "noticed": noticed_on})
-    assert is_as_tried(entry)
-    return entry
-
-
-def test_another_card_or_another_list_of_mutants_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = as_tried("lion", "gpt", monkeypatch)
-    entry = Entry(whole.id, whole.folder, whole.module)
-    entry.__dict__["card"] = whole.card.model_copy(update={"claim": (), "properties": ()})
-    assert not is_as_tried(entry)
-    said_otherwise = [
-        each.model_copy(update={"statement": "other words", "note": "a note"}) for each in whole.card.claim
-    ]
-    entry.__dict__["card"] = whole.card.model_copy(update={"claim": tuple(said_otherwise)})
-    assert is_as_tried(entry)
-    there = next(iter(kept()[whole.id]["noticed"].values()))
-    name, sentence = there.popitem()
-    assert not is_as_tried(whole)
-    there[name] = sentence
-    assert is_as_tried(whole)
-
-
-def test_a_change_on_one_baseline_leaves_what_was_noticed_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, elsewhere = "gpt", "bert"
-    whole = as_tried("lion", here, monkeypatch)
-    shas = kept()[whole.id]["sha256"]
-    monkeypatch.setitem(shas, elsewhere, "another")
-    assert changed_on(whole) == [elsewhere] and is_as_noticed(whole) and not is_as_tried(whole)
-    monkeypatch.setitem(shas, here, "another")
-    assert not is_as_noticed(whole)

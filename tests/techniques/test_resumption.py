@@ -1,5 +1,5 @@
 """A run that is saved and resumed ends where the whole one does, to the bit, for what a technique keeps beside the
-model: masks that move, blocks that grow, units that go, a plan that random numbers decide.
+model: masks that move, blocks that grow, units that go, past outputs, an update that is under way.
 
 The conformance suite resumes every technique at its defaults, once. Here are the settings, the moments (before, at and
 after a change of the model) and the lengths that their states are about.
@@ -48,6 +48,20 @@ CASES = [
     Case("overparam_convergence", "gpt", "pico", 6, (3,)),
     Case("overparam_generalization:radius=0.02", "vit", "pico", 6, (3,)),
     Case("train_large_compress:prune=0.6,rounds=3", "gpt", "pico", 30, (2, 6)),
+    Case("early_bird", "vit", "pico", 20, (3, 16)),
+    Case("svite:interval=2,structured=true", "vit", "nano", 9, (4,)),
+    Case("flip:tune=0.25", "vit", "pico", 10, (2, 8)),
+    Case("is_gradnorm:threshold=0", "vit", "pico", 9, (4,)),
+    Case("saf_mesa:decay=0.9,start=0", "vit", "nano", 8, (5,)),
+    Case("acgc:history=2,interval=2", "bert", "pico", 6, (3,)),
+    Case("gact:interval=3", "vit", "pico", 8, (4,)),
+    Case("fp8_hybrid:amax_history=2", "gpt", "pico", 6, (3,)),
+    Case("int_only:accumulator_bits=16,rounding=pseudo", "vit", "pico", 6, (3,)),
+    Case("l2l:half=true", "gpt", "pico", 4, (2,)),
+    Case("zero_infinity_param:half=true,tiles=2", "gpt", "pico", 4, (2,)),
+    Case("zero_infinity_param:tier=file", "gpt", "pico", 4, (2,)),
+    Case("zero_offload:half=true", "gpt", "pico", 6, (3,)),
+    Case("zero_offload:delay_after=1", "gpt", "pico", 6, (3,)),
 ]
 
 

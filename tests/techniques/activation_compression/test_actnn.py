@@ -4,7 +4,6 @@ right on average where they can be."""
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.loop.run import Run
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.meters.activations import SavedActivations
-from suite.record.job import Setting
 from techniques.activation_compression.actnn.technique import ActNN, Layer, layer_bits, spreads
 from techniques.activation_compression.shared.saved_tensors import Kept, Packing, Saved
 from techniques.shared.packed import GROUP, packed_bytes, packed_rows
@@ -215,15 +212,6 @@ def test_samples_and_layers_get_bits_by_the_papers_formulas() -> None:
     assert layer_bits(layers, {"a": 1.0, "b": 100.0}, 3.0) == {"a": 2.0, "b": 4.0}
 
 
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
-    whole, resumed = (new_run("vit", "actnn", size="pico", recipe="classic", steps=9) for _ in range(2))
-    whole.train(4)
-    whole.save(tmp_path / "state")
-    resumed.load(tmp_path / "state")
-    assert resumed.train(5) == whole.train(5)
-    assert technique_of(whole).averages == technique_of(resumed).averages != {}
-
-
 def technique_of(run: Run) -> ActNN:
     technique = run.technique.techniques["actnn"]  # type: ignore[attr-defined]
     assert isinstance(technique, ActNN)
@@ -240,17 +228,6 @@ def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
         saved[each] = run.count_step().saved_activation_bytes
     assert saved[stack] < 0.6 * saved["ckpt_chen_sqrt"]
     assert not any(key.startswith("addmm") for key in technique_of(run).averages)
-
-
-def test_counts_without_values_are_the_most_that_a_run_may_save() -> None:
-    for stack, least in (("actnn:level=L2", 1.0), ("actnn", 0.9)):
-        setting = Setting(baseline="bert", size="pico", recipe="classic", steps=3)
-        count = counted(stack, Scale(setting)).counters
-        run = new_run("bert", stack, size="pico", recipe="classic", steps=3)
-        run.train(3)
-        real = run.count_step()
-        assert count is not None and count.flops == real.flops
-        assert least * count.saved_activation_bytes <= real.saved_activation_bytes <= count.saved_activation_bytes
 
 
 @pytest.mark.parametrize(

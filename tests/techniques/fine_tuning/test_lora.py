@@ -199,10 +199,6 @@ def test_activations_stay_about_as_many_as_in_full_fine_tuning():
     assert 0.6 < saved[0] / saved[1] < 1.2
 
 
-def test_rank_zero_is_full_fine_tuning_to_the_bit():
-    assert adapting("gpt", LoRA(rank=0), 3).train(3) == adapting("gpt", None, 3).train(3)
-
-
 def test_the_update_is_the_formula_in_float64_and_has_its_derivatives():
     random = generator(1)
     linear = nn.Linear(6, 9, dtype=torch.float64)

@@ -164,10 +164,6 @@ def test_numbers_at_the_papers_size():
     assert round(100 * kept / whole, 2) == 0.07
 
 
-def test_no_prefix_is_full_fine_tuning_to_the_bit():
-    assert adapting("gpt", PrefixTuning(length=0), 3).train(3) == adapting("gpt", None, 3).train(3)
-
-
 @pytest.mark.parametrize(("settings", "message"), [({"length": -1}, "length is 1"), ({"hidden": 0}, "hidden, the")])
 def test_bad_settings_say_what_to_do(settings, message):
     with pytest.raises(ValueError, match=message):

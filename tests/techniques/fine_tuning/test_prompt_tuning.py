@@ -127,10 +127,6 @@ def test_a_prompt_starts_as_embeddings_or_as_uniform_numbers():
     assert abs(uniform.mean().item()) < 0.02
 
 
-def test_no_prompt_is_full_fine_tuning_to_the_bit():
-    assert adapting("bert", PromptTuning(length=0), 3).train(3) == adapting("bert", None, 3).train(3)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],

@@ -117,10 +117,6 @@ def test_a_copy_reads_its_own_prompts():
     assert not torch.allclose(run.baseline.forward(copied, batch).logits, before)
 
 
-def test_no_prompt_is_full_fine_tuning_to_the_bit():
-    assert adapting("vit", Vpt(length=0), 3).train(3) == adapting("vit", None, 3).train(3)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],

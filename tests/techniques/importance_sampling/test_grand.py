@@ -119,16 +119,6 @@ def test_scores_after_a_short_run_are_others() -> None:
     assert not torch.allclose(*scores)
 
 
-def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path) -> None:
-    whole = new_run("bert", "grand", size="pico", recipe="classic", steps=8)
-    whole.train(2)
-    whole.save(tmp_path / "state")
-    losses = whole.train(2)
-    resumed = new_run("bert", "grand", size="pico", recipe="classic", steps=8)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(2) == losses
-
-
 def test_probes_hold_of_other_settings_and_notice_another_offset() -> None:
     recording = new_recording(
         "gpt", "grand:keep=0.25,offset=0.1,runs=1,scout=0.25", size="pico", recipe="classic", steps=8

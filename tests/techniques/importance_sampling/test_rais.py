@@ -200,10 +200,6 @@ def test_a_run_in_which_no_example_comes_back_is_no_evidence() -> None:
         run.probes()
 
 
-def test_only_uniform_draws_are_the_baseline() -> None:
-    assert run_on_few("vit", "rais:uniform=1.0").train(12) == run_on_few("vit", "baseline").train(12)
-
-
 def test_what_is_not_finite_is_not_learned_from() -> None:
     """The run diverges by its loss, and not by its draws."""
     run = run_on_few("vit", "rais:refit=2")

@@ -126,16 +126,6 @@ def test_keeping_everything_trains_no_embedder() -> None:
     assert plain.train(2) == run.train(2)
 
 
-def test_a_saved_run_goes_on_to_the_bit(tmp_path: Path) -> None:
-    whole = new_run("vit", "ssl_prototypes", size="pico", recipe="classic", steps=8)
-    whole.train(3)
-    whole.save(tmp_path / "state")
-    losses = whole.train(3)
-    resumed = new_run("vit", "ssl_prototypes", size="pico", recipe="classic", steps=8)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == losses
-
-
 def test_a_saved_choice_needs_no_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stack = f"ssl_prototypes:clusters=3,saved={tmp_path / 'kept.json'}"
     first = new_run("vit", stack, size="pico", recipe="classic", steps=4)

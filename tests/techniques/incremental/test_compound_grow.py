@@ -11,8 +11,6 @@ from suite.entries.spelling import build
 from suite.loop.data import generator
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
-from suite.record.job import Setting
 from techniques.incremental.compound_grow.length import Shorter, neighbours, pooled, through_pools
 from techniques.incremental.compound_grow.study import Row, equal_flops, plot
 from techniques.incremental.compound_grow.technique import CompoundGrow
@@ -116,12 +114,6 @@ def test_one_dimension_alone(settings: dict[str, int]):
     losses = run.train(8)
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
     run.attachment.end(run)
-
-
-def test_a_step_can_be_counted_without_values():
-    for baseline in ("bert", "gpt"):
-        count = counted("compound_grow", Scale(Setting(baseline=baseline, size="pico", steps=8)))
-        assert count.counters is not None, count.unavailable
 
 
 # users' models --------------------------------------------------------------------------------------------------------

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
-from suite.record.job import Setting
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution, resized
 from techniques.incremental.shared.any_size import resampled
 from techniques.incremental.shared.grids import cubics, triangles
@@ -119,11 +117,6 @@ def test_probes_hold_of_other_settings(settings: str, baseline: str):
     assert [probes[name] for name in WRONG] == [0] * len(WRONG)
     assert probes["gradient_roundings"] < 1000
     assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
-
-
-def test_a_step_can_be_counted_without_values():
-    count = counted("progressive_resolution", Scale(Setting(baseline="vit", size="pico", steps=8)))
-    assert count.counters is not None, count.unavailable
 
 
 @pytest.mark.parametrize("name", ["swin", "pvt", "beit", "xcit"])

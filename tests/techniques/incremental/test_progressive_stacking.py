@@ -13,7 +13,6 @@ from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, sources
@@ -97,11 +96,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
     run = running(stacking, steps=10)
     losses = run.train(6)
     assert run.technique.probes(run)["stacking.loss_jump"] == losses[4] - losses[3]
-
-
-def test_a_step_can_be_counted_without_values():
-    count = counted("progressive_stacking", Scale(Setting(baseline="gpt", size="pico", steps=8)))
-    assert count.counters is not None, count.unavailable
 
 
 def test_bad_settings_say_what_to_do():

@@ -78,17 +78,6 @@ def test_at_the_start_the_model_is_its_embedding_and_its_head(baseline: str) -> 
         assert torch.equal(run.baseline.forward(run.model, batch).logits, whole)
 
 
-def test_a_resumed_run_still_shares_the_weights(tmp_path: Any) -> None:
-    run, other = (new_run("gpt", "rezero", size="pico", steps=6) for _ in range(2))
-    run.train(3)
-    run.save(tmp_path / "run.pt")
-    other.load(tmp_path / "run.pt")
-    assert run.train(3) == other.train(3)
-    for block in other.anatomy.blocks:
-        one, two = (end.module.scale for end in block.branches)
-        assert one is two and one.abs() > 0
-
-
 def test_the_warm_up_goes_unless_it_is_asked_for() -> None:
     recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3)
     assert ReZero().recipe(recipe).learning_rate_at(0) == pytest.approx(1e-3, rel=1e-3)

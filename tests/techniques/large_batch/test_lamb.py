@@ -1,6 +1,5 @@
 """Four LAMB, each against its own public implementation or formula in float64, and the paper's identities."""
 
-import copy
 import math
 
 import pytest
@@ -180,22 +179,6 @@ def test_a_parameter_that_had_no_gradient_counts_its_own_steps() -> None:
     alone.grad = randn(4, 3, seed=0)
     Lamb([alone], lr=0.1).step()
     torch.testing.assert_close(sometimes, alone)
-
-
-def test_a_saved_and_a_copied_optimizer_continue_to_the_bit() -> None:
-    parameter = nn.Parameter(randn(6, 5, seed=1))
-    optimizer = Lamb([parameter], lr=0.1)
-    parameter.grad = randn(6, 5, seed=2)
-    optimizer.step()
-    twin, copied = copy.deepcopy((parameter, optimizer))
-    loaded = nn.Parameter(parameter.detach().clone())
-    resumed = Lamb([loaded])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each, its in ((parameter, optimizer), (twin, copied), (loaded, resumed)):
-        each.grad = randn(6, 5, seed=3)
-        its.step()
-    assert torch.equal(parameter, twin)
-    assert torch.equal(parameter, loaded)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Four LARS, each against its own public implementation or formula in float64; where they agree, and where not."""
 
-import copy
 import math
 from itertools import combinations
 
@@ -175,25 +174,6 @@ def test_all_zero_weights_and_gradients_stay_finite() -> None:
     Lars([zero, still], lr=0.1).step()
     torch.testing.assert_close(zero.detach(), torch.full((3, 3), -0.1))  # a ratio of 1
     torch.testing.assert_close(still.detach(), torch.ones(3, 3))
-
-
-def test_state_is_one_buffer_and_a_saved_and_a_copied_optimizer_continue_to_the_bit() -> None:
-    parameter = nn.Parameter(randn(6, 5, seed=1))
-    optimizer = Lars([parameter], lr=0.5, weight_decay=0.1)
-    parameter.grad = randn(6, 5, seed=2)
-    optimizer.step()
-    assert {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()} == {
-        "momentum": parameter.nbytes
-    }
-    twin, copied = copy.deepcopy((parameter, optimizer))
-    loaded = nn.Parameter(parameter.detach().clone())
-    resumed = Lars([loaded])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each, its in ((parameter, optimizer), (twin, copied), (loaded, resumed)):
-        each.grad = randn(6, 5, seed=3)
-        its.step()
-    assert torch.equal(parameter, twin)
-    assert torch.equal(parameter, loaded)
 
 
 @pytest.mark.parametrize(

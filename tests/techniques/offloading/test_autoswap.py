@@ -52,12 +52,6 @@ def test_the_best_score_is_no_slower_than_any():
     assert times[-1] == min(times)
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in ("baseline", "autoswap")]
-    assert losses[0] == losses[1]
-
-
 def test_bad_scores_say_what_fits():
     with pytest.raises(ValueError, match="doa, aoa, wdoa, swdoa"):
         AutoSwap(score="priority")

@@ -49,9 +49,3 @@ def test_free_time_and_bytes_per_second_by_hand():
     between_s = chain.plain_s - stage.save_s - stage.back_s
     assert free_times(chain, link)[Value(0, 0)] == pytest.approx(between_s - size / 1e9 - size / 2e9)
     assert bytes_saved_per_second(chain, 0) == sum(stage.saved_bytes) / stage.run_s
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in ("baseline", "capuchin:budget=0.3")]
-    assert losses[0] == losses[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -103,18 +102,6 @@ def test_the_devices_peak_does_not_grow_with_depth() -> None:
         run.train(2)
         peaks.append(run.count_step().peak_tensor_bytes)
     assert max(peaks) <= 1.002 * min(peaks), peaks
-
-
-@pytest.mark.parametrize("half", [True, False])
-def test_a_resumed_run_continues_to_the_bit(half: bool, tmp_path: Path) -> None:
-    whole, first, resumed = (running(L2L(half=half)) for _ in range(3))
-    losses = whole.train(4)
-    assert first.train(2) == losses[:2]
-    first.save(tmp_path / "run.pt")
-    resumed.load(tmp_path / "run.pt")
-    assert resumed.train(2) == losses[2:]
-    assert same(whole, resumed)
-    assert first.evaluate() != whole.evaluate() == resumed.evaluate()
 
 
 def test_without_values_the_device_holds_what_it_does_with_them() -> None:

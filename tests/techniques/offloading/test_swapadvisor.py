@@ -21,7 +21,6 @@ from techniques.offloading.swapadvisor.solver import Planner, chances, evolved, 
 from techniques.offloading.swapadvisor.technique import SwapAdvisor
 from techniques.shared.persistent_probes import unlike_chains
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 LINK = Link(5.0, 5.0)
 KINDS: tuple[Kind, ...] = ("offload", "wait", "prefetch")
@@ -169,12 +168,6 @@ def test_a_seed_gives_one_plan_and_leaves_other_draws_alone():
     runs = [evolved(planner, seed, 4, 8) for seed in (0, 0, 1)]
     assert np.random.get_state()[1].tolist() == state
     assert runs[0].best_s == runs[1].best_s and (runs[0].genes == runs[1].genes).all()
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in ("baseline", "swapadvisor")]
-    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from techniques.offloading.shared.offloaded import candidates, least_peak
 from techniques.offloading.shared.offloaded_probes import left_in
 from techniques.offloading.tflms.technique import TFLMS, distance
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 LINK = Link(5.0, 5.0)
 
@@ -36,12 +35,6 @@ def test_more_memory_lets_more_stay(chain: Chain):
     assert all(later <= earlier for earlier, later in pairwise(moved))
     with pytest.raises(Infeasible):
         TFLMS().solve(chain, 0, LINK)
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in ("baseline", "tflms")]
-    assert losses[0] == losses[1]
 
 
 def test_bad_thresholds_say_what_fits():

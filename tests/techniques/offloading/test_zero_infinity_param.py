@@ -74,18 +74,6 @@ def test_with_tiles_it_trains_as_the_baseline_but_for_roundings(baseline: str) -
     assert ours.train(4) == pytest.approx(plain.train(4), rel=1e-4)
 
 
-@pytest.mark.parametrize("technique", [ZeroInfinityParam(half=True, tiles=2), ZeroInfinityParam(tier="file")])
-def test_a_resumed_run_continues_to_the_bit(technique: ZeroInfinityParam, tmp_path: Path) -> None:
-    options = {"tier": technique.tier, "half": technique.half, "tiles": technique.tiles}
-    whole, first, resumed = (running(ZeroInfinityParam(**options)) for _ in range(3))
-    losses = whole.train(4)
-    assert first.train(2) == losses[:2]
-    first.save(tmp_path / "run.pt")
-    resumed.load(tmp_path / "run.pt")
-    assert resumed.train(2) == losses[2:]
-    assert same(whole, resumed)
-
-
 def test_a_checkpoint_is_a_plain_models() -> None:
     ours, plain = running(ZeroInfinityParam()), running(None)
     ours.train(2)

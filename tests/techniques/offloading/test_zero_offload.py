@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -87,18 +86,6 @@ def test_without_a_gradient_a_parameter_rests() -> None:
         moving.sum().backward()
     optimizer.step()
     assert (moving < 1).all() and (resting == 1).all()
-
-
-@pytest.mark.parametrize("technique", [ZeroOffload(half=True), ZeroOffload(delay_after=1), ZeroOffload(True, True)])
-def test_a_resumed_run_continues_to_the_bit(technique: ZeroOffload, tmp_path: Path) -> None:
-    """Also with an update that the device does not have yet."""
-    whole, half, resumed = (running(copy.deepcopy(technique)) for _ in range(3))
-    losses = whole.train(6)
-    assert half.train(3) == losses[:3]
-    half.save(tmp_path / "run.pt")
-    resumed.load(tmp_path / "run.pt")
-    assert resumed.train(3) == losses[3:]
-    assert same(whole, resumed)
 
 
 @pytest.mark.parametrize("baseline", BASELINES)

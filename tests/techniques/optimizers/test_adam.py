@@ -1,6 +1,5 @@
 """Adam against torch's and Algorithm 1 in float64, the closed forms of its first step and bounds, BERT's variant."""
 
-import copy
 import math
 
 import pytest
@@ -144,21 +143,6 @@ def test_state_is_two_buffers_of_the_parameters_size_and_a_count() -> None:
     optimizer.step()
     bytes_by_name = {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()}
     assert bytes_by_name == {"step": 4, "first_moment": parameter.nbytes, "second_moment": parameter.nbytes}
-
-
-@pytest.mark.parametrize("bias_correction", [False, True])
-def test_a_saved_optimizer_continues_to_the_bit(bias_correction: bool) -> None:
-    first = nn.Parameter(torch.ones(31, 7))
-    optimizer = Adam([first], bias_correction=bias_correction)
-    first.grad = gradients(1)[0]
-    optimizer.step()
-    second = nn.Parameter(first.detach().clone())
-    resumed = Adam([second])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for parameter, its in ((first, optimizer), (second, resumed)):
-        parameter.grad = gradients(2)[1]
-        its.step()
-    assert torch.equal(first, second)
 
 
 def test_coupled_decay_without_gradients_moves_by_the_learning_rate_whatever_the_weight() -> None:

@@ -99,18 +99,6 @@ def test_what_does_not_decay_in_the_recipe_does_not_decay() -> None:
     assert optimizer.param_groups[0]["weight_decay"] == 0
 
 
-def test_a_saved_optimizer_continues_to_the_bit() -> None:
-    own, other = models()
-    first = AdamW(own.parameters())
-    step(own, first, 0)
-    other.load_state_dict(own.state_dict())
-    second = AdamW(other.parameters())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    step(own, first, 1)
-    step(other, second, 1)
-    assert all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters()))
-
-
 # the study ----------------------------------------------------------------------------------------------------------
 
 

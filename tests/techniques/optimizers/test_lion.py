@@ -1,7 +1,5 @@
 """Lion against lion-pytorch and timm, and the identities of a sign update."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -83,23 +81,6 @@ def test_state_is_one_buffer_of_the_parameters_size() -> None:
     assert {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()} == {
         "momentum": parameter.nbytes
     }
-
-
-def test_a_saved_and_a_copied_optimizer_continue_to_the_bit() -> None:
-    gradients = random_gradients(2)
-    parameter = nn.Parameter(torch.ones(64, 33))
-    optimizer = Lion([parameter], lr=1e-3)
-    parameter.grad = gradients[0]
-    optimizer.step()
-    twin, copied = copy.deepcopy((parameter, optimizer))
-    loaded = nn.Parameter(parameter.detach().clone())
-    resumed = Lion([loaded])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each, its in ((parameter, optimizer), (twin, copied), (loaded, resumed)):
-        each.grad = gradients[1].clone()
-        its.step()
-    assert torch.equal(parameter, twin)
-    assert torch.equal(parameter, loaded)
 
 
 def test_recipe_keeps_the_strength_of_the_decay() -> None:

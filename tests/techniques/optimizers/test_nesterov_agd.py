@@ -1,6 +1,5 @@
 """The theorem on quadratics and logistic regression; the forms for networks against torch's and the textbook's."""
 
-import copy
 import math
 from itertools import islice
 
@@ -114,21 +113,6 @@ def test_the_optimizer_holds_y_and_keeps_x(momentum: float | None) -> None:
     state = optimizer.state[y]
     assert state["iterate"].nbytes == y.nbytes
     assert state.keys() == ({"iterate", "t"} if momentum is None else {"iterate"})
-
-
-def test_a_saved_schedule_continues() -> None:
-    first = nn.Parameter(torch.ones(3))
-    optimizer = AGD([first], lr=0.1)
-    for _ in range(3):
-        first.grad = looking(first.detach())
-        optimizer.step()
-    second = nn.Parameter(first.detach().clone())
-    resumed = AGD([second])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for parameter, its in ((first, optimizer), (second, resumed)):
-        parameter.grad = looking(parameter.detach())
-        its.step()
-    assert torch.equal(first, second)
 
 
 def test_the_technique_fills_the_slot_with_the_form_that_was_asked_for() -> None:

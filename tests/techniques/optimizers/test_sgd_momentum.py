@@ -1,7 +1,5 @@
 """SGD against torch's, its closed form under a constant gradient, and the two places of the learning rate."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -116,21 +114,6 @@ def test_state_is_one_buffer_and_none_without_momentum(fused: bool, rate: Rate) 
         "velocity": parameter.nbytes
     }
     assert not plain.state[parameter]
-
-
-@FUSED
-def test_a_saved_optimizer_continues_to_the_bit(fused: bool) -> None:
-    first = nn.Parameter(torch.ones(31, 7))
-    optimizer = SGD([first], lr=0.1, dampening=0.2, fused=fused)
-    first.grad = gradients(1)[0]
-    optimizer.step()
-    second = nn.Parameter(first.detach().clone())
-    resumed = SGD([second])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for parameter, its in ((first, optimizer), (second, resumed)):
-        parameter.grad = gradients(2)[1]
-        its.step()
-    assert torch.equal(first, second)
 
 
 def test_the_recipe_keeps_what_the_decay_takes_off_the_weights() -> None:

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.loop.stack import Stack
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
-from suite.record.job import Setting
 from techniques.overparameterization.arora_depth.study import (
     Descent,
     Regression,
@@ -135,11 +133,6 @@ def test_probes_hold_at_depth_three() -> None:
     assert probes["trained_parameters"] == probes["merged_parameters"] == 1
     assert max(probes["gradient_roundings"], probes["rule_roundings"]) < 1000
     assert probes["merged"] < 1e-12
-
-
-def test_a_step_can_be_counted_without_values() -> None:
-    count = counted("arora_depth", Scale(Setting(baseline="gpt", steps=2)))
-    assert count.counters is not None, count.unavailable
 
 
 def test_merging_a_model_without_products_changes_nothing() -> None:

@@ -10,20 +10,12 @@ import torch
 from techniques.overparameterization.overparam_convergence import study
 from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
 from techniques.overparameterization.shared.width import distances
-from tests.runs import new_run
 
 
 def test_the_distance_is_relative_to_the_start() -> None:
     start = {"w": torch.tensor([[3.0, 4.0]]), "v": torch.ones(2, 2)}
     now = {"w": torch.tensor([[3.0, 5.0]]), "v": torch.ones(2, 2)}
     assert {name: float(each) for name, each in distances(now, start).items()} == {"w": pytest.approx(0.2), "v": 0.0}
-
-
-def test_the_baselines_own_width_is_the_baseline_to_the_bit_and_says_how_far_it_went() -> None:
-    run = new_run("bert", "overparam_convergence:width=1", size="pico", recipe="classic", steps=4)
-    losses = run.train(3)
-    assert new_run("bert", size="pico", recipe="classic", steps=4).train(3) == losses
-    assert run.probes()["overparam_convergence.relative_distance"] > 0
 
 
 def test_no_width_is_refused() -> None:

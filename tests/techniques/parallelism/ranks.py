@@ -245,7 +245,6 @@ def main(rank: int, folder: Path) -> None:
     out["silent"] = refusal(mesh, Silent())
     out["comparisons"] = comparisons(mesh.get_group(), rank)
     out["hooked"] = hooked(mesh)
-    out["resumed"] = resumed(mesh, folder, rank)
     out["resumed_masters"] = resumed(mesh, folder, rank, Zero2, mixed_precision=True)
     out["counted"] = {name: counted(mesh, each) for name, each in COUNTED.items()}
     mine = torch.arange(6.0) * (rank + 1)

@@ -19,7 +19,7 @@ from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks
 
 def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     accumulated = partial(alone, technique=Accumulating())
-    return {base: trained(mesh, Chimera(), base, accumulated, folder) for base in ("vit", "gpt")}
+    return {base: trained(mesh, Chimera(), base, accumulated) for base in ("vit", "gpt")}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,6 @@ def test_the_update_is_one_processs_but_for_the_order_of_the_sum(ranks, baseline
     torch.testing.assert_close(first["losses"], first["losses_alone"], rtol=1e-4, atol=1e-4)
     assert same(first["held"], second["held"])
     assert set(first["held"]) == set(first["parameters"]), "both stages are on both ranks"
-    before, rest = first["resumed"]
-    assert before + rest == first["losses"]
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6, 8])

@@ -21,9 +21,9 @@ from tests.techniques.parallelism.pipelines import alone, delayed, on_ranks, tra
 def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     late = partial(delayed, micro_batches=1, delay=lambda stage, place: Delay(1 - stage, 1 - stage))
     return {
-        "vit": trained(mesh, PipeDream(), "vit", late, folder),
+        "vit": trained(mesh, PipeDream(), "vit", late),
         "mae": trained(mesh, PipeDream(), "mae", late),
-        "gpt": trained(mesh, PipeDream(), "gpt", alone, folder),
+        "gpt": trained(mesh, PipeDream(), "gpt", alone),
     }
 
 
@@ -37,12 +37,6 @@ def test_the_trajectory_is_that_of_delayed_weights_to_the_bit(ranks, baseline):
     first, second = (rank[baseline] for rank in ranks)
     assert first["losses"] == second["losses"] == first["losses_alone"]
     assert first["same"], first["apart"]
-
-
-@pytest.mark.parametrize("baseline", ["vit", "gpt"])
-def test_a_resumed_run_goes_on_to_the_bit(ranks, baseline):
-    before, rest = ranks[0][baseline]["resumed"]
-    assert before + rest == ranks[0][baseline]["losses"]
 
 
 def test_a_tied_embedding_stays_one_and_the_delay_matters(ranks):

@@ -19,7 +19,7 @@ from tests.techniques.parallelism.pipelines import delayed, on_ranks, trained
 
 def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     late = partial(delayed, micro_batches=4, delay=lambda stage, place: Delay(1, 1))
-    return {base: trained(mesh, PipeDream2BW(), base, late, folder) for base in ("vit", "mae")}
+    return {base: trained(mesh, PipeDream2BW(), base, late) for base in ("vit", "mae")}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,6 @@ def test_the_trajectory_is_that_of_weights_one_update_late_to_the_bit(ranks, bas
     first, second = (rank[baseline] for rank in ranks)
     assert first["losses"] == second["losses"] == first["losses_alone"]
     assert first["same"], first["apart"]
-    before, rest = first["resumed"]
-    assert before + rest == first["losses"]
 
 
 def test_every_stage_has_two_versions(ranks):

@@ -20,7 +20,7 @@ from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks
 
 def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     accumulated = partial(alone, technique=Accumulating())
-    return {base: trained(mesh, PipeDreamFlush(), base, accumulated, folder) for base in ("vit", "mae")}
+    return {base: trained(mesh, PipeDreamFlush(), base, accumulated) for base in ("vit", "mae")}
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,6 @@ def test_the_trajectory_is_that_of_accumulation_to_the_bit(ranks, baseline):
     first, second = (rank[baseline] for rank in ranks)
     assert first["losses"] == second["losses"] == first["losses_alone"]
     assert first["same"], first["apart"]
-    before, rest = first["resumed"]
-    assert before + rest == first["losses"]
 
 
 @given(st.integers(2, 6), st.integers(1, 9), st.integers(1, 4))

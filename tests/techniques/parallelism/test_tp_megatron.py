@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.meters.communication import Communication
 from suite.model.anatomy import anatomy
@@ -131,16 +129,6 @@ def operators(mesh: DeviceMesh) -> dict[str, tuple[Tensor, Tensor]]:
     return {"output": (divided.detach(), whole.detach()), **pairs}
 
 
-def resumed(mesh: DeviceMesh, folder: Path) -> tuple[list[float], list[float]]:
-    own, path = TensorParallel(), folder / f"state{mesh.get_local_rank()}"
-    half: Run = run_of("vit", own, mesh)
-    first = half.train(STEPS - 2)
-    half.save(path)
-    again = run_of("vit", replace(own), mesh)
-    again.load(path)
-    return first, again.train(2)
-
-
 def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
     own = folder / str(mesh.get_local_rank())
     own.mkdir()
@@ -150,7 +138,6 @@ def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
         "dropout": with_dropout(mesh, own),
         "refused": refused(mesh),
         "operators": operators(mesh),
-        "resumed": resumed(mesh, folder),
     }
 
 
@@ -205,12 +192,6 @@ def test_dropout_differs_inside_and_is_one_outside(ranks):
 def test_a_norm_that_all_heads_share_is_refused(ranks):
     for rank in ranks:
         assert "q_norm.bias belongs to heads or units of all ranks" in rank["refused"]
-
-
-def test_a_resumed_run_goes_on_to_the_bit(ranks):
-    for rank in ranks:
-        first, rest = rank["resumed"]
-        assert first + rest == rank["vit"]["losses"]
 
 
 def test_a_fused_layer_is_cut_by_heads():

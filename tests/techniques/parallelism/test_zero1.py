@@ -60,12 +60,6 @@ def test_reduce_scatter_gives_each_rank_its_part_of_the_mean(two_ranks):
     assert torch.equal(torch.cat([rank["reduce_scatter"] for rank in two_ranks]), mean)
 
 
-def test_a_resumed_rank_continues_to_the_bit(two_ranks):
-    for rank in two_ranks:
-        whole, again = rank["resumed"]
-        assert whole == again
-
-
 def test_buckets_make_the_same_updates_to_the_bit(two_ranks):
     for rank in two_ranks:
         theirs, mine = rank["ddp_gpt"], rank["bucketed"]

@@ -123,16 +123,6 @@ def test_all_three_products_by_rows_are_torchaos_layer() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["classic", "modern"])
-def test_a_resumed_run_goes_on_to_the_bit(precision: str, tmp_path: Any) -> None:
-    run, other = (new_run("gpt", "int8_mixed", size="pico", recipe=precision, steps=6) for _ in range(2))
-    run.train(3)
-    run.save(tmp_path / "run.pt")
-    other.load(tmp_path / "run.pt")
-    assert run.train(3) == other.train(3)
-    assert all(parameter.dtype == torch.float32 for parameter in run.model.parameters())
-
-
 def test_a_run_stays_near_the_one_in_float32() -> None:
     plain, ours = (new_run("vit", name, size="pico", steps=12).train(12) for name in ("baseline", "int8_mixed"))
     assert ours != plain and all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(ours, plain))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from suite.loop.run import Diverged
-from suite.model.anatomy import anatomy, weight_matrix
+from suite.model.anatomy import weight_matrix
 from techniques.fine_tuning.lora.technique import LoRA
 from techniques.precision.int_only import technique
 from techniques.precision.int_only.technique import (
@@ -146,20 +146,6 @@ def test_sums_stay_in_int32() -> None:
 
 
 # runs -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stack", ["int_only", "int_only:accumulator_bits=16,rounding=pseudo"])
-def test_a_resumed_run_goes_on_to_the_bit(stack: str, tmp_path: Any) -> None:
-    run, other = (new_run("vit", stack, size="pico", steps=6) for _ in range(2))
-    run.train(3)
-    run.save(tmp_path / "run.pt")
-    rest = run.train(3)
-    other.load(tmp_path / "run.pt")
-    assert rest == other.train(3)
-    for path, tensor in run.model.state_dict().items():
-        assert torch.equal(tensor, other.model.state_dict()[path])
-    for layer in anatomy(run.model).linears:
-        assert not any(each.is_floating_point() for each in layer.module.state_dict().values())
 
 
 def test_a_run_learns() -> None:

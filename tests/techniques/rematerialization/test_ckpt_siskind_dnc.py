@@ -22,7 +22,6 @@ from techniques.rematerialization.rotor.technique import fastest
 from techniques.rematerialization.shared.divided import binomial, bisection
 from techniques.shared.persistent_probes import binomial_extra, equal_chain, kept_at_turn
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 
 def newton(x: Tensor, weight: Tensor) -> Tensor:
@@ -160,14 +159,6 @@ def test_the_budget_holds_more_of_it_costs_no_time_and_rotor_is_no_slower(chain:
 def test_deep_chains_are_planned():
     chain = equal_chain(96)
     assert predicted(conquered(chain, 20, "bisection"), chain).peak_bytes <= 20
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-@pytest.mark.parametrize("split", ["bisection", "binomial"])
-def test_the_trajectory_is_the_plain_one(baseline, split):
-    stacks = ("baseline", f"ckpt_siskind_dnc:split={split}")
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in stacks]
-    assert losses[0] == losses[1]
 
 
 def test_bad_settings_say_what_fits():

@@ -27,7 +27,6 @@ from techniques.rematerialization.dtr.runtime import (
 from techniques.rematerialization.dtr.solver import played
 from techniques.rematerialization.dtr.technique import DTR
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 AGAIN = {  # operators run again, of each layer of a linear net in ceil(2 sqrt(N)) units: simrd's own figures
     64: {"dtr": 0.77, "eq": 0.77, "msps": 0.94, "local": 2.52, "lru": 2.52, "size": 19.1},
@@ -128,10 +127,3 @@ def test_what_cannot_be_played_is_refused() -> None:
     with pytest.raises(ValueError, match="one of dtr, eq, local, lru, size, msps"):
         DTR(heuristic="fifo")  # type: ignore[arg-type]
     assert set(HEURISTICS) == set(get_args(Name))
-
-
-def test_a_trained_model_is_the_baselines_to_the_bit() -> None:
-    plain, run = (new_run("gpt", name, size="nano", steps=2) for name in ("baseline", "dtr:heuristic=lru,budget=0.2"))
-    assert plain.train(2) == run.train(2)
-    assert all(a.equal(b) for a, b in zip(plain.model.parameters(), run.model.parameters(), strict=True))
-    assert run.count_step().peak_tensor_bytes < plain.count_step().peak_tensor_bytes

@@ -29,7 +29,6 @@ from techniques.shared.persistent_probes import (
     unlike_chains,
 )
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 
 @st.composite
@@ -130,13 +129,6 @@ def test_a_budget_below_the_least_is_refused_with_one_that_fits():
     with pytest.raises(Infeasible, match="canonical strategy") as error:
         recomputed(equal_chain(9), 9)
     assert predicted(recomputed(equal_chain(9), error.value.least_bytes), equal_chain(9)).time_s > 0
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    stacks = ("baseline", "kusumoto_dp")
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in stacks]
-    assert losses[0] == losses[1]
 
 
 def test_bad_budgets_say_what_fits():

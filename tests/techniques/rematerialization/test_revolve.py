@@ -20,7 +20,6 @@ from techniques.shared.persistent_probes import (
     most_graphs,
 )
 from tests.chain.chains import chains
-from tests.runs import new_run
 
 
 def test_the_closed_form_is_the_recurrence():
@@ -88,13 +87,6 @@ def test_96_blocks_are_planned_at_every_budget():
         revolved(chain, 0)
     assert error.value.least_bytes == 8
     assert revolved(chain, 7 + 6).extra_forwards == 360 - 96
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    stacks = ("baseline", "revolve")
-    losses = [new_run(baseline, stack, size="nano", steps=4).train(2) for stack in stacks]
-    assert losses[0] == losses[1]
 
 
 def test_bad_budgets_say_what_fits():

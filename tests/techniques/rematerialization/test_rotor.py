@@ -134,13 +134,6 @@ def test_a_budget_below_the_least_is_refused_with_the_least():
     )
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_the_trajectory_is_the_plain_one(baseline):
-    stacks = ("baseline", "rotor:budget=0.4")
-    losses = [new_run(baseline, stack, size="pico", steps=4).train(2) for stack in stacks]
-    assert losses[0] == losses[1]
-
-
 def test_measured_chains_of_every_budget():
     run = new_run("gpt", size="nano", steps=4)
     own = Rotor()

@@ -72,13 +72,6 @@ def test_fewer_kept_products_cost_flops_and_save_bytes() -> None:
     assert plain[0] > each[0][0] > each[1][0] > each[2][0] >= chen[0]
 
 
-@pytest.mark.parametrize(("baseline", "recipe"), [("bert", "classic"), ("vit", "modern")])
-def test_training_is_the_baselines_to_the_bit(baseline: str, recipe: str) -> None:
-    plain, run = (new_run(baseline, name, size="pico", recipe=recipe, steps=3) for name in ("baseline", "torch_sac"))
-    assert plain.train(3) == run.train(3)
-    assert all(a.equal(b) for a, b in zip(plain.model.parameters(), run.model.parameters(), strict=True))
-
-
 def test_half_of_the_products_are_kept_beside_what_full_checkpointing_keeps() -> None:
     recording: Recording = new_recording("gpt", "torch_sac:every=2", size="pico", recipe="modern", steps=2)
     recording.train(2)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,21 +190,6 @@ def test_the_active_term_costs_no_counted_flop() -> None:
     before, known = run.technique.techniques["saf"].past.get(run.next_batch()[1])  # type: ignore[attr-defined]
     assert known.all() and before.any()
     assert flops(run) == flops(plain)
-
-
-def test_past_outputs_survive_a_resumption_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    whole = new(saf=Saf(start=0.0))
-    losses = whole.train(9)
-    half = new(saf=Saf(start=0.0))
-    half.train(6)
-    half.save(tmp_path / "half.pt")
-    resumed = new(saf=Saf(start=0.0))
-    resumed.load(tmp_path / "half.pt")
-    assert resumed.train(3) == losses[6:]
-    forgetful = new(saf=Saf(start=0.0))
-    forgetful.load(tmp_path / "half.pt")
-    forgetful.technique.techniques["saf"].past = None  # type: ignore[attr-defined]
-    assert forgetful.train(3) != losses[6:], "the state matters"
 
 
 def test_a_second_forward_pass_in_a_step_is_not_another_visit() -> None:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -132,21 +131,6 @@ def test_only_positions_with_a_target_count() -> None:
     assert torch.equal(gradient.abs().sum(-1) > 0, counted)
     assert rows(torch.ones(3, 5, 7), {"input_ids": torch.ones(3, 5)}).shape == (15, 7), "no labels: all positions"
     assert rows(torch.ones(3, 7), {"labels": torch.tensor([0, 1, 2])}).shape == (3, 7), "one label an example"
-
-
-def test_the_average_survives_a_resumption(tmp_path: Path) -> None:
-    whole = new(mesa=SafMesa(decay=0.9, start=0.0))
-    losses = whole.train(8)
-    half = new(mesa=SafMesa(decay=0.9, start=0.0))
-    half.train(5)
-    half.save(tmp_path / "half.pt")
-    resumed = new(mesa=SafMesa(decay=0.9, start=0.0))
-    resumed.load(tmp_path / "half.pt")
-    assert resumed.train(3) == losses[5:]
-    forgetful = new(mesa=SafMesa(decay=0.9, start=0.0))
-    forgetful.load(tmp_path / "half.pt")
-    forgetful.technique.techniques["mesa"].teacher = None  # type: ignore[attr-defined]
-    assert forgetful.train(3) != losses[5:], "the state matters"
 
 
 def test_a_model_that_grows_gets_a_new_average() -> None:

@@ -3,7 +3,6 @@
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -31,15 +30,6 @@ def parameters(seed: int = 0) -> list[nn.Parameter]:
     for parameter in made:
         parameter.grad = torch.randn(parameter.shape, generator=generator) * 3
     return made
-
-
-def test_ascent_has_norm_rho_along_the_joint_gradient() -> None:
-    weights = parameters()
-    flat = torch.cat([p.grad.flatten() for p in weights if p.grad is not None]).double()
-    before = ascend(weights, 0.05)
-    moved = torch.cat([(p.detach().double() - b.double()).flatten() for p, b in zip(weights, before)])
-    torch.testing.assert_close(moved.norm().item(), 0.05, rtol=1e-6, atol=0)
-    torch.testing.assert_close(moved, 0.05 * flat / flat.norm(), rtol=1e-4, atol=1e-7)
 
 
 def test_weights_come_back_to_the_bit_where_subtraction_would_not() -> None:
@@ -128,17 +118,6 @@ class Quadratic:
     def apply_gradients(self) -> None:
         assert self.theta.grad is not None
         self.given, self.at = self.theta.grad.clone(), self.theta.detach().clone()
-
-
-def test_gradient_on_a_quadratic_and_replayed_noise() -> None:
-    run = Quadratic()
-    theta = run.theta.detach().clone()
-    Sam(rho=0.3).update(run, {})  # type: ignore[arg-type]
-    gradient = run.matrix @ theta
-    torch.testing.assert_close(run.given, run.matrix @ (theta + 0.3 * gradient / gradient.norm()))
-    assert torch.equal(run.at, theta), "the step is taken from the unperturbed weights"
-    assert len(run.noise) == 2
-    assert run.noise[0] == run.noise[1]
 
 
 def test_update_by_update_optax(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,22 +240,6 @@ def test_a_first_gradient_that_is_not_finite_leaves_the_update_out(stack: str, v
     assert all(torch.equal(each, now[key][name]) for key, held in moments.items() for name, each in held.items())
     run.train(1)
     assert not torch.equal(weights["pos_embed"], run.model.state_dict()["pos_embed"]), "and it goes on"
-
-
-def test_only_the_second_gradient_is_reduced_and_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice forward and backward, once apply_gradients (reduction, clipping, step)."""
-    calls = SimpleNamespace(forward=0, backward=0, apply_gradients=0)
-    run = new_run("vit", "sam", steps=4)
-    for name in vars(calls):
-        original = getattr(run, name)
-
-        def counted(*arguments: Any, name: str = name, original: Any = original) -> Any:
-            setattr(calls, name, getattr(calls, name) + 1)
-            return original(*arguments)
-
-        monkeypatch.setattr(run, name, counted)
-    run.train(1)
-    assert vars(calls) == {"forward": 2, "backward": 2, "apply_gradients": 1}
 
 
 def test_weights_that_are_elsewhere_are_no_activations() -> None:

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.loop.stack import Stack
 from suite.loop.technique import Unavailable
 from techniques.sparse_matmul.sparse24 import products
 from techniques.sparse_matmul.sparse24.products import SemiStructuredLinear, unfit
@@ -103,8 +102,3 @@ def test_what_cannot_be_is_refused_with_a_reason():
         Sparse24(pattern="tiles").check("here", nn.Linear(8, 6), run.device)
     with pytest.raises(ValueError, match="two techniques of sparse training cannot be stacked"):
         new_run("gpt", "sparse24+snip", size="pico", recipe="classic", steps=1)
-
-
-def test_dense_is_the_reference():
-    runs = [new_run("vit", Stack(t), size="pico", recipe="classic", steps=2) for t in ({}, {"own": Sparse24("dense")})]
-    assert runs[0].train(2) == runs[1].train(2)

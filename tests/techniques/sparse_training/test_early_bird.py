@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,19 +66,6 @@ def test_the_draw_changes_the_function_by_what_went_alone(baseline: str) -> None
     torch.testing.assert_close(drawn, masked, rtol=1e-4, atol=1e-5)
     assert not run.optimizer.state
     assert all(math.isfinite(loss) for loss in run.train(3))
-
-
-@pytest.mark.parametrize("saved_at", [3, 6, 16])
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
-    whole = running(EarlyBird())
-    whole.train(saved_at)
-    whole.save(tmp_path / "state")
-    losses = whole.train(8)
-    resumed = running(EarlyBird())
-    resumed.load(tmp_path / "state")
-    assert resumed.train(8) == losses
-    assert whole.probes() == resumed.probes()
-    assert 5 / 24 <= whole.probes()["early_bird.drawn_at"] < 1
 
 
 def test_the_mask_comes_once_an_epoch_of_the_papers() -> None:

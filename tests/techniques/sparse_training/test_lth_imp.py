@@ -100,11 +100,6 @@ def test_a_control_is_what_the_ticket_is_not(scouts):
     assert [scout.step for scout in scouts] == [8, 8, 0, 8]
 
 
-def test_no_rounds_are_the_baseline_to_the_bit(scouts):
-    assert running(":rounds=0").train(4) == new_run("gpt", size="pico", recipe="classic", steps=8).train(4)
-    assert not scouts
-
-
 def test_after_a_technique_that_changed_the_layers_it_is_refused():
     with pytest.raises(ValueError, match="prune first"):
         new_run("gpt", "progressive_stacking+lth_imp", size="pico", recipe="classic", steps=8)

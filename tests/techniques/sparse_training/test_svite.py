@@ -209,19 +209,6 @@ def test_structured_probes_hold_and_notice_another_rate():
     assert recording.probes()["svite.misplaced"] > 0
 
 
-def test_a_resumed_run_has_its_heads_and_neurons(tmp_path):
-    def running() -> Run:
-        return new_run("vit", "svite:structured=true,interval=2", size="nano", recipe="classic", steps=9)
-
-    whole, resumed = running(), running()
-    whole.train(4)
-    whole.save(tmp_path / "state")
-    losses = whole.train(5)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(5) == losses
-    assert all(on(resumed, units) == on(whole, units) for units in structure_of(whole).units)
-
-
 def test_a_sparsity_without_a_head_is_refused():
     with pytest.raises(ValueError, match=r"leaves 0 of the 2 units.*at least one goes and one stays"):
         new_run("vit", "svite:structured=true,sparsity=0.9", size="pico", steps=8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import DeiTConfig, DeiTForImageClassification, ViTConfig, ViTForImageClassification
 
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.measure.lab import Lab
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
@@ -156,21 +154,6 @@ def test_cait_trains_on_half_of_the_patches() -> None:
     assert run.train(2)
 
 
-@pytest.mark.parametrize("saved_at", [2, 8])
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, saved_at: int) -> None:
-    run, other = (new_run("vit", "flip:tune=0.25", size="pico", recipe="classic", steps=10) for _ in range(2))
-    run.train(saved_at)
-    run.save(tmp_path / "run.pt")
-    rest = run.train(10 - saved_at)
-    other.load(tmp_path / "run.pt")  # torch's random state, too
-    assert other.train(10 - saved_at) == rest
-
-
-def test_nothing_left_out_is_the_baseline_to_the_bit() -> None:
-    runs = [new_run("vit", stack, size="pico", recipe="classic", steps=4) for stack in ("baseline", "flip:drop=0.0")]
-    assert runs[0].train(4) == runs[1].train(4)
-
-
 def test_patches_that_change_their_number_are_left_out_all_the_same() -> None:
     """Four large patches first, then sixteen."""
     run = new_run("vit", "progressive_patch+flip", size="pico", recipe="classic", steps=8)
@@ -208,11 +191,6 @@ def test_flops_of_the_papers_image_tower() -> None:
             model(x)
         totals.append(counter.total - 2 * 196 * 768 * 1024)  # the embedding is of all patches
     assert [total / totals[0] for total in totals[1:]] == pytest.approx([0.492, 0.244], abs=5e-4)
-
-
-def test_a_step_can_be_counted_without_values() -> None:
-    count = counted("flip", Scale(Setting(baseline="vit", size="pico", steps=2)))
-    assert count.counters is not None, count.unavailable
 
 
 # the study ------------------------------------------------------------------------------------------------------------

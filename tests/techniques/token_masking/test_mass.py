@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from suite.entries.installed import baselines
 from suite.entries.spelling import build
 from suite.loop.run import Run
-from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.model.anatomy import anatomy
-from suite.record.job import Setting
 from techniques.token_masking.mass.technique import ABSENT, Fragments, Mass, earlier_of, fragments
 from techniques.token_masking.shared.masked_tokens import NO_LABEL
 from tests.runs import new_recording, new_run
@@ -118,21 +116,6 @@ def test_the_decoder_begins_as_a_fresh_model_and_reads_with_the_encoders_embeddi
     assert len(tables) == len({id(each) for each in tables}) == 3
     (head,) = anatomy(run.model).head
     assert head.module.weight is tables[0].weight
-
-
-def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
-    run = new_run("bert", "mass", size="pico", recipe="classic", steps=8)
-    run.train(3)
-    run.save(tmp_path / "state")
-    rest = run.train(3)
-    resumed = new_run("bert", "mass", size="pico", recipe="classic", steps=8)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == rest
-
-
-def test_a_step_can_be_counted_without_values() -> None:
-    count = counted("mass", Scale(Setting(baseline="bert", size="pico", recipe="classic")))
-    assert count.counters is not None, count.unavailable
 
 
 def of_family(name: str, folder: Path) -> Run:

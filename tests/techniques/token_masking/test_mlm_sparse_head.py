@@ -127,19 +127,13 @@ def test_costs_at_the_papers_size() -> None:
     assert (blocks + counter.total / 2) / (blocks + dense) == pytest.approx(0.816, abs=5e-4)
 
 
-def test_a_run_is_the_baselines(tmp_path: Path) -> None:
-    """Losses to roundings, metrics and all; saved and resumed to the bit."""
+def test_a_run_is_the_baselines() -> None:
+    """Losses to roundings, metrics and all."""
     run, plain = (new_run("bert", each, size="pico", recipe="classic", steps=8) for each in ("mlm_sparse_head", ""))
-    first = run.train(3)
-    assert first == pytest.approx(plain.train(3), rel=1e-6)
-    run.save(tmp_path / "state")
+    assert run.train(3) == pytest.approx(plain.train(3), rel=1e-6)
     scores = run.evaluate()
     assert scores.keys() == {"loss", "accuracy"}
     assert scores == pytest.approx(plain.evaluate(), rel=1e-5)
-    rest = run.train(3)
-    resumed = new_run("bert", "mlm_sparse_head", size="pico", recipe="classic", steps=8)
-    resumed.load(tmp_path / "state")
-    assert resumed.train(3) == rest
 
 
 def test_rows_with_unlike_numbers_of_labels_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
