@@ -156,23 +156,6 @@ def test_layers_with_one_input_are_known() -> None:
     assert [len(readers) for readers in shared] == [3] * run.anatomy.depth  # queries, keys and values
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"error": 0.0}, "allowed share"),
-        ({"error": math.inf}, "allowed share"),
-        ({"error": math.nan}, "allowed share"),
-        ({"interval": 0}, "1 or more"),
-        ({"history": 0}, "1 or more"),
-        ({"bits": 1}, "2 to 16 a value"),
-        ({"bits": 17}, "2 to 16 a value"),
-    ],
-)
-def test_bad_settings_say_what_fits(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        ACGC(**settings)
-
-
 def test_a_number_of_bits_is_counted_without_values_as_it_is_with_them() -> None:
     setting = Setting(baseline="vit", size="pico", recipe="classic", steps=1)
     bytes_kept = []

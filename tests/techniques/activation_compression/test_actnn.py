@@ -4,7 +4,6 @@ right on average where they can be."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -228,19 +227,6 @@ def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
         saved[each] = run.count_step().saved_activation_bytes
     assert saved[stack] < 0.6 * saved["ckpt_chen_sqrt"]
     assert not any(key.startswith("addmm") for key in technique_of(run).averages)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"bits": 0.5}, "from 1 to 8, not 0.5"),
-        ({"bits": 9.0}, "from 1 to 8, not 9"),
-        ({"level": "L2", "bits": 3.0}, "1, 2, 4 or 8 bits, not 3"),
-    ],
-)
-def test_bad_settings_say_what_to_do(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        ActNN(**settings)
 
 
 def test_a_compiled_run_is_refused() -> None:

@@ -137,20 +137,6 @@ def test_what_a_measuring_pass_recomputes_is_no_tensor_of_the_step() -> None:
     assert before == after == {*gact.sensitivities}
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"bits": 0.5}, "from 1 to 32, not 0.5"),
-        ({"bits": 33.0}, "from 1 to 32, not 33"),
-        ({"bits": 3.0, "adaptive": False}, "1, 2, 4, 8 or 32 bits, not 3"),
-        ({"interval": 0}, "1 or more steps"),
-    ],
-)
-def test_bad_settings_say_what_to_do(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        GACT(**settings)
-
-
 def test_a_compiled_run_is_refused() -> None:
     with pytest.raises(ValueError, match="use the recipe modern"):
         new_run("gpt", "gact", size="pico", recipe="compiled", steps=2).train(1)

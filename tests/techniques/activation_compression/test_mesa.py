@@ -83,9 +83,3 @@ def test_the_first_loss_is_the_plain_one_to_the_bit_and_a_byte_is_kept_for_each_
     (loss, kept), (expected, whole) = seen[run], seen[plain]
     assert loss == expected
     assert kept < 0.5 * whole
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
-def test_a_decay_outside_of_its_range_is_refused(decay: float) -> None:
-    with pytest.raises(ValueError, match=r"0 for each batch's own"):
-        Mesa(decay=decay)

@@ -93,15 +93,6 @@ def test_the_shortest_rows():
         assert A3().pair_mask(torch.nn.Identity(), pairs_of(query, -query, None, True, 0.5)).any(-1).all()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [({"share": -0.5}, "0 or more, not -0.5"), ({"threshold": 0.0}, "at most 1, not 0"), ({"threshold": 2.0}, "not 2")],
-)
-def test_bad_settings_say_what_to_do(given, message):
-    with pytest.raises(ValueError, match=message):
-        A3(**given)
-
-
 def test_a_negative_number_of_pops_is_refused():
     with pytest.raises(ValueError, match="0 or more, not -1"):
         search(torch.ones(2), torch.ones(3, 2), -1)

@@ -141,20 +141,6 @@ def test_other_models_get_a_detector_for_every_attention(name):
     assert run.anatomy.blocks[0].attention.module.get_buffer(PROJECTION).shape == (32, 2)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"retention": 0.0}, r"in \(0, 1\], not 0"),
-        ({"rank": 2.0}, "share of a head's width"),
-        ({"bits": 1}, "2 to 16 bits"),
-        ({"weight": 0.0}, "else nothing trains them"),
-    ],
-)
-def test_bad_settings_say_what_to_do(given, message):
-    with pytest.raises(ValueError, match=message):
-        Dota(**given)
-
-
 def test_a_retention_that_rounds_to_no_key_is_refused_and_pooled_keys_are():
     with pytest.raises(ValueError, match=r"retention=0\.02 of 16 keys is none: give 0\.0625 or more"):
         new_run("gpt", Stack({"dota": Dota(retention=0.02)}), size="pico", recipe="classic", task="adapt", steps=1)

@@ -121,11 +121,3 @@ def test_thresholds_are_learned_before_an_evaluation_and_training_stays_dense():
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_shortest_rows(n):
     assert Elsa().pair_mask(layer(2.0), pairs(n, causal=True)).any(-1).all()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"), [({"p": -1.0}, "0 or more, not -1"), ({"batches": 0}, "1 batch or more")]
-)
-def test_bad_settings_say_what_to_do(given, message):
-    with pytest.raises(ValueError, match=message):
-        Elsa(**given)

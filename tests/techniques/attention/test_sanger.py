@@ -177,17 +177,3 @@ def test_other_models_attend_by_the_masks_and_cross_attention_stays_dense(name):
     run = further_run(name, Stack({"sanger": own}))
     run.train(1)
     assert all(act.count for act in own.acts.values()) and run.attachment.proven
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bits": 1}, "has 2 to 16 bits, not 1"),
-        ({"threshold": 1.0}, r"in \[0, 1\), not 1: 1 would keep nothing"),
-        ({"threshold": -0.1}, "is a probability"),
-        ({"decay": 1.0}, "decay of the moving mean"),
-    ],
-)
-def test_bad_settings_say_what_to_do(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Sanger(**settings)

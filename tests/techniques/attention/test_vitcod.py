@@ -105,20 +105,6 @@ def test_without_an_auto_encoder_or_without_masks_the_rest_runs():
         assert any("vitcod_query" in each for each, _ in run.model.named_parameters()) == own.autoencoder
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"information": 0.0}, r"in \(0, 1\], not 0"),
-        ({"first": 1.0}, r"in \[0, 1\), not 1"),
-        ({"batches": 0}, "1 batch or more"),
-        ({"weight": -1.0}, "0 or more"),
-    ],
-)
-def test_bad_settings_say_what_to_do(given, message):
-    with pytest.raises(ValueError, match=message):
-        Vitcod(**given)
-
-
 def test_rows_of_another_length_are_refused():
     run = new_run("gpt", "vitcod", size="pico", recipe="classic", task="adapt", steps=2)
     with pytest.raises(ValueError, match="are of 16 tokens and do not fit rows of 8"):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from techniques.communication.shared.exchange import buckets, clipped
-from techniques.communication.topk_ef.technique import TopK
 from tests.techniques.communication.given import RANKS, SHAPES, STEPS, mean_gradients
 from tests.techniques.communication.ranks import TRIED
 
@@ -87,8 +86,3 @@ def test_local_clipping_makes_no_gradient_longer():
     without = clipped({other: gradients[other] for other in others}, 0.5)
     assert all(torch.equal(apart[other], without[other]) for other in others)
     assert same(clipped(gradients, 6.0), gradients)
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="2 or more, not 1"):
-        TopK(ranks=1)

@@ -139,9 +139,3 @@ def test_a_saved_optimizer_stays_frozen():
     _, again = trained(1, None)
     again.load_state_dict(optimizer.state_dict())
     assert again.frozen and again.param_groups[0]["frozen_at"] == 2
-
-
-@pytest.mark.parametrize("warmup", [0.0, 1.1])
-def test_bad_settings_say_what_to_do(warmup):
-    with pytest.raises(ValueError, match=r"is in \(0, 1\]"):
-        OneBitAdam(warmup=warmup)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from techniques.communication.qsgd.technique import QSGD, dequantized, levels_of, quantized
+from techniques.communication.qsgd.technique import dequantized, levels_of, quantized
 from tests.techniques.communication.given import SHAPES, STEPS, mean_gradients
 from tests.techniques.communication.ranks import DRAWS
 
@@ -97,12 +97,3 @@ def test_a_rank_sends_its_bits_and_a_norm_a_bucket(two_ranks):
     counts = [torch.Size(shape).numel() for shape in SHAPES.values()]
     size = sum(math.ceil(count / 2) + 4 * math.ceil(count / 64) for count in counts)
     assert two_ranks[0]["qsgd"]["ring_bytes"] == STEPS * size
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="packed in 2, 4, 8 bits, not in 3"):
-        QSGD(bits=3)
-    with pytest.raises(ValueError, match="scale is one of norm, max, not mean"):
-        QSGD(scale="mean")
-    with pytest.raises(ValueError, match="1 entry or more"):
-        QSGD(bucket=0)

@@ -1,6 +1,5 @@
 """Truncated SVD: the best of its rank by a bound that any other factors obey, and its bytes."""
 
-import pytest
 import torch
 
 from techniques.communication.svd_lowrank.technique import SVDLowRank, truncated
@@ -38,8 +37,3 @@ def test_the_ranks_mean_is_that_of_their_own_approximations(two_ranks):
 def test_a_rank_sends_r_times_n_plus_m_plus_one_numbers(two_ranks):
     gathered, reduced = 2 * (24 + 16 + 1) + 2 * (8 + 12 + 1), 17 + 6
     assert two_ranks[0]["svd_lowrank"]["ring_bytes"] == STEPS * 4 * (gathered + reduced)
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="1 or more, not 0"):
-        SVDLowRank(rank=0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from techniques.communication.shared.sparse import scattered, top_k
-from techniques.communication.topk_ef.technique import TopK
 from tests.techniques.communication.given import RANKS, SHAPES, STEPS, gradients, mean_gradients
 
 
@@ -57,9 +56,3 @@ def test_all_entries_are_data_parallelisms_mean(two_ranks):
 def test_a_rank_sends_eight_bytes_an_entry(two_ranks):
     counts = [max(1, math.ceil(0.1 * torch.Size(shape).numel())) for shape in SHAPES.values()]
     assert two_ranks[0]["topk_ef"]["ring_bytes"] == STEPS * 8 * sum(counts)
-
-
-@pytest.mark.parametrize("ratio", [0.0, -1.0, 1.5])
-def test_bad_settings_say_what_to_do(ratio):
-    with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
-        TopK(ratio=ratio)

@@ -17,7 +17,6 @@ from baselines.text import PAD, SEP, normalised, spelled
 from suite.entries.adapting import baseline_for
 from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
-from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.plan import pair_of
@@ -92,17 +91,6 @@ def test_a_step_of_passes_is_the_step_of_the_whole_batch() -> None:
         sure = clipped.abs() > 1e-6
         torch.testing.assert_close(moved[sure], (-rate * step)[sure], rtol=1e-3, atol=1e-9)
     assert len(parts(batch, 4)) == 4 and torch.equal(parts(batch, 4)[1]["input_ids"], batch["input_ids"][4:8])
-
-
-def test_bad_settings_say_what_to_do() -> None:
-    for settings, sentence in (
-        ("rank=0", "rank is 1 or more"),
-        ("dropout=1", "dropout must lie in"),
-        ("learning_rate=0", "must be positive"),
-        ("micro_batch_size=3", "passes of 3 do not make a batch of 128: choose a divisor"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            build(f"alpaca_lora:{settings}")
 
 
 # its data -------------------------------------------------------------------------------------------------------------

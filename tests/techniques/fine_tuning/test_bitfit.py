@@ -119,8 +119,3 @@ def test_trains_models_of_users(name: str) -> None:
 def test_a_model_without_biases_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="have no bias terms"):
         further_run(name, BitFit())
-
-
-def test_a_rate_that_trains_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        BitFit(learning_rate_ratio=0)

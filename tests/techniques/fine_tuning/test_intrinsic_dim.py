@@ -203,12 +203,6 @@ def test_trains_models_of_users(name: str) -> None:
     assert len(run.model.get_submodule(SUBSPACE).scales) == len(anatomy(run.model).every_block)
 
 
-@pytest.mark.parametrize("settings", [{"dimension": 0}, {"learning_rate_ratio": -1.0}])
-def test_bad_settings_say_what_fits(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        IntrinsicDimension(**settings)
-
-
 @pytest.mark.parametrize("dimension", [2, 10**7])
 def test_a_subspace_that_does_not_fit_is_refused(dimension: int) -> None:
     with pytest.raises(ValueError, match="does not fit: more than the 2 scales"):

@@ -164,12 +164,6 @@ def test_numbers_at_the_papers_size():
     assert round(100 * kept / whole, 2) == 0.07
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"length": -1}, "length is 1"), ({"hidden": 0}, "hidden, the")])
-def test_bad_settings_say_what_to_do(settings, message):
-    with pytest.raises(ValueError, match=message):
-        PrefixTuning(**settings)
-
-
 def test_attention_of_ones_own_is_refused():
     with pytest.raises(ValueError, match="cannot be swapped"):
         further_run("bloom", PrefixTuning())

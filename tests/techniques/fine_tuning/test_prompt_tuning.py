@@ -127,15 +127,6 @@ def test_a_prompt_starts_as_embeddings_or_as_uniform_numbers():
     assert abs(uniform.mean().item()) < 0.02
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],
-)
-def test_bad_settings_say_what_to_do(settings, message):
-    with pytest.raises(ValueError, match=message):
-        PromptTuning(**settings)
-
-
 def test_models_that_cannot_read_a_prompt_are_refused():
     with pytest.raises(ValueError, match="takes no embeddings in place of tokens"):
         adapting("vit", PromptTuning())

@@ -117,15 +117,6 @@ def test_a_copy_reads_its_own_prompts():
     assert not torch.allclose(run.baseline.forward(copied, batch).logits, before)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"length": -1}, "length is 1 or more"), ({"learning_rate_ratio": 0.0}, "must be positive")],
-)
-def test_bad_settings_say_what_to_do(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Vpt(**settings)
-
-
 @pytest.mark.parametrize("name", ["swin", "beit", "eva02"])
 def test_rows_that_take_no_further_tokens_are_refused(name):
     with pytest.raises(ValueError, match=r"use a plain vision Transformer|cannot read 5 tokens more"):

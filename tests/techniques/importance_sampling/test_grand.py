@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -148,21 +147,6 @@ def test_probes_compare_with_as_many_examples_at_random() -> None:
     assert probes["grand.scoring_cost_in_runs"] == 2.0
     assert -1 <= probes["grand.agreement"] <= 1
     assert not any("over_random" in name for name in control.probes())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"keep": 0.0}, "share of the examples"),
-        ({"keep": 1.5}, "share of the examples"),
-        ({"keep": 0.5, "offset": 0.6}, "hardest share to leave out"),
-        ({"runs": 0}, "at least 1"),
-        ({"scout": -0.1}, "scout in"),
-    ],
-)
-def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Grand(**settings)
 
 
 def test_study_compares_the_orders_and_the_networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from techniques.importance_sampling.is_gradnorm.technique import (
-    GradientNormSampling,
     drawn,
     probabilities,
     variance_reduction,
@@ -151,14 +150,3 @@ def test_losses_are_the_baselines_to_the_bit_and_scores_take_no_graph_from_them(
 def test_a_loss_that_is_no_function_of_logits_is_refused() -> None:
     with pytest.raises(ValueError, match="error of its predicted classes, and the loss of mae"):
         new_run("mae", "is_gradnorm", size="pico", steps=2).train(1)
-
-
-def test_bad_settings_say_what_to_do() -> None:
-    for wrong, words in (
-        ({"presample": 1}, "2 or more batches"),
-        ({"momentum": 1.0}, r"in \[0, 1\)"),
-        ({"threshold": -1.0}, "0 samples in every step but the first"),
-        ({"threshold": math.nan}, "0 samples in every step but the first"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            GradientNormSampling(**wrong)  # type: ignore[arg-type]

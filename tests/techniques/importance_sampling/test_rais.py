@@ -214,11 +214,3 @@ def test_what_is_not_finite_is_not_learned_from() -> None:
 def test_a_loss_that_is_no_function_of_logits_is_refused() -> None:
     with pytest.raises(ValueError, match="error of its predicted classes, and the loss of mae"):
         new_run("mae", "rais", size="pico", steps=2).train(1)
-
-
-def test_bad_settings_say_what_to_do() -> None:
-    with pytest.raises(ValueError, match="number of steps"):
-        Rais(refit=0)
-    for uniform in (0.0, 1.5, math.nan):
-        with pytest.raises(ValueError, match="biases the mean"):
-            Rais(uniform=uniform)

@@ -137,20 +137,6 @@ def test_a_saved_choice_needs_no_embedder(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"clusters": 0}, "number of prototypes"),
-        ({"scout": 0.0}, "steps of the embedder"),
-        ({"balance": 1.5}, "share of what equal pruning keeps"),
-        ({"keep": 0.0}, "share of the examples"),
-    ],
-)
-def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SslPrototypes(**settings)
-
-
-@pytest.mark.parametrize(
     ("baseline", "stack", "message"),
     [
         ("vit", "ssl_prototypes:clusters=40", "40 prototypes for 32 examples"),

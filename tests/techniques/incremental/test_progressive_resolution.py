@@ -126,12 +126,6 @@ def test_models_of_one_size_are_refused(name: str):
 
 
 def test_bad_settings_say_what_fits():
-    with pytest.raises(ValueError, match=r"in \(0, 1\]"):
-        ProgressiveResolution(smallest=0.0)
-    with pytest.raises(ValueError, match="1 or more"):
-        ProgressiveResolution(stages=0)
-    with pytest.raises(ValueError, match="rising"):
-        ProgressiveResolution(sizes=(8, 4))
     for sizes in ((3, 8), (4, 6)):
         with pytest.raises(ValueError, match="multiples of the patch, 2, up to 8"):
             running(ProgressiveResolution(sizes=sizes))

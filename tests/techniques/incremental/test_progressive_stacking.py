@@ -98,13 +98,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
     assert run.technique.probes(run)["stacking.loss_jump"] == losses[4] - losses[3]
 
 
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="need as many fractions"):
-        ProgressiveStacking(stages=3)
-    with pytest.raises(ValueError, match="increasing"):
-        ProgressiveStacking(fractions=(0.5, 0.2))
-
-
 @pytest.mark.parametrize("name", ["pvt", "beit", "mixtral", "dropping_vit"])
 def test_a_model_ends_as_the_plain_one_is(name: str):
     """Of several stages the largest grows, whatever the sizes are in between."""

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from suite.entries.spelling import build
 from suite.model.anatomy import anatomy
-from suite.record.job import StackError
 from techniques.initialization.skipinit.technique import SkipInit, add_multipliers
 from techniques.shared.residual import norms, remove_norms, scaled_branches
 from tests.model.further_models import further_run
@@ -97,11 +95,6 @@ def test_the_variance_doubles_in_each_branch_unless_the_number_is_small(blocks: 
 def test_a_multiplier_outside_of_0_to_1_is_refused(initial: float) -> None:
     with pytest.raises(ValueError, match="at most 1 / sqrt"):
         SkipInit(initial)
-
-
-def test_the_spelling_is_refused_in_the_same_words() -> None:
-    with pytest.raises(StackError, match="skipinit: initial multiplies the branches"):
-        build("skipinit:initial=-1")
 
 
 @pytest.mark.parametrize("name", ["t5", "gemma2", "mixtral", "swinv2", "gptj"])

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from techniques.large_batch.lamb.optimizer import Lamb
 from techniques.large_batch.layerwise_trust.optimizer import LayerwiseTrust, sign_directions
-from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
 from techniques.large_batch.shared.trust import adam_directions, layer_norms, trust_ratio
 from techniques.optimizers.lion.technique import lion_step
 
@@ -134,11 +133,3 @@ def test_momentum_and_sign_are_optaxs_trust_ratio_update_by_update(base: str) ->
             updates, state = theirs.update(jax.numpy.asarray(own.grad.numpy()), state, weights)
             weights = optax.apply_updates(weights, updates)
             torch.testing.assert_close(own.detach(), torch.tensor(weights.tolist(), dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"base": "nadam"}, {"granularity": "layer"}, {"block": 0}, {"factor": 0.0}, {"phi_low": 2, "phi_high": 1}]
-)
-def test_refuses(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        LayerwiseTrustTechnique(**wrong)  # type: ignore[arg-type]

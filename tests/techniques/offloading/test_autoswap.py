@@ -50,8 +50,3 @@ def test_the_best_score_is_no_slower_than_any():
         predicted(AutoSwap(score=each).solve(chain, budget, link), chain, link).time_s for each in (*SCORES, "best")
     ]
     assert times[-1] == min(times)
-
-
-def test_bad_scores_say_what_fits():
-    with pytest.raises(ValueError, match="doa, aoa, wdoa, swdoa"):
-        AutoSwap(score="priority")

@@ -127,8 +127,6 @@ def test_blocks_that_are_no_chain_are_refused(name: str) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="micro_batches is 1 or more"):
-        L2L(micro_batches=0)
     with pytest.raises(ValueError, match="has no 1000 micro-batches"):
         running(L2L(micro_batches=1000))
     with pytest.raises(Unavailable, match="one at a time"):

@@ -18,7 +18,6 @@ from techniques.offloading.shared.offloaded import candidates, fastest_way, leas
 from techniques.offloading.shared.offloaded_probes import even_link, times
 from techniques.offloading.swapadvisor.probes import by_recent_use
 from techniques.offloading.swapadvisor.solver import Planner, chances, evolved, swapped
-from techniques.offloading.swapadvisor.technique import SwapAdvisor
 from techniques.shared.persistent_probes import unlike_chains
 from tests.chain.chains import chains
 
@@ -168,11 +167,3 @@ def test_a_seed_gives_one_plan_and_leaves_other_draws_alone():
     runs = [evolved(planner, seed, 4, 8) for seed in (0, 0, 1)]
     assert np.random.get_state()[1].tolist() == state
     assert runs[0].best_s == runs[1].best_s and (runs[0].genes == runs[1].genes).all()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"), [("generations", "0 or more"), ("population", "2 or more"), ("seed", "0 or more")]
-)
-def test_bad_settings_say_what_fits(wrong, says):
-    with pytest.raises(ValueError, match=f"{wrong} is .*{says}"):
-        SwapAdvisor(**{wrong: -1})

@@ -35,8 +35,3 @@ def test_more_memory_lets_more_stay(chain: Chain):
     assert all(later <= earlier for earlier, later in pairwise(moved))
     with pytest.raises(Infeasible):
         TFLMS().solve(chain, 0, LINK)
-
-
-def test_bad_thresholds_say_what_fits():
-    with pytest.raises(ValueError, match="0 or more"):
-        TFLMS(threshold=-1)

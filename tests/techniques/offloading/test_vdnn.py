@@ -48,13 +48,6 @@ def test_a_faster_link_is_never_slower():
     assert times == sorted(times, reverse=True) and times[-1] == pytest.approx(chain.plain_s, rel=1e-4)
 
 
-def test_bad_settings_say_what_fits():
-    with pytest.raises(ValueError, match="dyn, all, inputs"):
-        VDNN(policy="conv")
-    with pytest.raises(ValueError, match="above 0"):
-        VDNN(flops_per_byte=0)
-
-
 def test_a_policy_that_does_not_fit_says_what_would():
     (chain,) = VDNN().profile(new_run("gpt", size="nano", steps=4))
     with pytest.raises(Infeasible, match="its least is"):

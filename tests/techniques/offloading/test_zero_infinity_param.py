@@ -120,20 +120,6 @@ def test_without_values_the_device_holds_what_it_does_with_them() -> None:
     assert shapes.parameter_bytes == parameter_bytes(run.model) == outside
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"tier": "tape"}, "tier is host or file"),
-        ({"window": -1}, "window is 0 blocks or more"),
-        ({"tiles": 0}, "tiles is 1 or more"),
-        ({"tier_gb": 0.0}, "tier_gb is positive"),
-    ],
-)
-def test_bad_settings_say_what_fits(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        ZeroInfinityParam(**options)
-
-
 def test_a_compiled_graph_is_refused() -> None:
     with pytest.raises(Unavailable, match="take modern"):
         running(ZeroInfinityParam(), recipe="compiled")

@@ -21,7 +21,6 @@ from techniques.optimizers.prox_grad_momentum.iterations import (
 )
 from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
 from techniques.optimizers.prox_grad_momentum.study import plot, tables
-from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
 from techniques.optimizers.shared.linear_probe import LinearProbe
 from tests.runs import new_run
 
@@ -201,12 +200,6 @@ def test_a_saved_optimizer_continues_to_the_bit() -> None:
     for optimizer, closure in zip(optimizers, closures):
         optimizer.step(closure)
     assert torch.equal(*parameters)
-
-
-@pytest.mark.parametrize("bad", [{"factor": 0.0}, {"strength": -1.0}, {"penalty": "l2"}])
-def test_hyper_parameters_out_of_range_are_refused(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"factor|strength|penalty"):
-        ProxGradMomentum(**bad)  # type: ignore[arg-type]
 
 
 # on the baselines ---------------------------------------------------------------------------------------------------

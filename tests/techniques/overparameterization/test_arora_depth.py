@@ -111,12 +111,6 @@ def test_frozen_layers_are_left_alone_and_a_frozen_model_is_refused() -> None:
         new_run("gpt", "lora+arora_depth", size="pico", recipe="classic", steps=4)
 
 
-@pytest.mark.parametrize("depth", [0, -1])
-def test_a_depth_below_one_is_refused(depth: int) -> None:
-    with pytest.raises(ValueError, match="number of factors"):
-        AroraDepth(depth)
-
-
 def test_a_transposed_layer_computes_as_before() -> None:
     run = new_run("gpt", size="pico", recipe="classic", steps=4)
     part: Any = anatomy(run.model).blocks[0].mlp_linears[0].module

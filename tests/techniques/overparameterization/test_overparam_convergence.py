@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from techniques.overparameterization.overparam_convergence import study
-from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
 from techniques.overparameterization.shared.width import distances
 
 
@@ -16,11 +15,6 @@ def test_the_distance_is_relative_to_the_start() -> None:
     start = {"w": torch.tensor([[3.0, 4.0]]), "v": torch.ones(2, 2)}
     now = {"w": torch.tensor([[3.0, 5.0]]), "v": torch.ones(2, 2)}
     assert {name: float(each) for name, each in distances(now, start).items()} == {"w": pytest.approx(0.2), "v": 0.0}
-
-
-def test_no_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="whole multiple"):
-        OverparamConvergence(width=0)
 
 
 # the study ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from suite.entries.spelling import build
 from suite.measure.at_scale.paper_scale import Scale, counted
 from suite.record.job import Setting
 from techniques.parallelism.albert_sharing.technique import (
-    AlbertSharing,
     FactorisedEmbedding,
     FactorisedHead,
     albert_parameters,
@@ -96,10 +95,6 @@ def test_a_factorised_embedding_and_its_tied_head(baseline):
 
 
 def test_refusals_say_what_to_do():
-    with pytest.raises(ValueError, match="share must be all, attention or ffn"):
-        AlbertSharing(share="norms")
-    with pytest.raises(ValueError, match="or 0 for none"):
-        AlbertSharing(embedding=-1)
     with pytest.raises(ValueError, match="set embedding to 0"):
         new_run("vit", build("albert_sharing:embedding=4"), size="pico")
     with pytest.raises(ValueError, match="has no more parameters than"):

@@ -68,10 +68,3 @@ def test_the_two_pipelines_never_meet(stages):
             times.append(entered + (op.stage if op.kind == "forward" else 2 * stages - 1 - op.stage))
             assert op.stage == (rank if place < stages // 2 else stages - 1 - rank)
         assert times == sorted(set(times))
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="an even number of ranks, not 3"):
-        Chimera(ranks=3)
-    with pytest.raises(ValueError, match="1 unit of micro-batches or more"):
-        Chimera(units=0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from techniques.parallelism.comm_overlap.technique import CommunicationOverlap, buckets_of
+from techniques.parallelism.comm_overlap.technique import buckets_of
 
 
 def test_overlapped_and_serial_are_data_parallelism_to_the_bit(two_ranks):
@@ -35,10 +34,3 @@ def test_a_bucket_is_of_one_type():
         1,
         2,
     ]
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="2 ranks or more"):
-        CommunicationOverlap(ranks=1)
-    with pytest.raises(ValueError, match="bucket_mb must be positive"):
-        CommunicationOverlap(bucket_mb=0)

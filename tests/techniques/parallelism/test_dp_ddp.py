@@ -4,12 +4,11 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-import pytest
 import torch
 
 from suite.loop.recipe import Recipe
 from suite.loop.stack import Stack
-from techniques.parallelism.dp_ddp.technique import DataParallel, uses_all_parameters
+from techniques.parallelism.dp_ddp.technique import uses_all_parameters
 from tests.runs import Planted, new_run
 
 STEPS = 3
@@ -88,8 +87,3 @@ def test_the_search_for_unused_parameters_is_for_models_that_have_some():
     run.model.never_used.requires_grad_(False)
     assert uses_all_parameters(run.model, run)
     assert not run.model.statistics.any() and torch.equal(torch.get_rng_state(), before)
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="2 ranks or more"):
-        DataParallel(ranks=1)

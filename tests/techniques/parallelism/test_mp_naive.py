@@ -53,7 +53,5 @@ def test_a_boundary_costs_the_hidden_states_once_each_way(ranks):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="2 ranks or more, not 1"):
-        NaiveModelParallel(ranks=1)
     with pytest.raises(ValueError, match="not compiled: take the recipe"):
         new_run("vit", NaiveModelParallel(), size="pico", recipe="compiled")

@@ -50,8 +50,3 @@ def test_the_schedule_has_two_versions_a_delay_of_one_and_no_bubble(stages, more
         for micro, found in delays(ops, stage).items():
             assert found == (Delay(0, 0) if micro < micro_batches else Delay(1, 1))
     assert bubble_in_the_middle(schedule, 12) == 0
-
-
-def test_fewer_micro_batches_than_stages_are_refused():
-    with pytest.raises(ValueError, match="set micro_batches to 2 or more, not 1"):
-        PipeDream2BW(micro_batches=1)

@@ -43,8 +43,3 @@ def test_the_bubble_is_gpipes_and_few_micro_batches_are_under_way(stages, micro_
     assert bubble_of_a_step(schedule, backward) == Fraction(stages - 1, micro_batches + stages - 1)
     assert [in_flight(ops) for ops in program] == [min(stages - stage, micro_batches) for stage in range(stages)]
     assert [live_versions(ops, stage) for stage, ops in enumerate(program)] == [1] * stages
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="1 micro-batch or more, not 0"):
-        PipeDreamFlush(micro_batches=0)

@@ -207,8 +207,6 @@ def test_a_fused_layer_is_cut_by_heads():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="2 ranks or more, not 1"):
-        TensorParallel(ranks=1)
     with pytest.raises(ValueError, match="not compiled: take the recipe"):
         new_run("vit", TensorParallel(), size="pico", recipe="compiled")
     run = run_of("vit", Rate())

@@ -14,7 +14,6 @@ from torch import nn
 from leantrain.optim import AdamW4bit
 from suite.kernels import optimizer as base
 from techniques.precision.adam4bit_rank1.codes import BLOCK, FIRST, decode_rank1, encode_rank1, packed, unpacked
-from techniques.precision.adam4bit_rank1.technique import Adam4bit
 from techniques.precision.shared.low_bit import decode_blocks
 
 kernel = pytest.importorskip("techniques.precision.adam4bit_rank1.kernel")  # Triton has no wheel for some platforms
@@ -121,8 +120,6 @@ def test_a_saved_and_a_copied_optimizer_continue_to_the_bit() -> None:
 def test_what_makes_no_sense_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="is 1 or more"):
         AdamW4bit(parameters(), smallest=0)
-    with pytest.raises(ValueError, match="is 1 or more"):
-        Adam4bit(smallest=0)
 
 
 # the kernels ----------------------------------------------------------------------------------------------------------

@@ -159,18 +159,3 @@ def test_the_other_order_trains(stack: str, variant: str) -> None:
     run = running(variant, "vit", stack)
     assert all(map(math.isfinite, run.train(2)))
     assert technique_of(run).scaling.overflows == 0
-
-
-@pytest.mark.parametrize(
-    ("bad", "sentence"),
-    [
-        ({"variant": "o3"}, "autocast or o2"),
-        ({"initial_scale": 0.0}, "positive initial_scale"),
-        ({"backoff": 1.0}, "backoff between 0 and 1"),
-        ({"growth": 0.5}, "growth of 1 or more"),
-        ({"interval": 0}, "1 good step or more"),
-    ],
-)
-def test_bad_settings_say_what_to_do(bad: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        MixedPrecision(**bad)  # type: ignore[arg-type]

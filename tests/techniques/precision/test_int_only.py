@@ -172,8 +172,6 @@ def test_a_run_that_diverges_says_so() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="-8 to 6, not 7"):
-        IntOnly(step_bits=7)
     run = new_run("gpt", LoRA(), size="pico")
     with pytest.raises(ValueError, match="is a LowRankLinear: leave out what wraps it, or int_only"):
         IntOnly().model(run.model, run)

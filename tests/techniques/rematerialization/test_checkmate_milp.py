@@ -19,7 +19,6 @@ from suite.chain.simulate import predicted
 from suite.loop.run import Run
 from techniques.rematerialization.checkmate_milp.program import Program
 from techniques.rematerialization.checkmate_milp.solver import Solution, checkpoints, optimum, rounded
-from techniques.rematerialization.checkmate_milp.technique import CheckmateMILP
 from tests.chain.chains import chains
 from tests.chain.schedules import schedules
 from tests.runs import new_run
@@ -174,15 +173,6 @@ def test_a_budget_below_all_schedules_names_the_least() -> None:
     with pytest.raises(Infeasible, match="raise the budget") as error:
         optimum(chain, 10)
     assert predicted(optimum(chain, error.value.least_bytes).schedule, chain).peak_bytes <= error.value.least_bytes
-
-
-def test_what_cannot_be_planned_is_refused() -> None:
-    with pytest.raises(ValueError, match="milp or rounding"):
-        CheckmateMILP(method="greedy")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="above 0 seconds"):
-        CheckmateMILP(limit_s=0)
-    with pytest.raises(ValueError, match="share of the way"):
-        CheckmateMILP(budget=1.5)
 
 
 def trained(technique: str) -> Run:

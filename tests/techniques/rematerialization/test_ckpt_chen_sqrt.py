@@ -67,11 +67,6 @@ def test_memory_falls():
     assert mine.peak_tensor_bytes < plain.peak_tensor_bytes
 
 
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="0 for no recomputation"):
-        ChenSqrt(count=-1)
-
-
 def runs_of_attention(run: Run) -> list[int]:
     """How often each block's attention output runs, from now on."""
     blocks = run.anatomy.every_block

@@ -17,7 +17,7 @@ from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
 from techniques.rematerialization.ckpt_siskind_dnc.probes import bisection_extra, bisections
 from techniques.rematerialization.ckpt_siskind_dnc.program import Program, gradients, reverse
-from techniques.rematerialization.ckpt_siskind_dnc.technique import DivideAndConquer, conquered, divisions
+from techniques.rematerialization.ckpt_siskind_dnc.technique import conquered, divisions
 from techniques.rematerialization.rotor.technique import fastest
 from techniques.rematerialization.shared.divided import binomial, bisection
 from techniques.shared.persistent_probes import binomial_extra, equal_chain, kept_at_turn
@@ -159,8 +159,3 @@ def test_the_budget_holds_more_of_it_costs_no_time_and_rotor_is_no_slower(chain:
 def test_deep_chains_are_planned():
     chain = equal_chain(96)
     assert predicted(conquered(chain, 20, "bisection"), chain).peak_bytes <= 20
-
-
-def test_bad_settings_say_what_fits():
-    with pytest.raises(ValueError, match="bisection or binomial"):
-        DivideAndConquer(split="thirds")

@@ -14,7 +14,6 @@ from suite.chain.exhaustive import fastest
 from suite.chain.plan import Infeasible, least, unplanned
 from suite.chain.simulate import predicted
 from techniques.rematerialization.dtr.runtime import (
-    HEURISTICS,
     Name,
     Operator,
     OutOfMemory,
@@ -25,7 +24,6 @@ from techniques.rematerialization.dtr.runtime import (
     before,
 )
 from techniques.rematerialization.dtr.solver import played
-from techniques.rematerialization.dtr.technique import DTR
 from tests.chain.chains import chains
 
 AGAIN = {  # operators run again, of each layer of a linear net in ceil(2 sqrt(N)) units: simrd's own figures
@@ -121,9 +119,3 @@ def test_locked_and_held_tensors_stay_and_constants_do_for_ever() -> None:
     assert constant.there and (inner.there or not holder.there)
     with pytest.raises(OutOfMemory, match="do not fit in 4"):
         made(runtime, constant, nbytes=4)
-
-
-def test_what_cannot_be_played_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of dtr, eq, local, lru, size, msps"):
-        DTR(heuristic="fifo")  # type: ignore[arg-type]
-    assert set(HEURISTICS) == set(get_args(Name))

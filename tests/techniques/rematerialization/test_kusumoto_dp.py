@@ -18,7 +18,6 @@ from techniques.rematerialization.kusumoto_dp.solver import (
     canonical,
     recomputed,
 )
-from techniques.rematerialization.kusumoto_dp.technique import LowerSets
 from techniques.rematerialization.rotor.technique import fastest
 from techniques.shared.persistent_probes import (
     beside_rivals,
@@ -129,8 +128,3 @@ def test_a_budget_below_the_least_is_refused_with_one_that_fits():
     with pytest.raises(Infeasible, match="canonical strategy") as error:
         recomputed(equal_chain(9), 9)
     assert predicted(recomputed(equal_chain(9), error.value.least_bytes), equal_chain(9)).time_s > 0
-
-
-def test_bad_budgets_say_what_fits():
-    with pytest.raises(ValueError, match="from the least peak"):
-        LowerSets(budget=-1)

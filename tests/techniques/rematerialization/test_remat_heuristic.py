@@ -18,7 +18,6 @@ from techniques.rematerialization.remat_heuristic.solver import (
     recomputing,
     score,
 )
-from techniques.rematerialization.remat_heuristic.technique import RematHeuristic
 from tests.chain.chains import chains
 
 THREE = Chain(
@@ -73,8 +72,3 @@ def test_the_least_that_scores_can_do_is_named() -> None:
     with pytest.raises(Infeasible, match="what scores can drop does not fit") as error:
         dropping(THREE, 20)
     assert predicted(dropping(THREE, error.value.least_bytes), THREE).peak_bytes == error.value.least_bytes
-
-
-def test_bad_budgets_are_refused() -> None:
-    with pytest.raises(ValueError, match="share of the way"):
-        RematHeuristic(budget=-0.1)

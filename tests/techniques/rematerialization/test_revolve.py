@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from suite.chain.chain import Chain, Stage
 from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
-from techniques.rematerialization.revolve.technique import Revolve, revolved
+from techniques.rematerialization.revolve.technique import revolved
 from techniques.rematerialization.rotor.technique import fastest
 from techniques.rematerialization.shared.divided import advances, binomial, divided
 from techniques.shared.persistent_probes import (
@@ -87,8 +87,3 @@ def test_96_blocks_are_planned_at_every_budget():
         revolved(chain, 0)
     assert error.value.least_bytes == 8
     assert revolved(chain, 7 + 6).extra_forwards == 360 - 96
-
-
-def test_bad_budgets_say_what_fits():
-    with pytest.raises(ValueError, match="from the least peak"):
-        Revolve(budget=2)

@@ -143,9 +143,3 @@ def test_measured_chains_of_every_budget():
     times = [planned(own, [chain], budget_between([chain], share / 8)).time_s for share in range(9)]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1] == pytest.approx(chain.plain_s)
-
-
-@pytest.mark.parametrize("budget", [-0.1, 1.1])
-def test_bad_budgets_say_what_fits(budget):
-    with pytest.raises(ValueError, match="from the least peak"):
-        Rotor(budget=budget)

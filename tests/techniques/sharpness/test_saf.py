@@ -13,7 +13,6 @@ from torch import Tensor
 
 from baselines.vit import LabelledPixels
 from suite.entries.installed import baselines
-from suite.entries.spelling import build
 from suite.loop.data import Data
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
@@ -219,12 +218,6 @@ def test_evaluation_neither_reads_nor_writes_the_past() -> None:
 def test_outputs_for_each_token_are_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="saf_mesa"):
         new_run("gpt", "saf", steps=2).train(1)
-
-
-@pytest.mark.parametrize("settings", ["strength=-1", "temperature=0", "epochs_ago=0", "start=1.5", "start=nan"])
-def test_impossible_settings_are_refused(settings: str) -> None:
-    with pytest.raises(ValueError, match=settings.split("=")[0]):
-        build(f"saf:{settings}")
 
 
 def test_half_precision_outputs_are_stored_and_compared_in_float32() -> None:

@@ -12,7 +12,6 @@ from timm.utils import ModelEmaV2
 from torch import nn
 
 from suite.entries.installed import baselines
-from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
@@ -148,9 +147,3 @@ def test_the_default_remembers_the_share_of_the_run_that_the_authors_average_doe
     assert SafMesa().decay_over(90 * 1251) == pytest.approx(0.9998)
     assert SafMesa(decay=0.9995).decay_over(10) == 0.9995
     assert SafMesa().decay_over(10) == 0.0
-
-
-@pytest.mark.parametrize("settings", ["strength=-1", "temperature=nan", "decay=1.0", "start=-0.1"])
-def test_impossible_settings_are_refused(settings: str) -> None:
-    with pytest.raises(ValueError, match=settings.split("=")[0]):
-        build(f"saf_mesa:{settings}")

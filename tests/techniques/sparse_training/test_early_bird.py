@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
 
 import pytest
 import torch
@@ -92,21 +91,6 @@ def test_probes_hold_of_other_settings(settings: str) -> None:
     assert [probes[name] for name in ("off_one", "off_draw", "off_state", "off_rate")] == [0] * 4
     assert probes["draw_roundings"] <= 1
     assert probes["removed_parameters"] == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"share": 1.0}, "share of the units"),
-        ({"threshold": 1.0}, "entries"),
-        ({"memory": 1}, "masks to compare"),
-        ({"interval": -1}, "0 or more"),
-        ({"penalty": -1.0}, "0 or more"),
-    ],
-)
-def test_bad_settings_say_what_fits(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EarlyBird(**settings)
 
 
 def test_a_model_too_narrow_is_refused() -> None:

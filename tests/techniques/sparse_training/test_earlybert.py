@@ -139,18 +139,3 @@ def test_a_model_too_narrow_is_refused() -> None:
 def test_two_schedules_of_their_own_are_refused_in_either_order(order: str, words: str) -> None:
     with pytest.raises(ValueError, match=f"{words}.*leave one of them out"):
         new_run("gpt", order, size="pico", recipe="classic", steps=8)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"heads": 1.0}, "shares to remove"),
-        ({"neurons": -0.1}, "shares to remove"),
-        ({"search": 0.0}, "share of the steps"),
-        ({"penalty": -1.0}, "penalty"),
-        ({"search_rate": 0.0}, "search_rate"),
-    ],
-)
-def test_bad_settings_say_what_fits(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EarlyBert(**settings)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from suite.loop.run import Run
-from suite.record.job import StackError
 from techniques.shared.sparse.masks import masked
 from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
 from tests.runs import new_recording, new_run
@@ -110,13 +109,3 @@ def test_probes_hold_of_other_settings_and_notice_another_temperature():
     assert [probes[f"grasp.{name}"] for name in wrong] == [0] * len(wrong)
     recording.run.technique.techniques["grasp"].temperature = 1.0  # type: ignore[attr-defined]
     assert recording.probes()["grasp.wrongly_kept"] > 0
-
-
-def test_bad_settings_say_what_fits():
-    for settings, words in (
-        (":sparsity=1", "share of zeros"),
-        (":temperature=0", "positive"),
-        (":per_class=0", "1 or"),
-    ):
-        with pytest.raises(StackError, match=words):
-            running(settings)

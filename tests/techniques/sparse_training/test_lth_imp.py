@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.loop.run import Run
-from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.lth_imp.technique import pruned
 from tests.runs import new_recording, new_run
@@ -113,9 +112,3 @@ def test_probes_hold_of_late_rewinding():
     assert [probes[f"lth_imp.{name}"] for name in wrong] == [0] * len(wrong)
     assert probes["lth_imp.cost_in_runs"] == 3.0
     assert probes["lth_imp.remaining"] == pytest.approx(0.49, abs=1e-3)
-
-
-def test_bad_settings_say_what_fits():
-    for settings, words in ((":rounds=-1", "0 or more"), (":rate=1", "in .0, 1."), (":rewind=1", "share of the steps")):
-        with pytest.raises(StackError, match=words):
-            running(settings)

@@ -180,11 +180,3 @@ def test_interval_is_the_papers_in_a_long_run_and_shorter_in_a_short_one():
     assert RigL().steps_between(160) == 5
     assert RigL().steps_between(5) == 2
     assert RigL(interval=7).steps_between(160) == 7
-
-
-def test_bad_settings_say_what_to_do():
-    with pytest.raises(ValueError, match="share of zeros"):
-        RigL(sparsity=1.0)
-    with pytest.raises(ValueError, match="2 steps or more"):
-        RigL(interval=1)
-    assert math.isclose(RigL().sparsity, 0.8)

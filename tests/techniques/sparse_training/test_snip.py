@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from suite.loop.data import mixed_seed
 from suite.loop.run import Run
-from suite.record.job import StackError
 from techniques.shared.sparse.masks import density, masked
 from techniques.shared.sparse.saliency import shuffled_mask
 from techniques.shared.sparse.topology import check_connected, highest
@@ -104,8 +103,3 @@ def test_probes_hold_of_another_sparsity_and_notice_the_control():
     control = new_recording("vit", "snip:sparsity=0.5,shuffled=true", size="pico", recipe="classic", steps=4)
     control.train(4)
     assert control.probes()["snip.wrongly_kept"] > 100
-
-
-def test_bad_settings_say_what_fits():
-    with pytest.raises(StackError, match="share of zeros"):
-        running(":sparsity=1")

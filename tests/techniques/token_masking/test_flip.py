@@ -131,9 +131,6 @@ def test_shares_are_exact_where_floats_are_not() -> None:
 
 
 def test_bad_settings_say_what_fits() -> None:
-    for settings in ({"drop": 1.0}, {"drop": -0.1}, {"tune": 1.0}):
-        with pytest.raises(ValueError, match=r"in \[0, 1\)"):
-            Flip(**settings)
     with pytest.raises(ValueError, match=r"leaves none of 16 patches: choose at most 0\.9375"):
         new_run("vit", Flip(drop=0.95), size="pico")
     with pytest.raises(ValueError, match="pictures"):
