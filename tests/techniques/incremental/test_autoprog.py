@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,7 @@ from suite.loop.stack import Stack
 from techniques.incremental.autoprog.growth import best, block_cost, newcomers, sources
 from techniques.incremental.autoprog.technique import AutoProg, Candidate
 from tests.model.further_models import further_run
-from tests.runs import new_recording, new_run
-
-WRONG = ("off_schedule", "fell", "not_whole", "choices_off", "changed", "off_state", "search_steps_off")
+from tests.runs import new_run
 
 
 def running(technique: AutoProg, steps: int = 16) -> Run:
@@ -142,16 +139,6 @@ def test_a_search_costs_its_steps_and_no_more():
     technique = AutoProg()
     assert technique.search_steps(SimpleNamespace(recipe=SimpleNamespace(steps=700))) == 14  # type: ignore[arg-type]
     assert technique.search_steps(SimpleNamespace(recipe=SimpleNamespace(steps=16))) == 2  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("settings", [":stages=2,search=0.3", ":memory=0.5,search=0.2,stages=3"])
-def test_probes_hold_of_other_settings(settings: str):
-    recording = new_recording("vit", f"autoprog{settings}", size="nano", recipe="classic", steps=16)
-    recording.train(16)
-    probes: dict[str, Any] = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    assert [probes[name] for name in WRONG] == [0] * len(WRONG)
-    assert probes["copies_off"] < 16
-    assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize("saved_at", [1, 3, 5, 9])

@@ -14,9 +14,7 @@ from suite.meters.activations import SavedActivations
 from suite.model.skipping import skipping
 from techniques.incremental.pld.technique import ProgressiveLayerDropping, drawn, keep_probabilities, keep_rate
 from tests.model.further_models import further_run
-from tests.runs import new_recording, new_run
-
-WRONG = ("half_run", "at_start", "moved", "off_gates", "evaluated_otherwise")
+from tests.runs import new_run
 
 
 def running(pld: ProgressiveLayerDropping, baseline: str = "gpt", steps: int = 16) -> Run:
@@ -89,18 +87,6 @@ def test_what_is_left_out_saves_nothing():
     with skipping([block]), SavedActivations() as saved:
         block(hidden_states=x)
     assert saved.saved_bytes == 0
-
-
-@pytest.mark.parametrize("settings", [":theta=0.7", ":gamma=10"])
-@pytest.mark.parametrize("baseline", ["bert", "gpt"])
-def test_probes_hold_of_other_settings(settings: str, baseline: str):
-    recording = new_recording(baseline, f"pld{settings}", size="nano", recipe="classic", steps=16)
-    recording.train(16)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    assert [probes[name] for name in WRONG] == [0] * len(WRONG)
-    assert probes["gradient_roundings"] < 1000
-    assert probes["draws_off"] < 5
-    assert probes["saved_over_formula"] == pytest.approx(1, abs=1e-9)
 
 
 def test_it_follows_a_model_that_another_technique_makes_deeper():

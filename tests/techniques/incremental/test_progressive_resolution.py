@@ -15,9 +15,7 @@ from techniques.incremental.shared.any_size import resampled
 from techniques.incremental.shared.grids import cubics, triangles
 from techniques.incremental.shared.stages import planned_sizes, stage_at
 from tests.model.further_models import further_run
-from tests.runs import new_recording, new_run
-
-WRONG = ("off_schedule", "off_examples", "last_otherwise")
+from tests.runs import new_run
 
 
 def running(technique: ProgressiveResolution, baseline: str = "vit", steps: int = 8, size: str = "nano") -> Run:
@@ -106,17 +104,6 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was():
         run.model(torch.zeros(1, 3, 4, 4))
     assert isinstance(run.model.pos_embed, torch.nn.Parameter)
     assert run.model.patch_embed.img_size == (8, 8)
-
-
-@pytest.mark.parametrize("settings", [":stages=2", ":smallest=0.25,stages=3"])
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_probes_hold_of_other_settings(settings: str, baseline: str):
-    recording = new_recording(baseline, f"progressive_resolution{settings}", size="pico", recipe="classic", steps=8)
-    recording.train(8)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    assert [probes[name] for name in WRONG] == [0] * len(WRONG)
-    assert probes["gradient_roundings"] < 1000
-    assert probes["flops_over_formula"] == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["swin", "pvt", "beit", "xcit"])

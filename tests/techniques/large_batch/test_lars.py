@@ -123,20 +123,6 @@ def test_variants_coincide_if_and_only_if_nothing_decays_and_the_rate_is_constan
         )  # timm's eps: 1e-8 / ||g||
 
 
-@given(factor=st.floats(1e-3, 1e3), layer=st.integers(0, 1), variant=st.sampled_from(VARIANTS))
-@settings(max_examples=30, deadline=None)
-def test_without_decay_the_scale_of_a_layers_gradient_does_not_matter(factor: float, layer: int, variant: str) -> None:
-    ends = []
-    for scale in (1.0, factor):
-        optimizer = Lars(start(), lr=0.5, variant=variant, always_adapt=True, trust_coefficient=0.1)  # type: ignore[arg-type]
-        for step in range(2):
-            for number, (parameter, g) in enumerate(zip(optimizer.param_groups[0]["params"], gradients(step))):
-                parameter.grad = g * scale if number == layer else g
-            optimizer.step()
-        ends.append(nn.utils.parameters_to_vector(optimizer.param_groups[0]["params"]).detach())
-    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-8)
-
-
 @given(decay=st.floats(0, 10), scale=st.floats(1e-3, 1e3), variant=st.sampled_from(VARIANTS))
 @settings(max_examples=30, deadline=None)
 def test_the_first_step_is_at_most_the_rate_times_the_coefficient_times_the_weights(
@@ -151,20 +137,6 @@ def test_the_first_step_is_at_most_the_rate_times_the_coefficient_times_the_weig
     apart = direction.norm() / (w.grad.norm() + decay * before.norm())
     assert share == pytest.approx(apart.item() if variant in SEPARATE else 1.0, rel=1e-5)
     assert share <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("variant", ["paper", "moco", "optax"])
-def test_vectors_are_plain_momentum_sgd_and_do_not_decay(variant: str) -> None:
-    ours, torchs = nn.Parameter(randn(7, seed=1)), nn.Parameter(randn(7, seed=1))
-    optimizers = (
-        Lars([ours], lr=0.1, weight_decay=0.5, variant=variant),  # type: ignore[arg-type]
-        torch.optim.SGD([torchs], lr=0.1, momentum=0.9),
-    )
-    for step in range(4):
-        for parameter, optimizer in zip((ours, torchs), optimizers):
-            parameter.grad = randn(7, seed=step)
-            optimizer.step()
-        torch.testing.assert_close(ours, torchs)
 
 
 def test_all_zero_weights_and_gradients_stay_finite() -> None:

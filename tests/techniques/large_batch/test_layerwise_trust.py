@@ -68,13 +68,6 @@ def test_every_layers_step_is_as_long_as_the_rate_times_phi(
         torch.testing.assert_close(moved, rate * norms.clamp(*phi), rtol=1e-8, atol=1e-14)
 
 
-def test_vectors_neither_decay_nor_adapt() -> None:
-    vector = nn.Parameter(torch.full((4,), 2.0))
-    vector.grad = torch.full((4,), 10.0)
-    LayerwiseTrust([vector], lr=0.1, base="momentum", betas=(0.9, 0.0), weight_decay=5.0).step()
-    torch.testing.assert_close(vector.detach(), torch.full((4,), 2.0 - 0.1 * 0.1 * 10.0))
-
-
 def test_adams_directions_are_torchs_steps() -> None:
     parameter = nn.Parameter(torch.zeros(5, 7, dtype=torch.float64))
     torchs = torch.optim.Adam([parameter], lr=1.0, betas=(0.8, 0.95), eps=1e-6)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.loop.recipe import Recipe
@@ -42,25 +40,6 @@ def test_algorithm_2_in_float64(alpha: float) -> None:
         torch.testing.assert_close(parameter.double(), p, rtol=1e-5, atol=1e-6)
     assert (scale < 1).any()
     assert (scale == 1).any()
-
-
-NUMBERS = st.floats(-1e6, 1e6).map(lambda x: x if abs(x) > 1e-100 else 0.0)  # whose products are not subnormal
-
-
-@given(
-    values=st.lists(st.tuples(NUMBERS, NUMBERS.map(abs)), min_size=1),
-    alpha=st.floats(1, 2),
-    eps=st.floats(1e-8, 1),
-)
-@settings(max_examples=100, deadline=None)
-def test_no_coordinate_exceeds_its_threshold_or_its_momentum(
-    values: list[tuple[float, float]], alpha: float, eps: float
-) -> None:
-    momentum, threshold = torch.tensor(values, dtype=torch.float64).T
-    step = clipped(momentum, threshold**alpha, eps=eps, alpha=alpha)
-    assert (step.abs() <= threshold * (1 + 1e-9)).all()
-    assert (step.abs() <= momentum.abs()).all()
-    assert (step * momentum >= 0).all()
 
 
 def test_where_nothing_is_clipped_it_is_sgd_along_the_averaged_gradient_to_the_bit() -> None:
@@ -155,15 +134,6 @@ def test_the_noise_of_a_model_is_that_of_its_gradients_around_their_mean(monkeyp
 
 
 # the optimizer and the technique ------------------------------------------------------------------------------------
-
-
-def test_state_is_two_buffers_of_the_parameters_size() -> None:
-    parameter = nn.Parameter(torch.ones(31, 7))
-    parameter.grad = gradients(1)[0]
-    optimizer = ACClip([parameter])
-    optimizer.step()
-    bytes_by_name = {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()}
-    assert bytes_by_name == {"momentum": parameter.nbytes, "power": parameter.nbytes}
 
 
 def test_the_recipe_keeps_the_strength_of_the_decay_and_leaves_clipping_to_the_method() -> None:

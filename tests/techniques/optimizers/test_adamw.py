@@ -12,7 +12,7 @@ from suite.loop.recipe import Recipe
 from suite.measure.lab import Lab
 from suite.record.job import Setting
 from techniques.optimizers.adamw.study import Decayed, plot, tables
-from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique, adamw_step
+from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique
 from techniques.shared.adam import Decay
 
 
@@ -40,42 +40,6 @@ def test_update_by_update_torch_to_the_bit(fused: bool) -> None:
         step(own, ours, number)
         step(other, theirs, number)
         assert all(torch.equal(a, b) for a, b in zip(own.parameters(), other.parameters()))
-
-
-def test_both_paths_agree_with_the_formula_in_float64() -> None:
-    generator = torch.Generator().manual_seed(1)
-    theta = torch.randn(200, generator=generator, dtype=torch.float64)
-    parameters = {fused: nn.Parameter(theta.float()) for fused in (False, True)}
-    optimizers = {fused: AdamW([p], lr=0.01, weight_decay=0.1, fused=fused) for fused, p in parameters.items()}
-    m, v = torch.zeros_like(theta), torch.zeros_like(theta)
-    for t in range(1, 8):
-        g = torch.randn(200, generator=generator, dtype=torch.float64)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        theta = theta - 0.01 * (m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8) + 0.1 * theta)
-        for fused, parameter in parameters.items():
-            parameter.grad = g.float()
-            optimizers[fused].step()
-            torch.testing.assert_close(parameter.double(), theta, rtol=1e-5, atol=1e-6)
-
-
-def test_without_gradients_the_weights_shrink_by_the_product_of_the_decays() -> None:
-    theta = torch.full((4,), 2.0, dtype=torch.float64)
-    m, v = torch.zeros_like(theta), torch.zeros_like(theta)
-    rates = [0.1, 0.05, 0.2]
-    for t, rate in enumerate(rates, 1):
-        adamw_step(
-            theta,
-            torch.zeros(4).double(),
-            m,
-            v,
-            t,
-            learning_rate=rate,
-            beta1=0.9,
-            beta2=0.999,
-            eps=1e-8,
-            weight_decay=0.5,
-        )
-    torch.testing.assert_close(theta, torch.full((4,), 2.0 * math.prod(1 - 0.5 * rate for rate in rates)).double())
 
 
 @pytest.mark.parametrize("learning_rate", [1e-3, 1e-2])

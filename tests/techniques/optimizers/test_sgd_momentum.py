@@ -102,20 +102,6 @@ def test_heavy_ball_in_polyaks_own_two_step_form(rate: Rate) -> None:
         torch.testing.assert_close(ours, points[-1])
 
 
-@FUSED
-@pytest.mark.parametrize("rate", ["outside", "inside"])
-def test_state_is_one_buffer_and_none_without_momentum(fused: bool, rate: Rate) -> None:
-    parameter = nn.Parameter(torch.ones(31, 7))
-    parameter.grad = gradients(1)[0]
-    optimizer, plain = SGD([parameter], fused=fused, rate=rate), SGD([parameter], momentum=0.0, fused=fused, rate=rate)
-    optimizer.step()
-    plain.step()
-    assert {name: tensor.nbytes for name, tensor in optimizer.state[parameter].items()} == {
-        "velocity": parameter.nbytes
-    }
-    assert not plain.state[parameter]
-
-
 def test_the_recipe_keeps_what_the_decay_takes_off_the_weights() -> None:
     before = Recipe(steps=10, batch_size=1, learning_rate=1e-3, weight_decay=0.1)
     after = SGDMomentum(factor=50, momentum=0.8).recipe(before)

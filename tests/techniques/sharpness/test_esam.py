@@ -97,13 +97,6 @@ def test_the_formula_s_perturbation_is_sams_in_expectation(beta: float) -> None:
         torch.testing.assert_close(total, 0.3 * gradient / norm)
 
 
-@pytest.mark.parametrize("chosen", [{0}, {0, 2}, {0, 1, 2}])
-def test_the_authors_perturbation_is_rho_over_beta_long_whatever_is_drawn(chosen: set[int]) -> None:
-    e = displacement(Esam(rho=0.3, beta=0.6), chosen)
-    assert torch.cat([each.flatten() for each in e]).norm().item() == pytest.approx(0.3 / 0.6, rel=1e-9)
-    assert {index for index, each in enumerate(e) if each.any()} == chosen
-
-
 def test_nothing_drawn_moves_nothing() -> None:
     assert Esam().perturb(parameters(), []) == ([], [])
     run = new("esam:beta=1e-9")
@@ -220,29 +213,6 @@ def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     that rounds otherwise."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     assert new("esam", recipe="compiled").train(3) == new("esam", recipe="modern").train(3)
-
-
-def test_passes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two whole forward passes, one of them without a graph, and half a one; one reduction, clipping and step."""
-    run = new("esam")
-    sizes: list[tuple[int, bool]] = []
-    seen: list[Tensor] = []
-    steps: list[int] = []
-    forward, apply = run.forward, run.apply_gradients
-
-    def noted(batch: dict[str, Tensor]) -> Tensor:
-        sizes.append((len(batch["labels"]), torch.is_grad_enabled()))
-        seen.append(run.indices)
-        return forward(batch)
-
-    monkeypatch.setattr(run, "forward", noted)
-    monkeypatch.setattr(run, "apply_gradients", lambda: (steps.append(1), apply()))
-    batch, indices = run.next_batch()
-    run.train_step(batch, indices)
-    whole, half = len(indices), len(indices) // 2
-    assert sizes == [(whole, True), (whole, False), (half, True)] and len(steps) == 1
-    assert len(seen[2]) == half and set(seen[2].tolist()) < set(indices.tolist())
-    assert torch.equal(run.indices, indices), "the half batch's indices are for its own pass only"
 
 
 def test_the_rise_of_a_loss_is_not_that_of_the_dropout_masks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,17 +85,6 @@ def flops(run: Run) -> int:
     return counter.total
 
 
-def test_before_its_start_it_is_the_reference_to_the_bit_and_runs_no_second_forward_pass() -> None:
-    """The authors' script runs it from the first step on."""
-    run, plain = new(mesa=SafMesa(strength=1e6, start=0.5)), new()  # which shows any divergence
-    ours, theirs = run.train(5), plain.train(5)
-    assert ours == theirs
-    base = flops(plain)
-    assert flops(run) == base
-    assert flops(run) == pytest.approx(base * 4 / 3, rel=0.005)
-    assert run.train(2) != plain.train(3)[1:]
-
-
 def test_the_average_only_teaches() -> None:
     """What is evaluated is what was trained; the script's best checkpoint is that of the average."""
     mesa = SafMesa(decay=0.9, start=0.0)

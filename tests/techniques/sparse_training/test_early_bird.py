@@ -14,7 +14,7 @@ from suite.loop.run import Run
 from suite.loop.stack import Stack
 from techniques.sparse_training.early_bird.technique import EarlyBird, distance, emerged
 from techniques.sparse_training.shared.gates import GatedInput
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 BASELINES = ("bert", "gpt", "mae", "vit")
 
@@ -81,16 +81,6 @@ def test_a_rate_of_zero_settles_at_once() -> None:
     assert not own.ticket
     run.train(1)
     assert own.ticket
-
-
-@pytest.mark.parametrize("settings", ["interval=2", "share=0.5,threshold=0.2", "memory=3"])
-def test_probes_hold_of_other_settings(settings: str) -> None:
-    recording = new_recording("vit", f"early_bird:{settings}", size="pico", recipe="classic", steps=20)
-    recording.train(20)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    assert [probes[name] for name in ("off_one", "off_draw", "off_state", "off_rate")] == [0] * 4
-    assert probes["draw_roundings"] <= 1
-    assert probes["removed_parameters"] == 1
 
 
 def test_a_model_too_narrow_is_refused() -> None:
