@@ -20,7 +20,6 @@ from techniques.fine_tuning.prefix_tuning.technique import (
     PrefixTuning,
     attach,
     behind_prefix,
-    drop_mlp,
     fused,
     prefixes,
 )
@@ -99,31 +98,6 @@ def test_attention_behind_a_prefix_is_softmax_over_both(batch, length, tokens, m
             if masked != "none":
                 scores[:, length:] = scores[:, length:].masked_fill(~seen, -torch.inf)
             torch.testing.assert_close(ours[example, head], scores.softmax(-1) @ values)
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt"])
-def test_the_prefix_alone_moves_and_the_mlp_is_dropped(baseline):
-    run = adapting(baseline, PrefixTuning(LENGTH, HIDDEN), steps=3)
-    before = {name: each.clone() for name, each in run.model.named_parameters()}
-    run.train(3)
-    moved = {name for name, each in run.model.named_parameters() if not torch.equal(each, before[name])}
-    assert moved == {name for name in before if ".prefix." in name}
-    parts = anatomy(run.model)
-    width, layers = parts.width, parts.depth
-    mlp = LENGTH * width + HIDDEN * (width + 1) + 2 * layers * width * (HIDDEN + 1)
-    assert sum(run.model.get_parameter(name).numel() for name in moved) == mlp
-
-    batch, _ = run.data.batch(0, 0, 2)
-    kept = drop_mlp(copy.deepcopy(run.model.eval()))
-    with torch.no_grad():
-        outputs = [run.baseline.forward(model, batch).logits for model in (kept, run.model)]
-    assert torch.equal(*outputs)
-    numbers = sum(each.numel() for each in kept.parameters()) - sum(
-        each.numel() for each in adapting(baseline).model.parameters()
-    )
-    assert numbers == 2 * layers * LENGTH * width
-    assert len(prefixes(run.model)) == layers
-    assert not prefixes(kept)
 
 
 def test_a_copy_of_the_model_attends_to_its_own_prefix():

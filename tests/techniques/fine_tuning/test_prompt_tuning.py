@@ -100,16 +100,6 @@ def test_positions_of_a_text_are_those_that_the_model_looks_up():
     assert text_positions(anatomy(relative), lambda: logits(relative, "t5")) is None
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt"])
-def test_the_prompt_alone_moves(baseline):
-    run = adapting(baseline, PromptTuning(length=7), steps=3)
-    before = {name: each.clone() for name, each in run.model.named_parameters()}
-    run.train(3)
-    moved = {name for name, each in run.model.named_parameters() if not torch.equal(each, before[name])}
-    assert moved == {"prompt"} == {name for name, each in run.model.named_parameters() if each.grad is not None}
-    assert run.model.prompt.numel() == 7 * anatomy(run.model).width
-
-
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(1, 60), st.integers(0, 5))
 def test_tokens_are_the_most_common_and_different_where_there_are_enough(length, vocabulary, common, seed):
     tokens = sampled_tokens(vocabulary, length, generator(seed), common)

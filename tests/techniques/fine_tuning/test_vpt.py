@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from suite.loop.run import Run
-from suite.meters.state import state_bytes
 from suite.model.anatomy import anatomy
 from suite.model.leading import picture_row
 from techniques.fine_tuning.vpt.technique import Vpt, initial_prompt, with_prompt, without_prompt
@@ -50,33 +49,6 @@ def test_outputs_and_gradients_equal_a_loop_over_the_blocks(deep):
         output.square().sum().backward()
     for mine, other in zip(own, copies, strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_nothing_is_dropped_while_the_prompts_train():
-    """Stochastic depth would give another loss for other random numbers."""
-    losses = []
-    for seed in (1, 2):
-        run = further_run("dropping_vit", Vpt(LENGTH))
-        torch.manual_seed(seed)
-        losses.append(run.train(2))
-    assert losses[0] == losses[1]
-
-
-@pytest.mark.parametrize("baseline", ["vit", "mae"])
-@pytest.mark.parametrize("deep", [True, False])
-def test_prompts_and_head_alone_move(baseline, deep):
-    run = adapting(baseline, Vpt(LENGTH, deep), steps=3)
-    before = {name: each.clone() for name, each in run.model.named_parameters()}
-    run.train(3)
-    parts = anatomy(run.model)
-    moved = {name for name, each in run.model.named_parameters() if not torch.equal(each, before[name])}
-    head = {f"{part.path}.{name}" for part in parts.head for name in ("weight", "bias")}
-    assert {name for name in moved if not name.endswith(".prompt")} == head
-    numbers = sum(each.numel() for each in prompts(run.model))
-    assert numbers == (parts.depth if deep else 1) * LENGTH * parts.width
-    count = sum(run.model.get_parameter(name).numel() for name in moved)
-    assert state_bytes(run.optimizer) - 4 * len(moved) <= 8 * count <= state_bytes(run.optimizer)
-    assert all(path.startswith(parts.main.path) for path in moved - head)  # of an auto-encoder, the encoder
 
 
 def test_prompts_come_and_go():

@@ -110,18 +110,6 @@ def test_a_trained_network_finds_wrong_labels_hard() -> None:
     assert scores[wrong].mean() > scores[~wrong].mean()
 
 
-def test_probes_hold_of_other_settings_and_notice_another_offset() -> None:
-    recording = new_recording("gpt", "el2n:keep=0.25,offset=0.1,runs=1", size="pico", recipe="classic", steps=16)
-    recording.train(recording.run.recipe.steps)
-    probes = recording.probes()
-    assert [probes[f"el2n.{name}"] for name in ("misplaced", "off_scouts", "scouts_alike", "kept")] == [0, 0, 0, 0.25]
-    assert probes["el2n.off_steps"] == 0
-    assert probes["el2n.score_roundings"] <= 16
-    assert probes["el2n.cost_over_formula"] == pytest.approx(1.0, abs=0.02)
-    recording.run.technique.techniques["el2n"].offset = 0.0  # type: ignore[attr-defined]
-    assert recording.probes()["el2n.misplaced"] > 0
-
-
 def test_scouts_have_a_whole_schedule_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten per cent of the steps of the run's own schedule are its warm-up."""
     scouts: list[Run] = []

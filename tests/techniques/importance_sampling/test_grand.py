@@ -18,7 +18,7 @@ from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.grand import study
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.importance_sampling.shared import pruning_study
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
 
 
@@ -116,24 +116,6 @@ def test_scores_after_a_short_run_are_others() -> None:
     at_first, later = (new_run("vit", f"grand:scout={share}", size="pico", steps=8) for share in (0.0, 0.5))
     scores = [run.technique.techniques["grand"].scores for run in (at_first, later)]  # type: ignore[attr-defined]
     assert not torch.allclose(*scores)
-
-
-def test_probes_hold_of_other_settings_and_notice_another_offset() -> None:
-    recording = new_recording(
-        "gpt", "grand:keep=0.25,offset=0.1,runs=1,scout=0.25", size="pico", recipe="classic", steps=8
-    )
-    recording.train(recording.run.recipe.steps)
-    probes = recording.probes()
-    assert [probes[f"grand.{name}"] for name in ("misplaced", "off_runs", "runs_alike", "off_steps", "kept")] == [
-        0,
-        0,
-        0,
-        0,
-        0.25,
-    ]
-    assert probes["grand.score_roundings"] < 64
-    recording.run.technique.techniques["grand"].offset = 0.0  # type: ignore[attr-defined]
-    assert recording.probes()["grand.misplaced"] > 0
 
 
 def test_probes_compare_with_as_many_examples_at_random() -> None:

@@ -79,26 +79,6 @@ def test_a_blocks_cost_is_that_of_its_products():
     assert block_cost(run.anatomy.blocks[0], tokens) == 12 * d * d * tokens + 2 * tokens**2 * d
 
 
-def test_it_grows_from_half_to_the_whole():
-    technique = smallest(AutoProg())
-    run = running(technique)
-    seen: list[tuple[int, int]] = []
-    for _ in range(16):
-        run.train(1)
-        seen.append((run.anatomy.depth, technique.current.side))
-    supernet, half = (4, 4), (2, 4)
-    assert (
-        seen
-        == [supernet, half, half, supernet, supernet, half, half, supernet, supernet, half, half, (4, 8)] + [(4, 8)] * 4
-    )
-    plain = new_run("vit", size="nano", recipe="classic", steps=16)
-    assert {n: p.shape for n, p in run.model.named_parameters()} == {
-        n: p.shape for n, p in plain.model.named_parameters()
-    }
-    plain.model.load_state_dict(run.model.state_dict())
-    assert run.evaluate() == plain.evaluate()
-
-
 def test_candidates_are_the_subnets_of_the_supernet():
     """The loss of each, beside a model that consists of just its blocks."""
     technique = AutoProg()

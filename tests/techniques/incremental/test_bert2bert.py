@@ -141,24 +141,6 @@ def test_what_has_no_narrower_form_is_refused_in_words(name: str):
 # the run --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit"])
-def test_the_model_grows_once_and_ends_as_the_baselines_own(baseline: str, depth: int):
-    run, whole = running(Bert2Bert(depth=depth), baseline), running(None, baseline)
-    widths = []
-    for _ in range(8):
-        widths.append((run.anatomy.width, run.anatomy.heads, run.anatomy.depth))
-        run.train(1)
-    assert widths == [(16, 1, 2 // depth)] * 2 + [(32, 2, 2)] * 6
-    shapes = [{name: each.shape for name, each in each.model.named_parameters()} for each in (run, whole)]
-    assert shapes[0] == shapes[1]
-    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.model.modules()]
-    in_optimizer = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
-    assert in_optimizer == {id(p) for p in run.model.parameters() if p.requires_grad}
-    if baseline != "vit":
-        assert vars(run.model.config) == vars(whole.model.config)  # type: ignore[arg-type]
-
-
 def test_optimizer_state_grows_with_the_model():
     run = running(Bert2Bert(carry_optimizer=True))
     run.train(2)

@@ -60,30 +60,6 @@ def test_held_out_rows_stay_whole():
 # the run --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt"])
-def test_blocks_grow_first_then_mlp_and_input_together(baseline: str):
-    run, whole = running(CompoundGrow(), baseline, size="nano"), running(None, baseline, size="nano")
-    units = whole.anatomy.blocks[0].mlp_linears[0].module.weight.numel() // 64
-    seen = []
-    for _ in range(8):
-        tokens: list[int] = []
-        layer = run.anatomy.blocks[-1].mlp_linears[0].module
-        handle = layer.register_forward_pre_hook(
-            lambda _, arguments, tokens=tokens: tokens.append(arguments[0].shape[1])
-        )
-        blocks, width = run.anatomy.depth, layer.weight.numel() // 64
-        run.train(1)
-        handle.remove()
-        seen.append((blocks, width, *tokens))
-    short, long = (9, 16) if baseline == "bert" else (16, 32)
-    assert seen == [(2, units // 2, short)] * 2 + [(4, units // 2, short)] * 2 + [(4, units, long)] * 4
-    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.model.modules()]
-    shapes = [{name: each.shape for name, each in each.model.named_parameters()} for each in (run, whole)]
-    assert shapes[0] == shapes[1]
-    in_optimizer = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
-    assert in_optimizer == {id(p) for p in run.model.parameters() if p.requires_grad}
-
-
 def test_both_growths_may_come_at_once():
     run = running(CompoundGrow(fractions=(0.5, 0.5)))
     run.train(4)

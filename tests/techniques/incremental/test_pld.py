@@ -45,25 +45,6 @@ def test_draws_depend_on_seed_and_step_alone():
     assert all(drawn([1.0] * 64, 1, 2))
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_a_step_costs_what_a_model_of_the_kept_blocks_does(baseline: str):
-    """FLOPs and saved bytes of blocks 0 and 2 of four, beside a run whose model has just these."""
-    pld = ProgressiveLayerDropping()
-    run = running(pld, baseline)
-    run.train(1)
-    plain = new_run(baseline, size="nano", recipe="classic", steps=16)
-    plain.train(1)
-    pld.gates = lambda *_: ([0.9, 0.8, 0.7, 0.6], [True, False, True, False])  # type: ignore[method-assign]
-    ours = run.count_step()
-    blocks = [block.module for block in plain.anatomy.blocks]
-    plain.anatomy.set_blocks([blocks[0], blocks[2]])
-    plain.adopt(plain.model)
-    plain.train(1)
-    theirs = plain.count_step()
-    assert ours.flops == theirs.flops
-    assert ours.saved_activation_bytes == theirs.saved_activation_bytes
-
-
 def test_the_output_is_the_formulas():
     """Of a pre-norm ViT in float64: x' = x + A(x) / p, x'' = x' + M(x') / p."""
     pld = ProgressiveLayerDropping()

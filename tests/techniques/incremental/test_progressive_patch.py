@@ -46,34 +46,6 @@ def test_products_with_smaller_patches_are_the_nearest(new: int):
     torch.testing.assert_close(pi_resized(kernel, new).flatten(), nearest[:, 0], rtol=1e-9, atol=1e-9)
 
 
-def test_tokens_quadruple_and_the_model_ends_as_the_plain_one_is():
-    run, plain = running(ProgressivePatch(stages=3), 9), new_run("vit", size="nano", recipe="classic", steps=9)
-    seen: list[int] = []
-    run.anatomy.blocks[0].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    run.train(9)
-    assert seen == [1] * 3 + [4] * 3 + [16] * 3
-    assert [(name, each.shape) for name, each in run.model.named_parameters()] == [
-        (name, each.shape) for name, each in plain.model.named_parameters()
-    ]
-    assert [str(module) for module in run.model.modules()] == [str(module) for module in plain.model.modules()]
-    assert run.model.patch_embed.patch_size == (2, 2)
-    plain.model.load_state_dict(run.model.state_dict())
-    assert run.evaluate() == plain.evaluate()
-
-
-def test_the_optimizer_goes_on():
-    run = running(ProgressivePatch())
-    run.train(4)
-    held = [each for group in run.optimizer.param_groups for each in group["params"]]
-    assert {id(each) for each in held} == {id(each) for each in run.model.parameters()}
-    assert run.optimizer.state[run.model.head.weight]["step"] == 4
-    assert not run.optimizer.state[run.model.patch_embed.proj.weight]
-    assert not run.optimizer.state[run.model.pos_embed]
-    before = [each.detach().clone() for each in held]
-    run.train(1)
-    assert all(not torch.equal(now, then) for now, then in zip(held, before, strict=True))
-
-
 def test_plans_halve_down_to_the_patch():
     technique = ProgressivePatch(stages=3)
     assert technique.planned(8, 2) == [8, 4, 2]

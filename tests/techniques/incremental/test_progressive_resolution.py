@@ -65,14 +65,6 @@ def test_resizing_is_the_matrices(old: int, new: int):
     assert torch.equal(small["labels"], torch.arange(2))
 
 
-def test_blocks_see_the_stages_tokens():
-    run = running(ProgressiveResolution())
-    seen: list[int] = []
-    run.anatomy.blocks[0].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    run.train(10)
-    assert seen == [4, 4, 9, 9, 9, 9, 16, 16, 16, 16]
-
-
 def test_half_a_masked_autoencoders_patches_are_seen_at_every_size():
     run = running(ProgressiveResolution(), "mae")
     seen: list[int] = []

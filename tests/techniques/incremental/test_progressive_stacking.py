@@ -17,16 +17,12 @@ from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, sources
 from tests.model.further_models import further_run, make
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 
 def running(stacking: ProgressiveStacking | None, baseline: str = "gpt", steps: int = 20) -> Run:
     stack = Stack({} if stacking is None else {"stacking": stacking})
     return new_run(baseline, stack, size="nano", recipe="classic", steps=steps)
-
-
-def block_states(run: Run) -> list[list[torch.Tensor]]:
-    return [[p.detach().clone() for p in block.module.parameters()] for block in run.anatomy.blocks]
 
 
 def test_the_papers_schedule_for_twelve_blocks():
@@ -39,44 +35,6 @@ def test_any_depth_is_reached_and_no_stage_more_than_doubles(full, stages):
     plan = depths(full, stages)
     assert plan[-1] == full
     assert all(small <= large <= 2 * small for small, large in pairwise(plan))
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_blocks_are_copied_at_the_fractions_and_the_model_ends_whole(baseline):
-    stacking = ProgressiveStacking(fractions=(0.2, 0.4))
-    run = running(stacking, baseline)
-    full = running(None, baseline)
-    seen = []
-    for _ in range(10):
-        run.train(1)
-        if run.anatomy.depth != (seen[-1] if seen else 1):
-            states = block_states(run)
-            half = len(states) // 2
-            for low, high in zip(states[:half], states[half:], strict=True):
-                assert all(torch.equal(a, b) for a, b in zip(low, high, strict=True))
-            assert not run.optimizer.state  # reset, as in the paper
-        seen.append(run.anatomy.depth)
-    assert seen == [1] * 3 + [2] * 4 + [4] * 3
-    assert [n for n, _ in run.model.named_parameters()] == [n for n, _ in full.model.named_parameters()]
-    in_optimizer = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
-    assert in_optimizer == {id(p) for p in run.model.parameters() if p.requires_grad}
-    run.train(1)
-    states = block_states(run)
-    assert not torch.equal(states[0][-2], states[2][-2])  # copies are not tied
-
-
-@pytest.mark.parametrize("settings", ["", ":stages=1,carry_optimizer=true", ":fractions=0.25/0.5"])
-def test_probes_count_the_blocks_that_ran_and_hold_of_other_settings(settings: str):
-    recording = new_recording("gpt", f"progressive_stacking{settings}", size="nano", recipe="classic", steps=16)
-    recording.train(16)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    wrong = ("off_schedule", "off_copies", "changed", "off_state", "untrained")
-    assert [probes[name] for name in wrong] == [0] * len(wrong)
-    blocks = {"": 2 * 1 + 3 * 2 + 11 * 4, ":stages=1,carry_optimizer=true": 5 * 2 + 11 * 4}
-    assert probes["relative_block_flops"] == blocks.get(settings, 4 * 1 + 4 * 2 + 8 * 4) / 64
-    copied = 2 if "stages=1" in settings else 3  # blocks; a step multiplies each by all examples of its batch
-    examples = recording.run.recipe.batch_size
-    assert probes["copied_over_multiplied"] == copied / (examples * 64 * probes["relative_block_flops"])
 
 
 def test_optimizer_state_can_be_doubled_with_the_blocks():

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.loop.stack import Stack
 from suite.model.anatomy import anatomy
 from techniques.overparameterization.arora_depth.study import (
     Descent,
@@ -26,14 +25,12 @@ from techniques.overparameterization.arora_depth.study import (
     rule,
 )
 from techniques.overparameterization.arora_depth.technique import (
-    AroraDepth,
     ProductLinear,
     balanced_factors,
     merge,
     product,
-    products,
 )
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -81,22 +78,6 @@ def test_the_error_of_a_step_goes_with_the_rate() -> None:
         assert errors[depth, 1e-3] / errors[depth, 1e-4] == pytest.approx(10, rel=0.05)
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-@pytest.mark.parametrize("depth", [2, 3])
-def test_a_model_starts_as_the_reference_and_is_merged_exactly(baseline: str, depth: int) -> None:
-    plain = new_run(baseline, size="pico", recipe="classic", steps=4)
-    run = new_run(baseline, Stack({"arora_depth": AroraDepth(depth)}), size="pico", recipe="classic", steps=4)
-    assert len(products(run.model)) == len(plain.anatomy.linears)
-    assert run.train(1)[0] == pytest.approx(plain.train(1)[0], rel=1e-5)
-    run.train(2)
-    weights = {path: each.weight.detach() for path, each in products(run.model).items()}
-    merged = run.technique.evaluated(run.model, run)
-    assert {n: p.shape for n, p in merged.named_parameters()} == {n: p.shape for n, p in plain.model.named_parameters()}
-    assert [type(each) for each in merged.modules()] == [type(each) for each in plain.model.modules()]
-    assert all(torch.equal(merged.get_submodule(path).weight, each) for path, each in weights.items())
-    assert len(products(run.model)) == len(weights), "the training model stays as it was"
-
-
 @pytest.mark.parametrize("stack", ["layerscale+arora_depth", "arora_depth+layerscale"])
 def test_a_wrapped_layer_keeps_its_wrapper(stack: str) -> None:
     run = new_run("vit", stack, size="pico", recipe="classic", steps=4)
@@ -117,16 +98,6 @@ def test_a_transposed_layer_computes_as_before() -> None:
     x = torch.randn(3, part.weight.shape[0])
     expected = part(x)
     torch.testing.assert_close(ProductLinear(part, 3)(x), expected)
-
-
-def test_probes_hold_at_depth_three() -> None:
-    recording = new_recording("mae", "arora_depth:depth=3", size="pico", recipe="classic", steps=8)
-    recording.train(8)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    assert probes["unfactored"] == probes["at_rest"] == 0
-    assert probes["trained_parameters"] == probes["merged_parameters"] == 1
-    assert max(probes["gradient_roundings"], probes["rule_roundings"]) < 1000
-    assert probes["merged"] < 1e-12
 
 
 def test_merging_a_model_without_products_changes_nothing() -> None:

@@ -10,18 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.loop.stack import Stack
 from suite.measure.lab import Lab
 from suite.record.job import Setting
 from techniques.overparameterization.train_large_compress import study
 from techniques.overparameterization.train_large_compress.technique import (
-    TrainLargeCompress,
     largest,
-    matrices,
     quantised,
     sparsity_after,
 )
-from tests.runs import new_run
 
 
 @given(st.integers(0, 2**31), st.floats(0, 0.99))
@@ -51,25 +47,6 @@ def test_zeros_and_a_row_of_zeros_stay() -> None:
 def test_every_round_keeps_the_same_share() -> None:
     kept = [1 - sparsity_after(done, 4, 0.75) for done in range(5)]
     assert kept == pytest.approx([1, 0.25**0.25, 0.5, 0.25**0.75, 0.25])
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-def test_a_run_is_short_sparse_and_has_few_levels(baseline: str) -> None:
-    own = TrainLargeCompress(stop=0.5, rounds=2, prune=0.5, bits=4)
-    run = new_run(baseline, Stack({"own": own}), size="pico", recipe="classic", steps=24)
-    assert run.recipe.steps == 12
-    size = sum(each.numel() for each in matrices(run.model).values())
-    zeros = []
-    for _ in range(12):
-        run.train(1)
-        zeros.append(sum(int((each == 0).sum()) for each in matrices(run.model).values()))
-    assert zeros == [0] * 5 + [round((1 - 0.5**0.5) * size)] * 3 + [round(0.5 * size)] * 4
-    small = run.technique.evaluated(run.model, run)
-    rows = [row for part in study.anatomy(small).linears for row in study.weight_matrix(part.module)]
-    assert max(len(row.unique()) for row in rows) <= 15
-    assert all(len(each.unique()) > 100 for each in matrices(run.model).values()), (
-        "training goes on with its own weights"
-    )
 
 
 # the study ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 import pytest
@@ -10,17 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.loop.run import Run
 from suite.loop.stack import Stack
 from techniques.sparse_training.early_bird.technique import EarlyBird, distance, emerged
-from techniques.sparse_training.shared.gates import GatedInput
 from tests.runs import new_run
-
-BASELINES = ("bert", "gpt", "mae", "vit")
-
-
-def running(own: EarlyBird, baseline: str = "gpt", steps: int = 24) -> Run:
-    return new_run(baseline, Stack({"early_bird": own}), size="nano", recipe="classic", steps=steps)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
@@ -44,27 +35,6 @@ def test_a_ticket_emerges_by_the_newest_mask_against_those_before(masks: list[li
     recent = masks[-memory:]
     differences = [sum(a != b for a, b in zip(recent[-1], each, strict=True)) / 8 for each in recent[:-1]]
     assert emerged(queue, memory, 0.25) == (len(recent) == memory and max(differences) <= 0.25)
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_the_draw_changes_the_function_by_what_went_alone(baseline: str) -> None:
-    """The drawn network's loss is that of the searched one in which the units' coefficients are 0."""
-    own = EarlyBird(memory=2, threshold=0.99)
-    run, twin = running(own, baseline), running(EarlyBird(memory=24), baseline)
-    run.train(2)
-    twin.train(2)
-    gates = twin.technique.techniques["early_bird"].gates
-    assert own.ticket and gates
-    assert not any(isinstance(each, GatedInput) for each in run.model.modules())
-    with torch.no_grad():
-        for gate, kept in zip(gates.at(twin.model).values(), own.ticket, strict=True):
-            gone = [unit for unit in range(len(gate.coefficients)) if unit not in kept]
-            gate.coefficients[gone] = 0.0
-    batch, _ = run.next_batch()
-    drawn, masked = (each.baseline.forward(each.model, batch).logits for each in (run, twin))
-    torch.testing.assert_close(drawn, masked, rtol=1e-4, atol=1e-5)
-    assert not run.optimizer.state
-    assert all(math.isfinite(loss) for loss in run.train(3))
 
 
 def test_the_mask_comes_once_an_epoch_of_the_papers() -> None:

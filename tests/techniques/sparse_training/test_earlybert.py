@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,18 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.model.anatomy import in_features, out_features
 from techniques.sparse_training.earlybert.technique import EarlyBert, Restarted
-from techniques.sparse_training.shared.gates import GatedInput, largest, largest_of_all
+from techniques.sparse_training.shared.gates import largest, largest_of_all
 from tests.runs import new_recording, new_run
-
-BASELINES = ("bert", "gpt", "mae", "vit")
-
-
-def running(own: EarlyBert, baseline: str = "gpt", steps: int = 20) -> Run:
-    return new_run(baseline, Stack({"earlybert": own}), size="nano", recipe="classic", steps=steps)
 
 
 def kept(masks: list[torch.Tensor]) -> list[list[int]]:
@@ -40,55 +31,6 @@ def test_neurons_are_ranked_over_all_layers_and_each_layer_keeps_one() -> None:
     assert kept(largest_of_all(layers, 0.5)) == [[2], [0, 1, 2]]
     assert kept(largest_of_all(layers, 1 / 3)) == [[2], [0, 1, 2]]
     assert kept(largest_of_all(layers, 1 / 6)) == [[1, 2], [0, 1, 2]]
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_gates_of_one_change_nothing(baseline: str) -> None:
-    plain = new_run(baseline, size="nano", recipe="classic", steps=20)
-    gated = running(EarlyBert(penalty=0.0), baseline)
-    batch, _ = plain.next_batch()
-    assert torch.equal(plain.forward(batch), gated.forward(batch))
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_heads_and_neurons_are_gone_after_the_search(baseline: str) -> None:
-    own = EarlyBert(search=0.2)
-    run, plain = running(own, baseline), new_run(baseline, size="nano", recipe="classic", steps=20)
-    run.train(3)
-    assert any(isinstance(each, GatedInput) for each in run.model.modules())
-    run.train(1)
-    assert not any(isinstance(each, GatedInput) for each in run.model.modules())
-    neurons = [0, 0]
-    for block, whole in zip(run.anatomy.every_block, plain.anatomy.every_block, strict=True):
-        assert block.attention_output and block.mlp_output and whole.attention_output and whole.mlp_output
-        heads = [in_features(each.attention_output.module) for each in (block, whole)]
-        assert heads[0] == heads[1] * 3 // 4
-        assert out_features(block.attention_output.module) == block.width
-        makers = [part for part in block.attention_linears if part != block.attention_output]
-        assert sum(out_features(part.module) for part in makers) == 3 * heads[0]
-        neurons[0] += in_features(block.mlp_output.module)
-        neurons[1] += in_features(whole.mlp_output.module)
-    assert neurons[0] == neurons[1] - round(0.4 * neurons[1])
-    assert not run.optimizer.state
-    assert [stack.heads for stack in run.anatomy.stacks] == [3] * len(run.anatomy.stacks)
-    held = {id(each) for group in run.optimizer.param_groups for each in group["params"]}
-    assert held == {id(each) for each in run.model.parameters() if each.requires_grad}
-    assert all(math.isfinite(loss) for loss in run.train(5))
-
-
-def test_the_drawn_network_has_initial_weights() -> None:
-    run, plain = running(EarlyBert(search=0.2), "bert"), new_run("bert", size="nano", recipe="classic", steps=20)
-    run.train(4)
-    pruned, whole = run.model.state_dict(), plain.model.state_dict()
-    assert pruned.keys() == whole.keys()
-    for name, tensor in pruned.items():
-        if tensor.shape == whole[name].shape:
-            assert torch.equal(tensor, whole[name]), name
-        else:
-            rows = {tuple(row) for row in whole[name].reshape(len(whole[name]), -1).tolist()}
-            short = tensor.reshape(len(tensor), -1)
-            if short.shape[1] == whole[name].reshape(len(whole[name]), -1).shape[1]:
-                assert all(tuple(row) in rows for row in short.tolist()), name
 
 
 def test_the_schedule_begins_anew() -> None:
@@ -111,17 +53,6 @@ def test_heads_or_neurons_alone(settings: dict[str, Any], units: str) -> None:
     assert probes["earlybert.masked"] < 1e-12
     gates = recording.run.technique.techniques["earlybert"].gates
     assert bool(gates.heads) == (units == "heads") and bool(gates.neurons) == (units == "neurons")
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_probes_hold_of_a_longer_search(baseline: str) -> None:
-    recording = new_recording(baseline, "earlybert:search=0.5", size="pico", recipe="classic", steps=8)
-    recording.train(8)
-    probes = {name.partition(".")[2]: value for name, value in recording.probes().items()}
-    zero = ("off_one", "off_search", "off_heads", "off_neurons", "off_draw", "off_state", "untrained")
-    assert [probes[name] for name in zero] == [0] * len(zero)
-    assert probes["penalty"] == pytest.approx(1e-4, rel=0.01)
-    assert probes["gradient_roundings"] < 1000
 
 
 def test_a_model_too_narrow_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 from suite.loop.run import Run
 from techniques.shared.sparse.masks import masked
 from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 
 def running(settings: str = "", baseline: str = "gpt", steps: int = 8, recipe: str = "classic") -> Run:
@@ -66,14 +66,6 @@ def test_fused_attention_has_a_second_derivative_too():
     assert same > 0.99 * sum(mask.numel() for _, mask in own)
 
 
-def test_the_batch_has_as_many_examples_of_each_class():
-    run = new_run("vit", size="nano", recipe="classic", steps=8)
-    labels = Grasp(per_class=7).batch(run)["labels"]
-    assert labels.bincount().tolist() == [7] * 10
-    text = new_run("gpt", size="pico", recipe="classic", steps=8)
-    assert torch.equal(Grasp().batch(text)["input_ids"], text.next_batch()[0]["input_ids"])
-
-
 def test_the_gradient_grows_without_the_largest_scores_and_falls_without_the_smallest():
     """Of the loss that is scored, and without so few weights that the first order is the most: of a share of 0.8 it
     says little. Keeping the largest is the classic bug."""
@@ -99,13 +91,3 @@ def test_the_gradient_grows_without_the_largest_scores_and_falls_without_the_sma
 def test_a_loss_without_a_temperature_is_refused():
     with pytest.raises(ValueError, match="no function of logits alone"):
         running(baseline="mae")
-
-
-def test_probes_hold_of_other_settings_and_notice_another_temperature():
-    recording = new_recording("gpt", "grasp:sparsity=0.6,temperature=50", size="pico", recipe="classic", steps=4)
-    recording.train(4)
-    probes = recording.probes()
-    wrong = ("off_count", "wrongly_kept", "off_initial", "off_balance", "topology_changed", "dead", "dead_moved")
-    assert [probes[f"grasp.{name}"] for name in wrong] == [0] * len(wrong)
-    recording.run.technique.techniques["grasp"].temperature = 1.0  # type: ignore[attr-defined]
-    assert recording.probes()["grasp.wrongly_kept"] > 0

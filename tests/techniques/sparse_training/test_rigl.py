@@ -14,7 +14,7 @@ from suite.model.anatomy import anatomy
 from techniques.shared.sparse.masks import density, masked
 from techniques.shared.sparse.topology import erk_densities, moved_topology, random_mask
 from techniques.sparse_training.rigl.probes import relative_flops
-from techniques.sparse_training.rigl.technique import RigL, drop_fraction
+from techniques.sparse_training.rigl.technique import RigL
 from tests.runs import Planted, new_recording, new_run
 
 
@@ -66,35 +66,6 @@ def test_erk_densities_meet_the_sparsity_and_follow_the_layers_shape():
 @pytest.mark.parametrize(("interval", "expected"), [(10, 0.2242), (100, 0.2026), (1000, 0.2003)])
 def test_flops_formula_at_the_papers_sparsity(interval, expected):
     assert relative_flops(0.2, interval) == pytest.approx(expected, abs=5e-5)
-
-
-def test_annealing_is_a_half_cosine():
-    assert [drop_fraction(step, 75, 0.3) for step in (0, 37.5, 75, 100)] == pytest.approx([0.3, 0.15, 0.0, 0.0])
-
-
-def test_an_update_step_reads_dense_gradients_and_moves_no_weight_otherwise(monkeypatch):
-    from techniques.sparse_training.rigl import technique
-
-    seen = []
-
-    def watched(weight, gradient, mask, count):
-        seen.append((bool(gradient[~mask].any()), count, int(mask.sum())))
-        return moved_topology(weight, gradient, mask, count)
-
-    monkeypatch.setattr(technique, "moved_topology", watched)
-    rigl = RigL(interval=4)
-    run = running(rigl, steps=20)
-    run.train(4)
-    seen.clear()
-    olds = [(weight.detach().clone(), mask.clone()) for weight, mask in masked(run.anatomy)]
-    head = run.anatomy.embeddings[0].module.weight.detach().clone()
-    run.train(1)
-    assert all(dense for dense, _, _ in seen)
-    assert [count for _, count, _ in seen] == [int(drop_fraction(4, 15, 0.3) * ones) for _, _, ones in seen]
-    assert torch.equal(run.anatomy.embeddings[0].module.weight, head)  # the update was skipped
-    for (weight, new), (before, old) in zip(masked(run.anatomy), olds, strict=True):
-        assert torch.equal(weight, before * (old & new))  # grown ones start at zero
-        assert not weight[new & ~old].any()
 
 
 def test_alpha_zero_is_a_static_mask():

@@ -12,7 +12,7 @@ from suite.model.pruning import Units
 from techniques.shared.sparse.masks import density, masked
 from techniques.sparse_training.svite.structured import Structure, head_scores
 from techniques.sparse_training.svite.technique import SViTE, death_rate
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 
 def running(technique: SViTE, steps: int = 12, baseline: str = "vit") -> Run:
@@ -55,17 +55,6 @@ def test_interval_is_a_hundredth_of_the_run():
     own = SViTE()
     assert [step for step in range(1, 1000) if own.explores_after(step, 700)][:3] == [7, 14, 21]
     assert [step for step in range(1, 9) if own.explores_after(step, 8)] == [2, 4, 6]
-
-
-def test_probes_hold_of_other_settings_and_notice_another_rate():
-    recording = new_recording("mae", "svite:sparsity=0.7,death=0.3,interval=3", size="pico", recipe="classic", steps=8)
-    recording.train(8)
-    probes = recording.probes()
-    wrong = ("connections_changed", "off_schedule", "misplaced", "grown_off_zero", "moved", "dead", "dead_moved")
-    assert [probes[f"svite.{name}"] for name in wrong] == [0] * len(wrong)
-    assert probes["svite.sparsity"] == pytest.approx(0.7, abs=1e-3)
-    recording.run.technique.techniques["svite"].death = 0.2  # type: ignore[attr-defined]
-    assert recording.probes()["svite.misplaced"] > 0
 
 
 def test_its_flops_are_sparse_but_for_the_dense_gradients_of_explorations():
@@ -187,19 +176,6 @@ def test_what_is_evaluated_lacks_heads_and_neurons_and_computes_the_same(baselin
         with torch.no_grad():
             losses.append(run.baseline.losses(run.baseline.forward(model, batch), batch))
     assert torch.allclose(*losses, atol=1e-5)
-
-
-def test_structured_probes_hold_and_notice_another_rate():
-    recording = new_recording("vit", "svite:structured=true,death=0.3", size="nano", recipe="classic", steps=8)
-    with_biases(recording.run)
-    recording.train(8)
-    probes = recording.probes()
-    wrong = ("connections_changed", "off_schedule", "misplaced", "grown_off_zero", "moved", "dead", "dead_moved")
-    assert [probes[f"svite.{name}"] for name in wrong] == [0] * len(wrong)
-    assert probes["svite.sparsity"] == pytest.approx(0.5)
-    assert probes["svite.evaluated_apart"] < 1e-5
-    recording.run.technique.techniques["svite"].death = 0.1  # type: ignore[attr-defined]
-    assert recording.probes()["svite.misplaced"] > 0
 
 
 def test_a_sparsity_without_a_head_is_refused():

@@ -14,7 +14,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from suite.entries.catalogue import reference_of
 from suite.entries.spelling import build
 from techniques.token_masking.mae.technique import Mae, Masking, masking, with_mask_tokens
-from tests.runs import new_recording, new_run
+from tests.runs import new_run
 
 SIDE, PATCH, PATCHES = 12, 3, 16
 
@@ -134,20 +134,3 @@ def test_an_unknown_encoder_is_refused() -> None:
 
 def test_the_reference_is_a_stack_with_a_setting() -> None:
     assert reference_of("mae") == reference_of("mae:encoder=all") == ("mae:encoder=all", "pretrain")
-
-
-def test_the_default_trains_as_the_baseline_to_the_bit() -> None:
-    runs = [new_run("mae", stack, size="pico", recipe="classic", steps=4) for stack in ("baseline", "mae")]
-    assert runs[0].train(3) == runs[1].train(3)
-    assert runs[0].evaluate() == runs[1].evaluate()
-
-
-def test_probes_notice_masks_of_the_wrong_size() -> None:
-    recording = new_recording("mae", "mae", size="pico", recipe="classic", steps=4)
-    recording.train(4)
-    probes = recording.probes()
-    assert [probes[f"mae.{name}"] for name in ("off_tokens", "off_rows", "misplaced", "heard")] == [0, 0, 0, 0]
-    embedding = recording.run.model.vit.embeddings
-    embedding.config = copy.deepcopy(embedding.config)
-    embedding.config.mask_ratio = 0.75
-    assert recording.probes()["mae.off_tokens"] == recording.run.anatomy.depth

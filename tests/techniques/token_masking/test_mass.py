@@ -64,21 +64,6 @@ def test_the_papers_figure() -> None:
     assert whole["labels"].tolist() == [[NO_LABEL, NO_LABEL, 13, 14, 15, 16, NO_LABEL, NO_LABEL]]
 
 
-def test_a_decoder_of_the_fragment_is_one_of_all_tokens() -> None:
-    """Logits, losses of several steps, metrics: to roundings. Gradients are the probe's."""
-    short, whole = (new_run("bert", each, size="pico", recipe="classic", steps=8) for each in ("mass", REFERENCE))
-    batch, theirs = (run.data.batch(0, 0, 4)[0] for run in (short, whole))
-    assert torch.equal(batch["input_ids"], theirs["input_ids"])
-    inside = theirs["labels"] != NO_LABEL
-    assert torch.equal(theirs["labels"][inside], batch["labels"].flatten())
-    with torch.no_grad():
-        logits = short.baseline.forward(short.model, batch).logits
-        expected = whole.baseline.forward(whole.model, theirs).logits[inside]
-    torch.testing.assert_close(logits.flatten(0, 1), expected, rtol=1e-4, atol=1e-5)
-    assert short.train(4) == pytest.approx(whole.train(4), rel=1e-5)
-    assert short.evaluate() == pytest.approx(whole.evaluate(), rel=1e-4)
-
-
 @pytest.mark.parametrize("recipe", ["classic", "modern"])
 def test_both_attentions(recipe: str) -> None:
     """Eager and fused, where a row before the fragment sees itself alone."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from suite.entries.installed import baselines
 from suite.loop.run import Run
 from techniques.token_masking.mlm_mask_later.late_tokens import at_tokens, unattended
-from techniques.token_masking.mlm_mask_later.technique import EvenMasks, MaskLater, evened
+from techniques.token_masking.mlm_mask_later.technique import MaskLater, evened
 from techniques.token_masking.shared.masked_tokens import NO_LABEL
 from tests.runs import new_run
 
@@ -44,20 +44,6 @@ def test_every_row_has_as_many_masks_where_labels_are(seed: int, count: int) -> 
     assert torch.equal(batch["input_ids"][revealed], original[revealed])
 
 
-def test_fates_are_nearly_the_baselines() -> None:
-    """Of 2000 rows: 80 % masked to the token, about 10 % random, about 10 % as they were."""
-    data = new_run("bert", "mlm_mask_later", size="nano", steps=4).data
-    assert isinstance(data.transform, EvenMasks)
-    rows = data.train[torch.arange(2000)]
-    batch = data.transform(rows, torch.Generator().manual_seed(0))
-    chosen, shown = batch["labels"] != NO_LABEL, batch["input_ids"]
-    assert (chosen.sum(1) == 8).all()
-    assert ((shown == MASK).sum(1) == 6).all()  # of 8, 6.4
-    seen = chosen & (shown != MASK)
-    kept = (shown == batch["labels"])[seen].float().mean()
-    assert 0.45 < kept < 0.75  # of what is in sight; half but for the rows that had more masks
-
-
 def test_with_all_blocks_late_it_is_a_plain_model_with_more_masks() -> None:
     run = new_run("bert", "mlm_mask_later:late=none", size="pico", recipe="classic", steps=4)
     plain = new_run("bert", size="pico", recipe="classic", steps=4)
@@ -67,27 +53,6 @@ def test_with_all_blocks_late_it_is_a_plain_model_with_more_masks() -> None:
     assert torch.equal(*(each.baseline.forward(each.model, batch).logits for each in (run, plain)))
     assert (batch["labels"] != NO_LABEL).sum() == 4 * 8
     run.train(1)
-
-
-def test_what_hides_behind_a_mask_never_matters_to_early_blocks() -> None:
-    """The mask token's embedding moves late blocks alone, in training and in evaluation."""
-    run = new_run("bert", MaskLater(), size="nano", recipe="classic", steps=4)
-    batch, _ = run.data.batch(0, 0, 4)
-    last_early = run.anatomy.blocks[1].module
-    seen: list[torch.Tensor] = []
-    last_early.register_forward_hook(lambda _, __, output: seen.append(output))
-    visible = batch["input_ids"] != MASK
-    table = run.anatomy.embeddings[0].module
-    for training in (True, False):
-        seen.clear()
-        run.model.train(training)
-        for shift in (0.0, 5.0):
-            with torch.no_grad():
-                table.weight[MASK] += shift
-                run.baseline.forward(run.model, batch)
-        before, after = seen if training else [each[visible] for each in seen]
-        assert before.shape[-2] == (10 if training else 40)
-        assert torch.equal(before, after)
 
 
 def test_a_copy_computes_alike() -> None:

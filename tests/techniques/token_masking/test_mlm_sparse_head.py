@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from suite.entries.installed import baselines
 from suite.loop.run import Run
-from suite.meters.flops import FlopCounter
-from suite.meters.tensors import TensorBytes
 from suite.model.anatomy import anatomy
 from suite.model.head import head_of
 from techniques.token_masking.mlm_sparse_head.technique import (
@@ -108,32 +106,6 @@ def test_the_head_is_computed_under_the_models_precision() -> None:
         projection.module.register_forward_hook(lambda _, __, output: kinds.append(output.dtype))
     assert run.train(2) == pytest.approx(plain.train(2), rel=1e-2)
     assert set(kinds) == {torch.bfloat16}
-
-
-def test_costs_at_the_papers_size() -> None:
-    """Forward FLOPs of BERT-base's head on 128 tokens, and the bytes of its logits: no weight is needed for either."""
-    width, vocabulary, tokens, labels = 768, 30522, 128, 19
-    with torch.device("meta"):
-        head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, vocabulary))
-        hidden, targets = torch.empty(tokens, width), torch.zeros(tokens, dtype=torch.int64)
-    seen: list[Tensor] = []
-    head.register_forward_hook(lambda _, __, output: seen.append(output))
-    with FlopCounter() as counter, TensorBytes():
-        labelled_cross_entropy(hidden, targets, head, labels)
-    assert counter.total == 2 * labels * (width * width + width * vocabulary)
-    assert seen[0].nbytes == labels * vocabulary * 4
-    blocks = 12 * tokens * (12 * width * width + 2 * tokens * width)
-    dense = tokens * width * (width + vocabulary)
-    assert (blocks + counter.total / 2) / (blocks + dense) == pytest.approx(0.816, abs=5e-4)
-
-
-def test_a_run_is_the_baselines() -> None:
-    """Losses to roundings, metrics and all."""
-    run, plain = (new_run("bert", each, size="pico", recipe="classic", steps=8) for each in ("mlm_sparse_head", ""))
-    assert run.train(3) == pytest.approx(plain.train(3), rel=1e-6)
-    scores = run.evaluate()
-    assert scores.keys() == {"loss", "accuracy"}
-    assert scores == pytest.approx(plain.evaluate(), rel=1e-5)
 
 
 def test_rows_with_unlike_numbers_of_labels_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
