@@ -51,7 +51,7 @@ Acted = Callable[[], None]
 
 
 def unheard() -> None:
-    """For those who count nothing."""
+    """Does nothing: whoever asks for no count hears by it."""
 
 
 class Weights(Protocol):

@@ -57,23 +57,21 @@ def test_a_cheat_is_caught_by_the_rule_that_it_breaks(name: str, ends: dict[str,
     assert status == "failed" and any(f"rule {each!r} is broken" in reason for each in either), (status, reason)
 
 
-SAMPLED = (
-    "masks_the_inputs_that_are_its_labels",
-    "writes_to_what_is_scored",
-    "steps_in_a_thread",
-    "steps_beside_torch",
-)
+OTHERS = ("bert", "vit", "mae")
+SAMPLED = ("masks_the_inputs_that_are_its_labels", "steps_in_a_thread", "steps_beside_torch")
 
 
-@pytest.mark.parametrize("baseline", ["bert", "vit", "mae"])
-def test_no_accident_fools_another_baseline(baseline: str, root: Path) -> None:
-    """Of those that ``python -m tests.numbers.cheats`` tries, the ones that take no clock."""
-    ended = tried.ends(root, "learn", [HONEST, *SAMPLED], baseline)
-    assert ended.pop(HONEST) == ["ok", ""]
-    thread = ended.pop("steps_in_a_thread")
-    assert thread[0] == "unavailable" and "ran in a thread of the technique's own" in thread[1]
-    for name, (status, reason, *_) in ended.items():
-        assert status == "failed" and f"rule {planted.CHEATS[name][1]!r} is broken" in reason, (name, status, reason)
+def test_no_accident_fools_another_baseline(root: Path) -> None:
+    """Of those that ``python -m tests.numbers.cheats`` tries, some that take no clock."""
+    ended = tried.ends(root, "learn", [HONEST, *SAMPLED], *OTHERS)
+    for baseline in OTHERS:
+        assert ended[f"{HONEST} of {baseline}"] == ["ok", ""]
+        for name in SAMPLED:
+            status, reason, *_ = ended[f"{name} of {baseline}"]
+            if name in planted.UNSEEN:
+                assert status == "unavailable" and "ran in a thread of the technique's own" in reason
+            else:
+                assert status == "failed" and f"rule {planted.CHEATS[name][1]!r} is broken" in reason, reason
 
 
 def test_a_number_that_is_none_is_the_failure_of_its_side_alone(ends: dict[str, list[str]]) -> None:

@@ -1,5 +1,5 @@
-"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time BASELINE NAME...`` prints their ends as
-JSON: status, reason, and the operators whose FLOPs were not counted."""
+"""Tries planted cheats where their plug-in is installed: ``tried.py learn|time BASELINE,... NAME...`` prints their ends
+as JSON, by name, and by baseline where there are several: status, reason, and operators whose FLOPs were not counted."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def installed(root: Path) -> Path:
     return plugin.write(root, {HONEST: "pass"} | {name: textwrap.dedent(body) for name, body in bodies.items()})
 
 
-def ends(root: Path, how: str, names: Sequence[str], baseline: str = "gpt") -> dict[str, list[str]]:
-    """The ends of what is tried in a process that has the plug-in below ``root``."""
+def ends(root: Path, how: str, names: Sequence[str], *on: str) -> dict[str, list[str]]:
+    """The ends of what is tried ``on`` baselines, by default gpt, in a process with the plug-in below ``root``."""
     from tests import plugin
 
     done = subprocess.run(
-        [sys.executable, str(Path(__file__)), how, baseline, *names],
+        [sys.executable, str(Path(__file__)), how, ",".join(on) or "gpt", *names],
         env=plugin.environment(root),
         cwd=root,
         capture_output=True,
@@ -44,18 +44,18 @@ def ends(root: Path, how: str, names: Sequence[str], baseline: str = "gpt") -> d
     return found
 
 
-def main(how: str, baseline: str, names: list[str]) -> None:
-    setting = Setting(baseline=baseline, size="pico", recipe="classic", steps=20)
+def main(how: str, on: list[str], names: list[str]) -> None:
+    ended: dict[str, list[str]] = {}
+    settings = [Setting(baseline=each, size="pico", recipe="classic", steps=20) for each in on]
     if how == "learn":
-        ended = {
-            job.stack: [learned.status, learned.reason, *learned.uncounted_operators]
-            for job, learned in learn_all([Job(setting=setting, stack=name) for name in names])
-        }
+        for job, learned in learn_all([Job(setting=each, stack=name) for each in settings for name in names]):
+            key = job.stack if len(on) == 1 else f"{job.stack} of {job.setting.baseline}"
+            ended[key] = [learned.status, learned.reason, *learned.uncounted_operators]
     else:
-        timed = time_together(setting.but(steps=60), ["baseline", *names], 0, Protocol(rounds=6))
+        timed = time_together(settings[0].but(steps=60), ["baseline", *names], 0, Protocol(rounds=6))
         ended = {side.stack: [side.status, side.reason] for side in timed.contenders}
     print(json.dumps(ended))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], sys.argv[2].split(","), sys.argv[3:])

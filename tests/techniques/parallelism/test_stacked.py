@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.loop.technique import ParameterGroups
+from suite.loop.technique import ParameterGroups, with_auxiliary
 from suite.record.job import StackError
+from techniques.parallelism.shared.pipelined import Pipelined
 from tests.runs import Planted, new_run
 from tests.techniques.parallelism.pipelines import on_ranks
 
@@ -51,6 +52,8 @@ REFUSED = {
 }
 PARTNER_FIRST = (("elsa:p=8", "gpipe"), ("elsa:p=8", "tp_megatron"), ("rigl", "topk_ef:ratio=1"))
 """What evaluates another model than trains, or looks at gradients, before what ranks do with both."""
+CLIPPING = ("gpipe", "pipedream_2bw")  # by one norm; by a stage's, here of two that hold one table
+LIMIT = 1e-3
 ASCENDING = ("dp_ddp", "zero1", "zero2", "comm_overlap", "comm_overlap:overlapped=false")
 
 
@@ -63,6 +66,37 @@ class Descent(Planted):
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
         return SGD([{**group, "weight_decay": 0.0} for group in parameters], lr=recipe.learning_rate)
+
+
+@dataclass
+class Beside(Planted):
+    """Calls biases and norms auxiliary, and notes the squares of both kinds' gradients as the optimizer gets them, of
+    each parameter on the first rank that has it."""
+
+    squares: list[list[float]] = field(default_factory=list)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, gradient_clip=LIMIT)
+
+    def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
+        return with_auxiliary(groups, [each for group in groups for each in group["params"] if each.ndim < 2])
+
+    def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
+        def note(*_: Any) -> None:
+            holders = run.technique.member(Pipelined)._holders
+            first = [each for name, each in run.model.named_parameters() if holders[name][0] == run.rank]
+            sizes = [[each.grad.square().sum().item() for each in first if (each.ndim < 2) == kind] for kind in (0, 1)]
+            self.squares.append([sum(each) for each in sizes])
+
+        optimizer.register_step_pre_hook(note)
+        return optimizer
+
+
+def clipped(stack: str, mesh: DeviceMesh) -> Tensor:
+    """Those squares [steps, 2]."""
+    beside = Beside()
+    run_on(stack, mesh, beside).train(STEPS)
+    return torch.tensor(beside.squares)
 
 
 def run_on(stack: str, mesh: DeviceMesh | None, *others: Planted) -> Run:
@@ -97,6 +131,7 @@ def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
         "refused": {stack: refusal(stack, mesh) for stack in REFUSED},
         "ascended": {ranks: ascended(f"{ranks}+sam:rho=0.5", mesh) for ranks in ASCENDING},
         "descended": ascended("dp_ddp", mesh),
+        "clipped": {ranks: clipped(ranks, mesh) for ranks in CLIPPING},
     }
 
 
@@ -129,3 +164,9 @@ def test_sam_ascends_by_each_ranks_own_examples_whoever_reduces(ranks):
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-6)
     assert (first - ranks[0]["descended"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("stack", CLIPPING)
+def test_stages_clip_auxiliary_parameters_by_a_norm_of_their_own(ranks, stack):
+    norms = torch.stack([rank["clipped"][stack] for rank in ranks]).sum(0).sqrt()
+    assert len(norms) and norms.flatten().tolist() == pytest.approx([LIMIT] * norms.numel(), rel=1e-3)
