@@ -1,5 +1,5 @@
 """Tries planted cheats where their plug-in is installed: ``tried.py learn|time BASELINE,... NAME...`` prints their ends
-as JSON, by name, and by baseline where there are several: status, reason, and operators whose FLOPs were not counted."""
+as JSON, by name, and by baseline if there are several: status, reason, and operators whose FLOPs were not counted."""
 
 from __future__ import annotations
 
