@@ -7,8 +7,8 @@ wrong: it stands where there is nothing better.
 Curves travel. Two runs may be compared where their arithmetic is one and repeats to the bit, so a pair's curves are of
 one arithmetic, whichever machine learned them: of the one that has most seeds which hold, since an interval is as
 good as its seeds, and of equals this machine's own. Where rates are to be tuned, one whose searches have ended comes
-first. Counts are exact and travel, too; a machine's own come first. Times never travel:
-they are of one machine, and those that were merged from elsewhere of none that is here, whatever they name.
+first. Counts are exact and travel, too; a machine's own come first. Times never travel: they are of one machine, and
+those that were merged from elsewhere of none that is here, whatever they name.
 """
 
 from __future__ import annotations
@@ -298,9 +298,8 @@ class EvidenceIndex:
         for run in self.records.learned:
             if run.seed in tuning.SEEDS:
                 key = run.conditions.model_copy(update={"rate": 1.0}).key
-                index.setdefault((key, run.stack, run.bits), {}).setdefault((run.conditions.rate, run.seed), []).append(
-                    run
-                )
+                trials = index.setdefault((key, run.stack, run.bits), {})
+                trials.setdefault((run.conditions.rate, run.seed), []).append(run)
         return index
 
     def _pair(self, reference: Learned, contender: Learned) -> LearnedPair:
