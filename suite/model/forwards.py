@@ -4,6 +4,9 @@ A stand-in goes where the module's calls go: to ``forward``, or, where the modul
 (``module.compile()``), to its compiled call, which would otherwise not ask for a new forward. Stand-ins nest, and leave
 in any order: one that is off hands calls on to what was there before it, wherever something still holds it, and the one
 that leaves last puts back what was there before them all.
+
+Known limitation: a copy of a module that is made meanwhile calls the module that it was copied from. What a copy is to
+have is bound to the module and no stand-in, such as another attention function (:mod:`suite.model.attention`).
 """
 
 from __future__ import annotations
