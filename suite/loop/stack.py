@@ -74,7 +74,8 @@ class Stack(Technique):
         return model
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
-        for technique in self.techniques.values():
+        members = self.techniques.values()
+        for technique in sorted(members, key=lambda member: overrides(member, "parallelize")):  # divides what all train
             groups = technique.parameters(groups, run)
         return groups
 
@@ -104,7 +105,8 @@ class Stack(Technique):
         return loss
 
     def after_backward(self, run: Run) -> bool | None:
-        left_out = [technique.after_backward(run) for technique in self._ranks_first()]  # all are asked
+        scaled_first = sorted(self._ranks_first(), key=lambda member: not overrides(member, "loss"))  # undone first
+        left_out = [technique.after_backward(run) for technique in scaled_first]  # all are asked
         return any(left_out)
 
     def after_step(self, run: Run) -> None:

@@ -161,6 +161,9 @@ class Looking(Technique):
     name: str
     calls: list[str]
 
+    def parameters(self, groups: Any, run: Any) -> Any:
+        return [*groups, self.name]
+
     def after_backward(self, run: Any) -> None:
         self.calls.append(f"{self.name}: gradients")
 
@@ -177,6 +180,17 @@ class OfRanks(Looking):
         return model
 
 
+@dataclass
+class Scaling(Technique):
+    calls: list[str]
+
+    def loss(self, loss: Any, outputs: Any, batch: Any, run: Any) -> Any:
+        return 2 * loss
+
+    def after_backward(self, run: Any) -> None:
+        self.calls.append("unscaled")
+
+
 def test_ranks_put_gradients_and_models_together_before_others_see_them_wherever_they_stand() -> None:
     calls: list[str] = []
     masks, averages = Looking("masks", calls), Looking("averages", calls)
@@ -189,6 +203,14 @@ def test_ranks_put_gradients_and_models_together_before_others_see_them_wherever
             f"{who}: {what}" for what in ("gradients", "weights") for who in ("ranks", "masks", "averages")
         ]
         assert together.evaluated("model", None) == "model, ranks, masks, averages"  # type: ignore[arg-type]
+        assert together.parameters([], None) == ["masks", "averages", "ranks"]  # type: ignore[arg-type,comparison-overlap]
+
+
+def test_a_scaled_loss_is_undone_in_the_gradients_before_ranks_exchange_them() -> None:
+    calls: list[str] = []
+    stack = Stack({"scales": Scaling(calls), "ranks": OfRanks("ranks", calls)})
+    stack.after_backward(None)  # type: ignore[arg-type]
+    assert calls == ["unscaled", "ranks: gradients"]
 
 
 def test_an_inner_failure_leaves_every_context() -> None:

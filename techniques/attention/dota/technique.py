@@ -168,7 +168,7 @@ class Dota(ByBlocks, KeptPairs):
     def scores(self, layer: nn.Module) -> Tensor:
         """S' of the attention that computes."""
         assert self.came is not None
-        query, key = layer.get_parameter(QUERY), layer.get_parameter(KEY)
+        query, key = getattr(layer, QUERY), getattr(layer, KEY)  # a pass with other values has tensors there
         return detected(self.came, layer.get_buffer(PROJECTION), query, key, self.bits)
 
     def error(self, layer: nn.Module, pairs: Pairs) -> Tensor:

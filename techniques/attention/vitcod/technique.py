@@ -164,8 +164,8 @@ class Vitcod(ByBlocks, KeptPairs):
         finally:
             self.maps = None
             run.model.train()
-        for block in run.anatomy.every_block:
-            average = torch.stack(maps[block.attention.path]).mean(0)
+        for block, of_block in zip(run.anatomy.every_block, maps.values(), strict=True):  # a replica's have other paths
+            average = torch.stack(of_block).mean(0)
             block.attention.module.get_buffer(MASK).copy_(informative(average, self.information, self.leading))
         self.masked()
 
@@ -176,8 +176,8 @@ class Vitcod(ByBlocks, KeptPairs):
             run.demand_whole("vitcod adds up what the autoencoders of all blocks lose")
         mask_sites = {"makes masks": self.masked} if self.information < 1 else {}
         coders = {
-            f"{path}.{name}": run.model.get_submodule(path).get_submodule(name)
-            for path in self.acts
+            f"{block.attention.path}.{name}": block.attention.module.get_submodule(name)
+            for block in run.anatomy.every_block
             for name in ((QUERY, KEY) if self.autoencoder else ())
         }
         return {**super().sites(run), **coders, **mask_sites}
