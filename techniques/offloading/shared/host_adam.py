@@ -24,7 +24,9 @@ from torch.optim.adam import adam as torch_adam
 
 from suite.chain.tiers import StoredTensor, Tier
 from suite.loop.recipe import Recipe
+from suite.loop.run import Run
 from suite.loop.technique import AUXILIARY, ParameterGroups
+from suite.record.job import StackError
 from techniques.offloading.shared.away import Away
 
 
@@ -64,6 +66,16 @@ class HostState:
         """Rounds the master to what the device gets."""
         if self.image is not self.master:
             self.image.host().copy_(self.master.host())
+
+
+def demand_one_process(run: Run, technique: str) -> None:
+    """Raises StackError where a run has several ranks: :meth:`HostAdamW.receiving` takes gradients while they arise,
+    and ranks would have exchanged them first."""
+    if run.mesh is not None:
+        raise StackError(
+            f"{run.job.stack} cannot be stacked: {technique} sends one process's gradients to the host while they "
+            "arise, and ranks would exchange them first; leave out what makes several ranks"
+        )
 
 
 class HostAdamW(Optimizer):

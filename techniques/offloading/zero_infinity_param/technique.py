@@ -29,7 +29,7 @@ from suite.loop.technique import ParameterGroups, Technique, Unavailable
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
 from techniques.offloading.shared.away import Unit, in_their_places, sent_away
-from techniques.offloading.shared.host_adam import HostAdamW, halved
+from techniques.offloading.shared.host_adam import HostAdamW, demand_one_process, halved
 from techniques.offloading.zero_infinity_param.tiled import Tiled
 
 STATE_BYTES = 16  # of a trained parameter in the tier: in float32 p, m, v, g; in half precision θ and g with p, m, v
@@ -119,6 +119,7 @@ class ZeroInfinityParam(Technique):
         return replace(recipe, precision="bf16") if self.half else recipe
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
+        demand_one_process(run, "zero_infinity_param")
         half = run.recipe.precision == "bf16" if self.half is None else self.half
         if self.tiles > 1:
             parts = anatomy(model)

@@ -21,7 +21,7 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups, Technique
-from techniques.offloading.shared.host_adam import HostAdamW, halved
+from techniques.offloading.shared.host_adam import HostAdamW, demand_one_process, halved
 
 
 @dataclass
@@ -46,6 +46,7 @@ class ZeroOffload(Technique):
         return replace(recipe, precision="bf16") if self.half else recipe
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
+        demand_one_process(run, "zero_offload")
         half = run.recipe.precision == "bf16" if self.half is None else self.half
         return halved(model) if half else model
 

@@ -45,8 +45,9 @@ class APGnc(torch.optim.Optimizer):
             raise ValueError(f"kind, the penalty, must be l1 or group, not {kind!r}")
         refuse_complex(self, group["params"])
 
-    def choose(self, closure: Callable[[], Tensor]) -> Tensor:
-        """Moves the parameters to y, the better of x and v on the closure's batch; returns the loss there.
+    def choose(self, closure: Callable[[], Tensor], of_all: Callable[[Tensor], Tensor] = Tensor.detach) -> Tensor:
+        """Moves the parameters to y, the better of x and v on the closure's batch; returns the loss there. Of several
+        ranks ``of_all`` makes their mean of a loss, so that all choose the same.
 
         Both losses keep their graphs until the choice is made: one further evaluation, and no second one of the better.
         """
@@ -54,11 +55,11 @@ class APGnc(torch.optim.Optimizer):
         loss = closure()
         if not self.state:
             return loss
-        value = loss.detach() + self.penalties()
+        value = of_all(loss) + self.penalties()
         self._extrapolate()
         try:
             ahead = closure()
-            better = bool(ahead.detach() + self.penalties() < value)
+            better = bool(of_all(ahead) + self.penalties() < value)
         except BaseException:
             self.restore()
             raise

@@ -98,7 +98,7 @@ class ProxGradMomentum(Technique):
                 losses.append(run.forward(batch))
             return losses[-1]
 
-        loss = optimizer.choose(closure)
+        loss = optimizer.choose(closure, partial(mean_over_ranks, run))
         if len(losses) > 1:
             self.choices += 1
             self.chosen()
@@ -134,6 +134,14 @@ class ProxGradMomentum(Technique):
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
         self.choices, self.extrapolations = state["choices"], state["extrapolations"]
+
+
+def mean_over_ranks(run: Run, loss: Tensor) -> Tensor:
+    """The mean of the ranks' losses, without a graph."""
+    mean = loss.detach().clone()
+    if run.world_size > 1:
+        torch.distributed.all_reduce(mean.div_(run.world_size), group=run.group)
+    return mean
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Site
 from suite.loop.technique import Technique
 from suite.model.anatomy import AroundLinear, anatomy, is_transposed, weight_matrix
+from suite.record.job import StackError
 from techniques.precision.shared.integer_product import integer_product
 
 Rounding = Literal["stochastic", "pseudo", "nearest"]
@@ -211,6 +212,11 @@ class IntOnly(Technique):
             )
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
+        if run.world_size > 1:
+            raise StackError(
+                f"{run.job.stack} cannot be stacked: int_only moves integer weights by the gradients of one process, "
+                "which no rank gets of another: leave out what makes several ranks"
+            )
         parts = anatomy(model)
         for path, linear in parts.linears:
             if isinstance(linear, AroundLinear) or not (type(linear) is nn.Linear or is_transposed(linear)):

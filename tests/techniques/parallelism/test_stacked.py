@@ -37,6 +37,9 @@ TRAINS = (
     ("zero3_fsdp", "albert_sharing"),
     ("dp_ddp", "elsa"),
     ("dp_ddp", "rotor"),
+    ("dp_ddp", "vitcod:weight=0"),  # a norm over a rank's own examples else
+    ("dp_ddp", "prox_grad_momentum"),
+    ("zero1", "dota:bits=16"),
     ("zero2", "vdnn"),
 )
 REFUSED = {
@@ -46,8 +49,12 @@ REFUSED = {
     "gpipe+prompt_tuning": "all that trains is in other stages than those of rank 1",
     "zero3_fsdp+sam": "acts on the gradients of each rank's own examples",
     "zero3_fsdp+grasp": "computes with whole parameters",
+    "tp_megatron+dota": "ranks cannot divide the layers that are left",
     "gpipe+rotor": "a schedule is of all blocks",
     "gpipe+l2l": "each replaces",
+    "dp_ddp+int_only": "moves integer weights by the gradients of one process",
+    "comm_overlap+zero_offload": "one process's gradients to the host",
+    "dp_ddp+zero_infinity_param": "one process's gradients to the host",
     "zero2+l2l": "l2l updates the layers of one process",
 }
 PARTNER_FIRST = (("elsa:p=8", "gpipe"), ("elsa:p=8", "tp_megatron"), ("rigl", "topk_ef:ratio=1"))
