@@ -31,21 +31,22 @@ def probes(recording: Recording, own: GACT) -> Mapping[str, float]:
     no activations and come back as others; ``bytes_over_budget``: saved bytes, over those of the mean bits for each
     number; ``passes_off``: forward passes of the first step, less one and three for each tensor; ``measured_again``:
     more forward passes than one of the middle step; ``sensitivity_ratio``: that of the last MLP's output layer, over
-    twice the variance of its gradient in 1 bit by the formula; ``variance_ratio``: of the gradient in the step's bits,
-    over half of sum C / (2^b - 1)^2; ``bits_off``: tensors whose bits are other than a multiplier finds."""
+    twice the variance of its gradient in 1 bit by the formula; ``variance_ratio``: of the first step's gradient in the
+    bits that it was given, over sum C / 4^(b - 1); ``bits_off``: tensors whose bits are other than a
+    multiplier finds."""
     run, first = recording.run, recording.traces[0]
 
     def packing() -> AbstractContextManager[Any]:
         return own.around_step(run)
 
     saved = packed_probes.watched(recording, packing)
-    exact = packed_probes.flat(packed_probes.gradients(recording, nullcontext))
-    drawn = packed_probes.drawn(recording, packing, DRAWS)
+    exact = packed_probes.flat(packed_probes.gradients(recording, nullcontext, trace=first))
+    drawn = packed_probes.drawn(recording, packing, DRAWS, first)
     names = list(own.widths)
     costs = torch.tensor([own.sensitivities[name] for name in names], dtype=torch.float64)
     sizes = torch.tensor([own.sizes[name] for name in names], dtype=torch.float64)
     bits = torch.tensor([own.widths[name] for name in names])
-    predicted = (costs * torch.where(bits < 32, 1 / (2.0**bits - 1).double() ** 2, 0.0)).sum().item() / 2
+    predicted = (costs * torch.where(bits < 32, 0.25 ** (bits - 1.0).double(), 0.0)).sum().item()
     return {
         "outputs_changed": packed_probes.outputs_changed(recording, nullcontext, packing),
         "others_packed": saved.others_packed,

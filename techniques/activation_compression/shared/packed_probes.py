@@ -54,9 +54,9 @@ def outputs_changed(recording: Recording, plain: Around, packing: Around) -> int
     return int((outputs[0] != outputs[1]).sum())
 
 
-def drawn(recording: Recording, around: Around, draws: int) -> Tensor:
-    """Gradients [draws, numbers], float64: each of its own roundings."""
-    return torch.stack([flat(gradients(recording, around)) for _ in range(draws)])
+def drawn(recording: Recording, around: Around, draws: int, trace: Trace | None = None) -> Tensor:
+    """Gradients [draws, numbers] of a recorded batch (the last), float64: each of its own roundings."""
+    return torch.stack([flat(gradients(recording, around, trace=trace)) for _ in range(draws)])
 
 
 def bias(exact: Tensor, drawn: Tensor) -> float:

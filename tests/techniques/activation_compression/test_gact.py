@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.loop.stack import Stack
+from suite.reading.recording import Recording
+from suite.record.job import Job, Setting
 from techniques.activation_compression.gact.technique import GACT, as_it_was, distance, one_packed, sensitivity
 from techniques.activation_compression.shared.bit_allocation import allocated
 from tests.runs import new_run
@@ -55,6 +57,16 @@ def test_sensitivities_are_those_of_passes_with_one_tensor_packed() -> None:
     sizes = list(technique.sizes.values())
     costs = [technique.sensitivities[key] for key in technique.sizes]
     assert list(technique.widths.values()) == allocated(costs, sizes, 4 * sum(sizes), 32)
+
+
+def test_the_variance_is_judged_at_the_parameters_at_which_it_was_predicted() -> None:
+    """As the authors' autoprec.py does, by its formula; later it may be larger, and no sensitivity foresaw it."""
+    recording = Recording.of(Job(setting=Setting(baseline="vit", size="pico", recipe="classic", steps=4), stack="gact"))
+    recording.train(4)
+    measuring, later = recording.traces
+    for parameter in later.before.parameters.values():
+        parameter.mul_(3)
+    assert measuring is not later and recording.probes()["gact.variance_ratio"] == pytest.approx(0.193, rel=0.2)
 
 
 def test_what_does_not_matter_gets_a_bit_and_what_decides_stays_whole() -> None:
