@@ -13,7 +13,7 @@ from suite.judge.claims import EXACT_KINDS, Judgement, expectation, is_exact, sh
 from suite.measure.exact import TRAINED, exact_verdicts
 from suite.measure.mutants import mutants_of
 from suite.record.job import Size
-from tests.runs import IN_EVERY_RUN, home, unless
+from tests.runs import home, unless
 
 
 def of_sizes(card: Card, sizes: Collection[Size]) -> Card:
@@ -42,8 +42,6 @@ def judged_on(card: Card) -> dict[str, set[str]]:
 def in_every_run(card: Card) -> set[str]:
     """The baselines on which a run of the tests judges a card: its home, and others for what that cannot judge."""
     on = judged_on(card)
-    if card.id in IN_EVERY_RUN:
-        return {*on}
     chosen, open_ones = set[str](), set[str]().union(*on.values())
     for name in sorted(on, key=lambda name: (name != home(card), -len(on[name]))):
         if on[name] & open_ones:

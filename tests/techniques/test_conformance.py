@@ -32,7 +32,7 @@ from suite.measure.rules.surroundings import check_methods
 from suite.record.job import Size, StackError, Task, canonical, join
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
-from tests.runs import IN_EVERY_RUN, home, new_run, unless
+from tests.runs import home, new_run, unless
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
 CHECKPOINT_STEPS = 6
@@ -42,7 +42,7 @@ CASES = [
         entry.id,
         baseline,
         id=f"{entry.id}-{baseline}",
-        marks=unless(entry.id in IN_EVERY_RUN or baseline == home(entry.card)),
+        marks=unless(baseline == home(entry.card)),
     )
     for entry in catalogue().values()
     for baseline in entry.card.baselines
