@@ -14,6 +14,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups, Technique
 from suite.model.anatomy import Anatomy, anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from suite.record.job import StackError
@@ -34,4 +35,5 @@ __all__ = [
     "Trace",
     "WrappedOptimizer",
     "anatomy",
+    "judged",
 ]

@@ -4,8 +4,9 @@ A card is a TOML file beside the technique. Claims are data: a statement, where 
 records can be judged by. How well a statement is known is data as well: ``read`` is where somebody read it. The shared
 study that a technique takes part in is data, too: its stacks and ranges.
 
-What an implementation must satisfy (identities, counts of this entry's own choice) is no promise of the paper. Such
-properties stand in ``properties.toml`` beside the probes that show them, and are judged as claims are.
+What an implementation must satisfy (identities, counts of this entry's own choice) is no promise of the paper. Such a
+property stands on the probe that shows it, in ``probes.py`` (:mod:`suite.reading.judged`), or in the card as
+``[[property]]`` where a metric shows it; it is judged as claims are.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
+from suite.entries.properties import MisstatedError, Stated, stated
 from suite.record.files import printable, read_plain_text
 from suite.record.job import BASELINE, RecipeName, Size, Spelling, StackText, Task
 
 Scope = Literal["kernel", "module", "step", "end_to_end", "time_to_quality"]
-PROPERTIES = "properties.toml"
+PROBES = "probes.py"
 Good = Literal["trainable parameters", "communication", "memory", "time", "FLOPs", "robustness"]
 GOODS: Mapping[Good, tuple[str, ...]] = {
     "trainable parameters": ("trainable_parameter_count",),
@@ -43,9 +44,6 @@ GOODS: Mapping[Good, tuple[str, ...]] = {
 }
 """What a technique sells, by the metrics of claims that promise less of it; the first of these that it promises."""
 Kind = Literal["identity", "counted", "quality", "measured", "modelled", "literature"]
-
-
-S = TypeVar("S", bound=BaseModel)
 
 
 class CardError(ValueError):
@@ -210,10 +208,7 @@ def of_study(claim: Claim) -> bool:
 
 
 class Property(Claim):
-    """What an implementation must satisfy: no promise of the paper. ``place`` may say where its rule stands.
-
-    In the file ``probe`` names a probe of the technique's own, in place of ``metric``.
-    """
+    """What an implementation must satisfy: no promise of the paper. ``place`` may say where its rule stands."""
 
     place: str = ""
     kind: Literal["identity", "counted"] = "identity"
@@ -222,14 +217,6 @@ class Property(Claim):
     @property
     def source(self) -> str:
         return self.place
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_its_own_probe(cls, content: Any, info: ValidationInfo) -> Any:
-        if not isinstance(content, Mapping) or "probe" not in content:
-            return content
-        others = {name: value for name, value in content.items() if name != "probe"}
-        return {"metric": f"probe.{info.context}.{content['probe']}", **others}
 
 
 # studies that several techniques share; suite/measure/studies says what each one does --------------------------------
@@ -411,7 +398,7 @@ class Card(Strict):
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()
     study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
-    properties: tuple[Property, ...] = ()  # of the file beside the card
+    properties: tuple[Property, ...] = Field(default=(), validation_alias="property")  # with those of the probes
 
     @property
     def good(self) -> Good:
@@ -433,34 +420,59 @@ def _promises_less(claim: Claim) -> bool:
     return less and claim.relation in ("==", "<=", "<")
 
 
-class _Properties(Strict):
-    property: tuple[Property, ...]
-
-
 def read_card(path: Path) -> Card:
-    """The card at ``path``, with the properties beside it. Raises CardError with one sentence per problem."""
-    card = _read(path, Card)
-    if "properties" in card.model_fields_set:
-        raise CardError(f"{path}: properties: write them into {PROPERTIES} beside it, as [[property]]")
-    if (beside := path.with_name(PROPERTIES)).is_file():
-        card = card.model_copy(update={"properties": _read(beside, _Properties, card.id).property})
+    """The card at ``path``, with the properties of the probes beside it. Raises CardError with one sentence per
+    problem."""
+    card = _read(path)
+    for each in card.properties:
+        if each.metric.startswith("probe."):
+            raise CardError(f"{path}: the property {each.id} is of a probe: write it on the function in {PROBES}")
+    if (probes := path.with_name(PROBES)).is_file():
+        card = card.model_copy(update={"properties": (*_stated_in(probes, card.id), *card.properties)})
     if card.id != path.parent.name or card.category != path.parent.parent.name:
         raise CardError(f"{path}: id and category must be the names of its folders, not {card.category}/{card.id}")
     _check_names(card, path)
     return card
 
 
-def _read(path: Path, schema: type[S], technique: str = "") -> S:
-    """``technique``: whose own probes a property names."""
+def _read(path: Path) -> Card:
     try:
-        return schema.model_validate(tomllib.loads(read_plain_text(path)), context=technique)
+        return Card.model_validate(tomllib.loads(read_plain_text(path)))
     except OSError as error:
         raise CardError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-        raise CardError(f"{path}: {printable(problems)}") from None
+        raise CardError(f"{path}: {_problems(error)}") from None
     except (ValueError, RecursionError, OverflowError) as error:  # tomllib's own, and what it lets through
         raise CardError(f"{path}: not valid TOML: {printable(str(error))}") from None
+
+
+def _problems(error: ValidationError, words: Mapping[str, str] = {}) -> str:
+    """What is wrong, field by field; ``words`` are what the file calls a field where that is not its name."""
+    problems = (
+        (".".join(words.get(str(part), str(part)) for part in problem["loc"]), problem["msg"])
+        for problem in error.errors()
+    )
+    return printable("; ".join(f"{place}: {message}" if place else message for place, message in problems))
+
+
+def _stated_in(path: Path, technique: str) -> tuple[Property, ...]:
+    """The properties of ``technique`` that stand on the functions of the file at ``path``."""
+    try:
+        every = [*stated(read_plain_text(path))]
+    except OSError as error:
+        raise CardError(f"{path}: cannot be read: {error.strerror}") from None
+    except MisstatedError as error:
+        raise CardError(f"{path}:{error.line}: {printable(str(error))}") from None
+    except ValueError as error:
+        raise CardError(f"{path}: not valid Python: {printable(str(error))}") from None
+    return tuple(_property(path, each, technique) for each in every)
+
+
+def _property(path: Path, said: Stated, technique: str) -> Property:
+    try:
+        return Property.model_validate({"metric": f"probe.{technique}.{said.probe}", **said.fields})
+    except ValidationError as error:
+        raise CardError(f"{path}:{said.line}: {_problems(error, {'expected': said.bound})}") from None
 
 
 def _check_names(card: Card, path: Path) -> None:

@@ -36,18 +36,6 @@ kind = "counted"
 expected = 1.0
 """
 
-PROPERTIES = """\
-# What the implementation must satisfy, by the probes beside it; a probe is 0 where it is not said what it is.
-
-[[property]]
-id = "scaled_gradients"
-statement = "The optimizer gets each gradient of the reference's times the factor, to a rounding."
-place = "equation 1"
-probe = "roundings"
-expected = 2.0 # of the factor, and of the product
-relation = "<="
-"""
-
 TECHNIQUE = '''\
 """{name}: one sentence with the paper's section or formula.
 
@@ -98,12 +86,19 @@ from collections.abc import Mapping
 
 import torch
 
-from leantrain.technique import Recording
+from leantrain.technique import Recording, judged
 from {package}.{category}.{id}.technique import {cls}
 
 
+@judged(
+    "roundings",
+    "The optimizer gets each gradient of the reference's times the factor, to a rounding.",
+    "equation 1",
+    id="scaled_gradients",
+    at_most=2.0,  # of the factor, and of the product
+)
 def probes(recording: Recording, own: {cls}) -> Mapping[str, float]:
-    """``roundings``: how far a gradient that the optimizer got is from ``factor`` times the baseline's, at most."""
+    """``roundings`` is the largest of all gradients that the optimizer got."""
     before = recording.trace.update.before
     roundings = 0.0
     for name, plain in recording.gradients_at(before.parameters).items():
@@ -154,14 +149,8 @@ def test_gradients_are_scaled() -> None:
 '''
 
 EXAMPLES = {
-    False: (TECHNIQUE, PROBES, PROPERTIES, MUTANTS, TEST),
-    True: (
-        wrapper_example.TECHNIQUE,
-        wrapper_example.PROBES,
-        wrapper_example.PROPERTIES,
-        wrapper_example.MUTANTS,
-        wrapper_example.TEST,
-    ),
+    False: (TECHNIQUE, PROBES, MUTANTS, TEST),
+    True: (wrapper_example.TECHNIQUE, wrapper_example.PROBES, wrapper_example.MUTANTS, wrapper_example.TEST),
 }
 """The files of an example; whether it wraps the optimizer."""
 
@@ -184,7 +173,7 @@ dependencies = ["leantrain"]
 include = ["{package}*"]
 
 [tool.setuptools.package-data]
-"*" = ["card.toml", "properties.toml", "mutants.toml", "*.cu"]
+"*" = ["card.toml", "mutants.toml", "*.cu"]
 """
 
 README = """\
@@ -281,12 +270,11 @@ def _write(
         "name": name.replace("_", " ").capitalize(),
         "cls": "".join(part.capitalize() for part in name.split("_")),
     }
-    technique, probes, properties, mutants, tests = EXAMPLES[wraps_optimizer]
+    technique, probes, mutants, tests = EXAMPLES[wraps_optimizer]
     files = {
         test: tests,
         **own,
         folder / "card.toml": CARD,
-        folder / "properties.toml": properties,
         folder / "technique.py": technique,
         folder / "probes.py": probes,
         folder / "mutants.toml": mutants,

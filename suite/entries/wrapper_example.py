@@ -44,13 +44,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from leantrain.technique import Recording
+from leantrain.technique import Recording, judged
 from {package}.{category}.{id}.technique import {cls}
 
 
+@judged(
+    "roundings",
+    "Each matrix's gradient loses its mean over a unit's inputs, to roundings; a vector's stays.",
+    "equation 1",
+    id="less_its_means",
+    at_most=2.0,  # of the mean, and of the difference
+)
+@judged(
+    "mean_in_moment",
+    "The optimizer gets the centralised gradients: its first moment has no mean over a unit's inputs.",
+    "algorithm 1",
+    id="before_the_step",
+    at_most=1e-6,  # 8 roundings of float32
+)
 def probes(recording: Recording, own: {cls}) -> Mapping[str, float]:
-    """``roundings``: how far a gradient after the step is from the one before it less its means, at most.
-    ``mean_in_moment``: the mean of AdamW's first moment over a unit's inputs, at most, by its largest number."""
+    """``mean_in_moment`` is AdamW's, relative to the moment's largest number; both are the largest of all units."""
     update = recording.trace.update
     roundings = mean_in_moment = 0.0
     for name, gradient in update.before.gradients.items():
@@ -68,26 +81,6 @@ def probes(recording: Recording, own: {cls}) -> Mapping[str, float]:
 def _largest(values: Tensor) -> float:
     return values.abs().nan_to_num().max().item()  # of 0, 0: nothing is off
 '''
-
-PROPERTIES = """\
-# What the implementation must satisfy, by the probes beside it; a probe is 0 where it is not said what it is.
-
-[[property]]
-id = "less_its_means"
-statement = "Each matrix's gradient loses its mean over a unit's inputs, to roundings; a vector's stays."
-place = "equation 1"
-probe = "roundings"
-expected = 2.0 # of the mean, and of the difference
-relation = "<="
-
-[[property]]
-id = "before_the_step"
-statement = "The optimizer gets the centralised gradients: its first moment has no mean over a unit's inputs."
-place = "algorithm 1"
-probe = "mean_in_moment"
-expected = 1e-6 # 8 roundings of float32
-relation = "<="
-"""
 
 MUTANTS = """\
 # The technique as a careless implementer would write it: a claim or a property must notice each of these.

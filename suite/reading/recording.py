@@ -1,8 +1,9 @@
 """What single steps of a technique show: read from outside, by a ``probes.py`` beside its ``technique.py``.
 
 A probe that recomputes the technique's own formula agrees with itself, whatever the step did. So a short run is
-recorded, step by step (:mod:`suite.reading.trace`), and the module says what that shows::
+recorded, step by step (:mod:`suite.reading.trace`), and the module says what that shows, and what it must be::
 
+    @judged("against", "The sign is that of beta1 m + (1 - beta1) g.", "Algorithm 2, line 5", id="direction")
     def probes(recording: Recording, own: Lion) -> Mapping[str, float]:
         update = recording.trace.update
         ...  how far each weight moved, along what, in float64
@@ -10,8 +11,9 @@ recorded, step by step (:mod:`suite.reading.trace`), and the module says what th
     def records(run: Run, own: Lion) -> bool:        # optional: whether the next step is recorded
         return run.step == 3                         # default: the middle one, where rates neither warm up nor end
 
-The names become ``probe.<id>.<name>`` of the card's claims. The module imports none of the formulas that it judges; no
-training run imports the module, so a new probe leaves what was learned as it is.
+The names become ``probe.<id>.<name>`` of the card's claims, and those of properties (:mod:`suite.reading.judged`). The
+module imports none of the formulas that it judges; no training run imports the module, so a new probe leaves what was
+learned as it is.
 
 The run sees few examples, so that several epochs, and every schedule by progress, come round in its few steps.
 """

@@ -12,7 +12,7 @@ import ast
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +32,8 @@ BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
 """The fields of a statement that hold statements, or what holds such (a lambda's body is none)."""
 REGISTERING = ("register", "custom_op", "triton_op")
 """Decorators with these in their names hand what they decorate to others: it is called without being named."""
+STATING = ("suite.reading.judged.judged", "leantrain.technique.judged")
+"""The decorator that says what a function's figures are judged by. It does nothing, so it does not count."""
 
 
 @dataclass(frozen=True)
@@ -216,15 +218,17 @@ def _stripped(source: bytes) -> ast.Module | None:
     try:
         with PARSING:
             tree = ast.parse(source)
-        return cast(ast.Module, _Stripped().visit(tree))
+        stating = {name for node in tree.body for name, dotted in _imports(node) if dotted in STATING}
+        return cast(ast.Module, _Stripped(stating).visit(tree))
     except (SyntaxError, ValueError):
         return None
 
 
 class _Stripped(ast.NodeTransformer):
-    """Takes out what does not run."""
+    """Takes out what does not run. ``stating``: what the file calls the decorator of :data:`STATING`."""
 
-    def __init__(self) -> None:
+    def __init__(self, stating: Collection[str]) -> None:
+        self.stating = stating
         self.inside_function = False
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
@@ -285,8 +289,13 @@ class _Stripped(ast.NodeTransformer):
         outside, self.inside_function = self.inside_function, True
         stripped: Any = self._without_docstring(node)
         stripped.returns = None
+        stripped.decorator_list = [each for each in stripped.decorator_list if not self._states(each)]
         self.inside_function = outside
         return stripped
+
+    def _states(self, decorator: ast.expr) -> bool:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        return isinstance(called, ast.Name) and called.id in self.stating
 
     def _without_docstring(self, node: Any) -> ast.AST:
         first = node.body[0] if node.body else None

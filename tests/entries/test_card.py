@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from suite.entries.card import Card, CardError, read_card
 from suite.entries.catalogue import catalogue
-from suite.entries.scaffold import CARD, PROPERTIES
+from suite.entries.scaffold import CARD, PROBES
 
 GOOD = CARD.format(id="idea", name="Idea", category="ideas")
 
@@ -32,55 +32,54 @@ def test_the_scaffolds_card_is_a_card(tmp_path: Path) -> None:
     assert not card.claim[0].read and card.claim[0].source == "not read: section 3"
 
 
-def test_properties_stand_beside_the_card_and_name_its_own_probes(tmp_path: Path) -> None:
-    path = at(tmp_path, GOOD)
-    path.with_name("properties.toml").write_text(PROPERTIES)
-    card = read_card(path)
-    (own,) = card.properties
+OF_A_METRIC = """
+[[property]]
+id = "same_flops"
+statement = "Scaling costs nothing."
+metric = "flops"
+expected = 1.0
+"""
+
+
+def test_a_property_of_a_metric_stands_in_the_card_behind_those_of_the_probes(tmp_path: Path) -> None:
+    path = at(tmp_path, GOOD + OF_A_METRIC)
+    probes = PROBES.format(name="Idea", id="idea", category="ideas", package="plugin", cls="Idea")
+    path.with_name("probes.py").write_text(probes)
+    own, of_a_metric = read_card(path).properties
     assert (own.metric, own.kind, own.scope, own.absolute) == ("probe.idea.roundings", "identity", "step", True)
-    assert [each.id for each in card.judged] == ["same_state", "scaled_gradients"]
+    assert (of_a_metric.metric, of_a_metric.kind, of_a_metric.absolute) == ("flops", "identity", False)
+    assert [each.id for each in read_card(path).judged] == ["same_state", "scaled_gradients", "same_flops"]
 
 
 @pytest.mark.parametrize(
-    ("beside", "message"),
+    ("old", "new", "message"),
     [
-        (PROPERTIES.replace('probe = "roundings"', ""), "properties.toml: property.0.metric: Field required"),
-        (PROPERTIES.replace("expected = 2.0", "expected = nan"), "property.0.expected: Input should be a finite"),
-        (PROPERTIES.replace("scaled_gradients", "same_state"), "two claims have the same id"),
-        (PROPERTIES + 'kind = "measured"', "property.0.kind: Input should be 'identity' or 'counted'"),
-        ("property = 3", "property: Input should be a valid tuple"),
-        ("[[claim]]", "claim: Extra inputs"),
+        ('metric = "flops"\n', "", "card.toml: property.0.metric: Field required"),
+        ('metric = "flops"', 'metric = "probe.idea.x"', "property same_flops is of a probe: write it on the"),
+        ("expected = 1.0", "expected = nan", "property.0.expected: Input should be a finite"),
+        ("expected = 1.0", "", "expects a ratio of 0; set absolute = true"),
+        ("same_flops", "same_state", "two claims have the same id"),
+        ("expected = 1.0", 'kind = "measured"', "property.0.kind: Input should be 'identity' or 'counted'"),
+        ("[[property]]", "[[properties]]", "properties: Extra inputs"),
     ],
 )
-def test_a_mistake_in_them_is_named(tmp_path: Path, beside: str, message: str) -> None:
-    path = at(tmp_path, GOOD)
-    path.with_name("properties.toml").write_text(beside)
+def test_a_mistake_in_it_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(CardError, match=message):
-        read_card(path)
+        read_card(at(tmp_path, GOOD + OF_A_METRIC.replace(old, new)))
 
 
-def test_a_card_says_no_properties_itself(tmp_path: Path) -> None:
-    with pytest.raises(CardError, match=r"write them into properties\.toml beside it"):
-        read_card(at(tmp_path, GOOD.replace("[paper]", "properties = []\n\n[paper]")))
-
-
-@pytest.mark.parametrize("file", ["card.toml", "properties.toml"])
 @pytest.mark.parametrize("id", catalogue())
-def test_no_field_equals_its_default(id: str, file: str) -> None:
-    path = catalogue()[id].folder / file
-    if not path.is_file():
-        return
-    content, card = tomllib.loads(path.read_text("utf-8")), catalogue()[id].card
-    said = content.get("claim" if file == "card.toml" else "property", [])
-    for claim, written in zip(card.claim if file == "card.toml" else card.properties, said, strict=True):
-        for field in written.keys() - {"probe"}:
-            less = {name: value for name, value in written.items() if name not in (field, "probe")}
-            less |= {"metric": claim.metric} if field != "metric" else {}
+def test_no_field_of_a_card_equals_its_default(id: str) -> None:
+    content, card = tomllib.loads((catalogue()[id].folder / "card.toml").read_text("utf-8")), catalogue()[id].card
+    of_metrics = [each for each in card.properties if not each.metric.startswith("probe.")]
+    said = [*content.get("claim", []), *content.get("property", [])]
+    for claim, written in zip([*card.claim, *of_metrics], said, strict=True):
+        for field in written:
             try:
-                without = type(claim).model_validate(less)
+                without = type(claim).model_validate({name: written[name] for name in written.keys() - {field}})
             except ValueError:
                 continue  # it has none
-            assert without != claim, f"{path}: {claim.id}: {field} is what it is without being said"
+            assert without != claim, f"{id}: {claim.id}: {field} is what it is without being said"
 
 
 @pytest.mark.parametrize(

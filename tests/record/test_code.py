@@ -101,6 +101,34 @@ def test_what_runs_counts(old: str, new: str, read: Callable[[str], Source]) -> 
     assert texts(read(SOURCE.replace(old, new))) != texts(read(SOURCE))
 
 
+STATING = """
+from suite.reading.judged import judged
+
+@judged("against", "No coordinate moves against the sign.", at_most=4.0)
+@cache
+def probes(recording, own):
+    return {"against": judged}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("at_most=4.0", "at_most=5.0", True),
+        ('@judged("against", "No coordinate moves against the sign.", at_most=4.0)\n', "", True),
+        ("suite.reading.judged", "leantrain.technique", True),
+        ("import judged\n", "import judged as stated\n", False),  # then @judged is some other decorator
+        ("suite.reading.judged", "suite.loop.judged", False),
+        ("@cache\n", "", False),
+    ],
+)
+def test_what_a_function_is_judged_by_does_not_count(
+    old: str, new: str, same: bool, read: Callable[[str], Source]
+) -> None:
+    assert old in STATING
+    assert (texts(read(STATING.replace(old, new))) == texts(read(STATING))) is same
+
+
 def test_a_file_that_does_not_parse_counts_whole(read: Callable[[str], Source]) -> None:
     (first,), (second,) = (read(f"def f(:  # {word}").statements for word in ("one", "two"))
     assert first.text != second.text and first.effect

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.activation_compression.acgc.technique import ACGC, fixed_point, restored
@@ -50,12 +51,57 @@ class Linears:
         return list(by_place.values())
 
 
+@judged(
+    "changed",
+    "The forward pass is exact; only what is kept is compressed.",
+    "The authors' autoquant.py: activations are coded after their use",
+    id="exact_forward",
+)
+@judged(
+    "over_bound",
+    "The squared error of a layer's gradient is at most e^2 of its squared norm, so that E |g'|^2 <= (1 + e^2) V^2.",
+    "The bound that convergence follows from; the paper's section was not read",
+    id="bounded_error",
+    at_most=1.0,
+    note="the middle step, with norms that were measured before; the layer that is farthest off",
+)
+@judged(
+    "bytes_off",
+    "Each channel has the bits that the bound asks for, and takes exactly as many.",
+    "The authors' autoquant.py, with 1 x 1 filters",
+    id="bits_of_the_formula",
+    recipes=["classic"],  # autocast makes copies
+)
+@judged(
+    "bits_for_a_sixteenth",
+    "A sixteenth of the error takes two bits more.",
+    "The authors' autoquant.py: bits are half the logarithm of 1 / error",
+    id="finer",
+    equals=2.0,
+    tolerance=0.05,
+    recipes=["classic"],
+    note="channels that neither error brings to an end of their range, of 2 to 16 bits",
+)
+@judged(
+    "first_bits",
+    "Before norms are known all has the most bits.",
+    "This entry's variant; base_bits = 16",
+    equals=16.0,
+    recipes=["classic"],
+)
+@judged(
+    "code_off",
+    "Values are rounded to the nearest of their channel's fixed-point numbers.",
+    "The authors' fixpoint.py",
+    id="nearest",
+    at_most=0.5,
+    tolerance=0.001,
+    scope="kernel",
+)
 def probes(recording: Recording, own: ACGC) -> Mapping[str, float]:
-    """``changed``: outputs that are others than a plain pass's by a bit. ``over_bound``: the squared error of a
-    weight's gradient in the middle step over what is allowed, the largest. ``bytes_off``: bytes kept by a pass more or
-    fewer than the formula asks for; ``bits_for_a_sixteenth``: bits a value more where the error is a sixteenth, of
-    channels that neither error brings to an end of their range; ``first_bits``: bits of a value in the first step;
-    ``code_off``: the largest error of a value, in units of the last bit of its channel."""
+    """``over_bound`` and ``code_off`` are the largest: of a weight's gradient in the middle step, and of a value in
+    units of the last bit of its channel. ``bytes_off`` counts bytes kept by a pass more or fewer than the formula asks
+    for."""
     run = recording.run
     trace = next(trace for trace in recording.traces if trace.step == run.recipe.steps // 2)
     with own.around_step(run):

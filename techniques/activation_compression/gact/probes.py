@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.activation_compression.gact.technique import GACT
 from techniques.activation_compression.shared import packed_probes
@@ -26,6 +27,36 @@ def records(run: Run, own: GACT) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged("outputs_changed", "The forward pass is that of full precision, to the bit", "Section 3", id="exact_forward")
+@judged(
+    "others_packed",
+    "Parameters, statistics and whatever else has no gradient stay as they are",
+    "Section 5; check_quantize in the code",
+    id="activations_alone",
+)
+@judged(
+    "sensitivity_ratio",
+    "A tensor's sensitivity is the squared distance of two gradients with it in 1 bit: twice the variance",
+    "Section 4.3; autoprec.py",
+    id="sensitivity",
+    equals=1.0,
+    tolerance=0.2,
+    note="the last MLP's output layer, of which the variance is known; two draws, and the largest of three distances",
+)
+@judged(
+    "bits_off",
+    "Bits are those that make the sum of the sensitivities over (2^b - 1)^2 least",
+    "Section 4.3; calc_precision.cc",
+    id="least_variance",
+)
+@judged(
+    "variance_ratio",
+    "In the step that measures, the gradient's variance is within what the sensitivities predict",
+    "Section 4.2; the debug output of autoprec.py compares the two in the step that adapts the bits",
+    id="variance_bounded",
+    at_most=1.0,
+    note="sum C / 4^(b - 1), as there; half of the sum that is made least is less, and no bound: limitations",
+)
 def probes(recording: Recording, own: GACT) -> Mapping[str, float]:
     """``outputs_changed``: numbers of the forward pass that packing changes; ``others_packed``: saved tensors that are
     no activations and come back as others; ``bytes_over_budget``: saved bytes, over those of the mean bits for each

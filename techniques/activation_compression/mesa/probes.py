@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.activation_compression.mesa.codes import decode, encode
@@ -33,14 +34,78 @@ def records(run: Run, own: Mesa) -> bool:
     return run.step in (0, 1, run.recipe.steps // 2)
 
 
+@judged(
+    "changed",
+    "Activations are exact in the forward pass; only what is kept is compressed.",
+    "The authors' custom_layer_norm.py and others: codes are made beside the forward pass",
+    id="exact_forward",
+)
+@judged(
+    "first_off",
+    "The running ranges begin as the first batch's, head by head.",
+    "The authors' update_clip_val_shift",
+    id="first_ranges",
+)
+@judged(
+    "recurrence_off",
+    "They follow by an exponential moving average with 0.9.",
+    "The authors' update_clip_val_shift; ema_decay: 0.9",
+    id="running_ranges",
+)
+@judged(
+    "rounding_off",
+    "Within the range rounding is stochastic: the mean of what comes back is the value.",
+    "The authors' pack_single_precision with stochastic = True",
+    id="unbiased_rounding",
+    at_most=5.0,  # standard errors, the largest of 70
+    scope="kernel",
+)
+@judged(
+    "code_off",
+    "Codes have 256 levels: a value within the range comes back within one step of them.",
+    "The authors' README; level: 256",
+    id="eight_bits",
+    at_most=1.0,
+    tolerance=0.001,
+    scope="kernel",
+)
+@judged(
+    "outside",
+    "What lies outside comes back as the range's end.",
+    "The authors' custom_quant.py",
+    id="clipped",
+    at_most=1e-6,
+    scope="kernel",
+)
+@judged(
+    "clipped_off",
+    "Codes are made with the running range: where it is far too small, gradients are far off.",
+    "The authors' custom_quant.py: codes are made after the update",
+    id="running_ranges_clip",
+    at_least=0.05,
+)
+@judged(
+    "gradient_off",
+    "The backward pass computes with what is restored: gradients are near the exact ones.",
+    "The authors' Quant.restore",
+    id="close_gradients",
+    at_most=0.05,
+    note="relative to the gradient's norm",
+)
+@judged(
+    "parameters_packed", "Parameters are not compressed.", "The authors' layers: their inputs are", id="no_parameters"
+)
+@judged(
+    "packed_twice",
+    "A tensor that several operators save is coded once.",
+    "This entry's variant",
+    id="packed_once",
+    recipes=["classic"],  # autocast makes copies that are equal
+)
 def probes(recording: Recording, own: Mesa) -> Mapping[str, float]:
-    """``changed``: outputs that are others than a plain pass's by a bit. ``gradient_off``: of the step's gradients from
-    exact ones, relative to these in norm; ``clipped_off``: the same where the running ranges were far too small, so
-    that much is clipped. ``first_off`` and ``recurrence_off``: inputs of linear layers whose ranges after the first
-    step are not the batch's, head by head, or after the second not the running average. ``parameters_packed``: weights
-    whose range is among those of activations; ``packed_twice``: ranges that one block has twice. ``rounding_off``: of
-    the mean of codes, rounded again and again, from the value, in standard errors; ``code_off``: the largest error of a
-    value, in steps of its code; ``outside``: how far beyond its range a value comes back."""
+    """``rounding_off`` is of the mean of codes that are made again and again, in standard errors; ``code_off`` the
+    largest, in steps of a code; ``gradient_off`` and ``clipped_off`` are relative to the exact gradient's norm. The
+    ranges that are ``packed_twice`` or off are counted."""
     trace = recording.trace
     plain, exact = one_pass(recording, trace)
     with _kept(own), recording.run.technique.around_step(recording.run):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.a3.heap import search
 from techniques.attention.a3.technique import A3
@@ -19,11 +20,75 @@ SHARE, THRESHOLD = 0.5, 0.05  # conservative
 ROWS = 6  # of each attention, the last ones, that are examined
 
 
+@judged(
+    "misplaced",
+    "Candidates are the keys with a positive sum of those products among the M largest (above 0) and the M smallest "
+    "(below 0); kept are those with 5 % or more of the best candidate's weight",
+    "Section IV",
+    id="candidates",
+    recipes=["classic"],
+    note="beside sums and scores within a rounding of the boundary",
+)
+@judged(
+    "heap_off",
+    "Sorted columns with two pointers find the same sums",
+    "Section IV, greedy candidate search",
+    id="heap",
+    at_most=1e-6,
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "exact_off",
+    "With all n d products taken, the greedy score is the score",
+    "Section IV",
+    id="all_products",
+    at_most=1e-5,  # sums of tens of terms in another order
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "heaviest_left",
+    "What post-scoring leaves out of the candidates has less than 5 % of the weight of the best",
+    "Section IV, post-scoring",
+    id="post_scoring",
+    at_most=0.0500001,
+    recipes=["classic"],
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section IV",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    "Section IV",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "training_roundings",
+    "Training knows nothing of the masks: a step's gradients are the baseline's own",
+    "Section IV: no retraining",
+    id="training_is_dense",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: A3) -> Mapping[str, float]:
-    """Those of :func:`in_evaluation`; ``misplaced``: pairs whose place in the mask is not that of a search by one
-    sorted list of all products; ``heap_off``: the largest error of the heap's greedy scores beside that list's, of the
-    largest; ``products_over``: multiplications of a heap over 2 (M + d); ``exact_off``: error of the greedy scores from
-    all products as scores; ``heaviest_left``: of what post-scoring leaves out, the largest weight over the best's."""
+    """Includes those of :func:`in_evaluation`. What should be kept is found by one sorted list of all products. For a
+    claim, ``products_over`` is the multiplications of a heap over 2 (M + d)."""
     seen, shown = in_evaluation(recording, own)
     rows = [row for call in seen for row in _rows(call)]
     off, exact, over = 0.0, 0.0, 0.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.dfss.technique import Dfss
 from techniques.attention.shared.mask_probes import Seen, of_masks
@@ -16,11 +17,56 @@ OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal ma
 N, M = 1, 2  # of float32
 
 
+@judged(
+    "off_pattern",
+    "Of each 2 consecutive scores of a row 1 is kept",
+    "Section 3: 1:2 for float and tf32",
+    id="pattern",
+    recipes=["classic"],
+)
+@judged("misplaced", "It is the larger one", "Section 3", id="the_larger", recipes=["classic"])
+@judged(
+    "least_mass",
+    "In every row the kept pairs have half of dense attention's probability or more",
+    "Follows from section 3: the larger of two have half of their sum",
+    id="at_least_half_the_mass",
+    at_least=0.499999,  # 1/2, less a rounding of the choice
+    recipes=["classic"],
+)
+@judged(
+    "lost",
+    "Each kept score comes back from the packed form to its place",
+    "Section 3",
+    id="packed_whole",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section 3",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of attention through the masks as constants",
+    "Section 3: the kept scores alone reach the softmax",
+    id="mask_is_constant",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Dfss) -> Mapping[str, float]:
-    """Those of :func:`of_masks`; ``off_pattern``: groups of 2 visible scores of a row of which not 1 is kept;
-    ``misplaced``: kept scores below one that is left out of their group; ``least_mass``: of any row, what dense
-    attention gives to the kept pairs; ``packed_bytes``: of 16-bit scores kept 2 of 4, over those of all;
-    ``lost``: kept scores that do not come back from the packed form."""
+    """Includes those of :func:`of_masks`. Groups, scores and values that are off are counted. For a claim,
+    ``packed_bytes`` is of 16-bit scores kept 2 of 4, over those of all."""
     seen, shown = of_masks(recording, own)
     scores = seen[0].scores
     wide = scores[..., : scores.shape[-1] // 4 * 4].to(torch.bfloat16)

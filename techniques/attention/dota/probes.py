@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.dota.technique import KEY, PROJECTION, QUERY, Dota, detector_cost, ternary
@@ -21,14 +22,108 @@ TOKENS, WIDTH, HEADS, RANK = 1024, 768, 12, 16  # BERT-base's at 1024 tokens, si
 VECTORS, COLUMNS = 96, 4096  # for the mean over projections
 
 
+@judged(
+    "misplaced",
+    "Kept are the pairs with the largest detected scores of each row, in 4 bits",
+    "Section 3",
+    id="largest_detected",
+    recipes=["classic"],
+    note="beside numbers within a rounding of a boundary",
+)
+@judged(
+    "unbalanced",
+    "Every query keeps as many keys",
+    "Section 3, workload balance",
+    id="row_balanced",
+    recipes=["classic"],
+    note="r is retention times the keys, rounded; a causal query with fewer keys keeps all",
+)
+@judged(
+    "detector_roundings",
+    "The detectors' gradients are those of the mean squared error of their scores, through rounding as the identity",
+    "Section 3, joint optimisation",
+    id="detectors_learn_the_scores",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
+@judged(
+    "clipped_roundings",
+    "The model's gradient is clipped by its own norm, whatever the detectors' is",
+    "This entry's: the detectors train beside the model",
+    id="clipped_apart",
+    at_most=64.0,  # a norm of up to a million numbers, in roundings of a tensor's
+    recipes=["classic"],
+)
+@judged(
+    "not_ternary",
+    "The projection has three values, -sqrt(3 / k), 0 and sqrt(3 / k)",
+    "Section 3, after Achlioptas (2003)",
+    id="ternary",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "product_off",
+    "Products of projected vectors are those of the vectors on average",
+    "Section 3, after Achlioptas (2003)",
+    id="products_are_kept",
+    at_most=4.0,  # standard errors
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "rank_off",
+    "A detector's rank is a quarter of a head's width",
+    "This entry's, after sigma = 0.25 (from memory)",
+    id="rank",
+    at_most=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "detector_cost",
+    "A detector of 4 bits costs 5 % of 16-bit dense attention or less, by bits times bits, from 1024 tokens on",
+    "This entry's count after section 3",
+    id="cheap_detector",
+    at_most=0.05,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+    note="BERT-base's sizes, sigma 0.25; the ternary projection adds only",
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section 3",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    "Section 3",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of attention through the masks as constants",
+    "Section 3: weak connections are omitted in both passes",
+    id="mask_is_constant",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
-    """Those of :func:`of_masks`; ``misplaced``: kept pairs whose detected score in float64 is below that of one that is
-    left out; ``unbalanced``: queries that keep another number than the others; ``detector_roundings``: of the
-    detectors' gradients from those of the mean squared error; ``not_ternary``: numbers of the projections that are none
-    of the three; ``product_off``: mean error of products of projected vectors, in standard errors; ``detector_cost``
-    at 1024 tokens; ``loads_over``: the largest ratio of loads out of order to those in order; ``rank_off``: the largest
-    distance of a detector's rank from a quarter of a head's width; ``clipped_roundings``: of the gradients that the
-    optimizer got from those of the pass, clipped by the model's own norm and by the detectors'."""
+    """Includes those of :func:`of_masks`. ``product_off`` is a mean error in standard errors; ``unbalanced`` counts
+    queries. For a claim, ``loads_over`` is the largest ratio of loads out of order to those in order."""
     trace = recording.trace
     seen, shown = of_masks(recording, own)
     own.errors.clear()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.data import mixed_seed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.elsa import hashing
 from techniques.attention.elsa.technique import THRESHOLD, Elsa, farthest
@@ -22,13 +23,109 @@ P, BATCHES = 1.0, 2
 WIDTH, DRAWS = 64, 4096  # of the paper's heads; pairs of Gaussian vectors
 
 
+@judged(
+    "misplaced",
+    "Kept are the keys whose length times the cosine of the estimated angle exceeds t times the longest key's",
+    "Section III",
+    id="candidates",
+    recipes=["classic"],
+    note="beside numbers within a rounding of a boundary; of a query that none passes the best",
+)
+@judged(
+    "integer_off",
+    "The same keys pass one comparison of a Hamming distance with an integer for each key",
+    "This entry's, from section III",
+    id="integer_test",
+    recipes=["classic"],
+)
+@judged(
+    "thresholds_off",
+    "A layer's t is the mean over training queries of the least normalised score among keys of softmax above p / n",
+    "Section III (from memory)",
+    id="threshold",
+    at_most=1e-5,
+    recipes=["classic"],
+)
+@judged(
+    "not_orthogonal",
+    "The projection is orthogonal",
+    "Section III",
+    id="orthogonal",
+    at_most=1e-5,
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "factors_off",
+    "Applied factor by factor it is the product with the whole matrix",
+    "Section III",
+    id="by_factors",
+    at_most=1e-5,
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "bias_64",
+    "The bias for 64 bits is 0.127",
+    "A public reimplementation of its constants",
+    id="bias",
+    equals=0.127,
+    tolerance=0.015,
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "angle_off",
+    "pi / k times the Hamming distance estimates the angle without bias",
+    "Section III, by Goemans and Williamson (1995)",
+    id="unbiased_angle",
+    at_most=4.0,  # standard errors
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "conservative",
+    "Less the bias, 80 % of the estimates are no larger than the angle",
+    "This entry's reading of 0.127",
+    equals=0.8,
+    tolerance=0.03,
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section III",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    "Section III",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "training_roundings",
+    "Training knows nothing of the masks: a step's gradients are the baseline's own",
+    "Section III: no retraining",
+    id="training_is_dense",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Elsa) -> Mapping[str, float]:
-    """Those of :func:`in_evaluation`; ``misplaced``: pairs that the estimate in float64 keeps and the mask does not, or
-    the other way round; ``integer_off``: pairs of which the test in integers says otherwise; ``thresholds_off``: the
-    largest error of a layer's threshold; ``not_orthogonal``: of H H^T from 1; ``factors_off``: of the product by
-    factors from that by H, of the largest; ``multiplications``: of 64 numbers over 64^2; ``bias_64``: the bias of 64
-    signs; ``angle_off``: mean error of angles estimated from them, in standard errors; ``conservative``: the share of
-    estimates that the bias makes no larger than the angle."""
+    """Includes those of :func:`in_evaluation`. ``angle_off`` is a mean error in standard errors, of angles estimated
+    from 64 signs. For a claim, ``multiplications`` is of the product by factors of 64 numbers, over 64^2."""
     seen, shown = in_evaluation(recording, own)
     thresholds = _thresholds(recording)
     return {

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.flashattention import tiled
 from techniques.attention.flashattention.technique import FlashAttention
@@ -29,13 +30,53 @@ RANGE = math.log(torch.finfo(torch.float64).max)  # the exponential of more over
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 
 
+@judged(
+    "own_share",
+    "Every attention of a pass is computed by this entry's own operator, also where the recipe has a fused one",
+    "Section 3.1",
+    id="own_attention",
+    equals=1.0,
+)
+@judged(
+    "gradient_roundings",
+    "Exact attention: a step's gradients are those of softmax(Q K^T / sqrt(d)) V, causal where the model is",
+    "Section 3.1; theorem 1",
+    id="exact",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+    note="no attention dropout",
+)
+@judged(
+    "tile_output",
+    "The tiles give the output of attention: those that compute the model's, and algorithm 1",
+    "Theorem 1",
+    id="exact_by_tiles",
+    at_most=1e-13,  # of the largest, in float64: some hundred roundings
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "tile_gradients",
+    "They give the gradients of attention; so does algorithm 4",
+    "Section 3.1; appendix B",
+    id="exact_gradients_by_tiles",
+    at_most=1e-13,  # of the largest, in float64: some hundred roundings
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "overflows",
+    "Scores beyond the range of the exponential overflow nothing: each row's maximum is subtracted, in both passes",
+    "Section 3.1: the softmax of a block is decomposed with its maximum, for numerical stability",
+    id="no_overflow",
+    scope="kernel",
+    recipes=["classic"],
+    note="queries so large that scores reach twice the range, in float64",
+)
 def probes(recording: Recording, own: FlashAttention) -> Mapping[str, float]:
-    """``own_share``: of a pass's attentions, those that are computed by this entry's operator;
-    ``gradient_roundings``: of the step's gradients from those with the definition; ``tile_output``,
-    ``tile_gradients``: how far both kinds of tiles are from the definition's, of the largest, in float64;
-    ``forward_accesses``, ``backward_accesses``: to slow memory, over theorem 2's count; ``overflows``: values of the
-    tiles' output and gradients that are not finite where scores exceed what exp can take; ``saved_scores``: tensors
-    as large as the scores that a pass keeps for its backward pass."""
+    """Claims read ``forward_accesses`` and ``backward_accesses`` to slow memory, over theorem 2's count, and
+    ``saved_scores``, the tensors as large as the scores that a pass keeps for its backward pass. Tiles are held against
+    the definition in float64, relative to its largest number."""
     run, trace = recording.run, recording.trace
     seen: list[tuple[Tensor, Tensor, Tensor, bool]] = []
 

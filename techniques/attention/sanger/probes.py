@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
@@ -21,12 +22,66 @@ GLUE = 0.02 * 128  # its threshold there, times the tokens
 ROUNDING = 1e-5  # a probability this close to the threshold may be on either side
 
 
+@judged(
+    "misplaced",
+    "Kept are the pairs to which the softmax of scores from 4-bit unit queries and keys gives more than the threshold",
+    "Section 3; the authors' code",
+    id="prediction",
+    recipes=["classic"],
+    note="beside numbers within a rounding of a boundary; a row that would keep nothing keeps all",
+)
+@judged(
+    "means_off",
+    "The scales follow a moving mean of the largest number with decay 0.9999, which the first step fills",
+    "The authors' code",
+    id="scales",
+    at_most=1e-6,
+    recipes=["classic"],
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section 3",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "The authors' code: the attention mask is added to the predicted scores",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of attention through the masks as constants: the prediction has none",
+    "The authors' code: the mask is detached",
+    id="mask_is_constant",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    "Section 3",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "unpacked",
+    "Pack and split is a partition: each kept pair is in one sub-row of at most 16, and no other pair is",
+    "Section 4",
+    id="packs_every_pair_once",
+    scope="kernel",
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
-    """Those of :func:`of_masks`; ``misplaced``: pairs that the prediction in float64 keeps and the mask does not, or
-    the other way round; ``means_off``: relative error of the moving means after the step; ``unpacked``: kept pairs that
-    are not in exactly one sub-row; ``sub_rows_off``: sub-rows over sum ceil(z / 16), less 1; ``balance_off``: error of
-    the load balance; ``detector_cost``: bits of a predicted product over those of one of 16 by 16; ``modelled_layer``:
-    modelled time of a layer on the array at the paper's lowest density, over that of dense attention there."""
+    """Includes those of :func:`of_masks`. Claims read ``sub_rows_off``, sub-rows over sum ceil(z / 16), less 1;
+    ``balance_off``, the error of the load balance; ``detector_cost``, bits of a predicted product over those of one of
+    16 by 16; ``modelled_layer``, the modelled time of a layer on the array at the paper's lowest density, over that of
+    dense attention there."""
     trace = recording.trace
     seen, shown = of_masks(recording, own)
     paths = [block.attention.path for block in recording.run.anatomy.every_block]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from suite.loop.data import mixed_seed
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.shared.kept_pairs import Pairs
 from techniques.attention.shared.mask_probes import Seen, of_masks
@@ -43,12 +44,68 @@ def records(run: Run, own: Vitcod) -> bool:
     return run.step == max(1, round(0.5 * run.recipe.steps))
 
 
+@judged(
+    "misplaced",
+    "Each row of a mask keeps the fewest largest entries of average attention that hold the share of its sum, and "
+    "class tokens",
+    "Section IV; the authors' gen_mask.py",
+    id="masks",
+    recipes=["classic"],
+    note="beside rows within a rounding of the share",
+)
+@judged("changed_over_examples", "One mask for all inputs", "Section IV", id="fixed", recipes=["classic"])
+@judged(
+    "split_off",
+    "The full columns and the sparse rest, in another order and merged, give the same output",
+    "Section IV, split and conquer",
+    id="two_parts",
+    at_most=1e-5,  # of the largest output, in float32
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "polarised_off",
+    "Tokens that more than a quarter of the queries keep come first, all others after them",
+    "The authors' reorder.py",
+    id="polarised",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    "Section IV",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    "Section IV",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of attention through the masks as constants",
+    "The authors' code, with its loss of the auto-encoders",
+    id="mask_is_constant",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Vitcod) -> Mapping[str, float]:
-    """Those of :func:`of_masks`, with the auto-encoders and their loss as written here; ``misplaced``: pairs of the
-    masks that average attention in float64 would not keep, or would; ``changed_over_examples``: masks that are not one
-    for all examples; ``coded_size``: numbers between the auto-encoders over those of queries and keys of 12 heads;
-    ``split_off``: the largest error of attention in two parts and another order, of the largest; ``polarised_off``:
-    tokens on the wrong side of the reordering; ``modelled_cycles``: of DeiT-Tiny by the released simulator."""
+    """Includes those of :func:`of_masks`, for the auto-encoders and their loss as written here. Claims read
+    ``coded_size``, numbers between the auto-encoders over those of queries and keys of 12 heads, and
+    ``modelled_cycles`` of DeiT-Tiny by the released simulator."""
     trace, errors = recording.trace, []
 
     def prepared(layer: nn.Module, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.communication.dgc.technique import DGC
@@ -25,12 +26,58 @@ def records(run: Run, own: DGC) -> bool:
     return run.step == 0
 
 
+@judged(
+    "received_roundings",
+    "The optimizer gets the mean over ranks of the largest entries of each one's summed velocities, of gradients that "
+    "were clipped locally",
+    "Section 3.2; Algorithm 4",
+    id="momentum_correction",
+    at_most=256.0,  # of the clipping norm, and four operations
+)
+@judged(
+    "memory_roundings",
+    "What was not sent is remembered",
+    "Section 3.1: local gradient accumulation",
+    id="nothing_is_lost",
+    at_most=256.0,
+)
+@judged(
+    "velocity_roundings", "Every entry that was not sent keeps its velocity", "Equation 4", id="velocity", at_most=256.0
+)
+@judged(
+    "unmasked",
+    "What was sent has neither velocity nor memory left",
+    "Section 3.3: momentum factor masking",
+    id="masked",
+)
+@judged(
+    "first_share",
+    "Training begins with a quarter of the entries",
+    "Section 3.3: 75 % sparsity first",
+    id="warm_up",
+    at_least=0.25,
+    note="of the mean over two ranks, whose entries are in part the same",
+)
+@judged(
+    "step_roundings",
+    "The optimizer steps along what it gets, and keeps no momentum of its own",
+    "Algorithm 4",
+    id="sgd_step",
+    at_most=8.0,
+)
+@judged("unequal", "Replicas stay equal to the bit", "Algorithm 4: all apply the same mean", id="equal_replicas")
+@judged(
+    "bytes_over_formula",
+    "A rank sends 8 bytes for each of 0.1 % of a matrix' entries to each other one: a value and an index",
+    id="bytes",
+    equals=1.0,
+    tolerance=0.0001,  # bytes are whole numbers
+    kind="counted",
+    note="the paper's section 3.1 packs a value and a 16-bit run of zeros: 6 bytes",
+)
 def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
-    """Of one step after the warm-up: ``received_roundings`` of the optimizer's gradients from what the formulas give;
-    ``memory_roundings`` and ``velocity_roundings`` of both memories; ``unmasked``: entries that were sent and whose
-    velocity or memory is not 0; ``bytes_over_formula``: of the message to each other rank and the all-reduce of the
-    vectors. In the run's first step: ``first_share`` of a matrix' entries that got something, and ``step_roundings``
-    of its weights from SGD's without momentum. ``unequal``: values in which the replicas differ."""
+    """All are of one step after the warm-up, but ``first_share`` and ``step_roundings`` of the run's first step, and
+    ``unequal`` of its end."""
     first_share = _share(recording)
     velocities = {name: velocity.double().clone() for name, velocity in own.velocities.items()}
     step = one_more(recording, own)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.communication.onebit_adam.technique import OneBitAdam
@@ -31,14 +32,44 @@ def records(run: Run, own: OneBitAdam) -> bool:
     return run.step in (0, min(1, warmup - 1), warmup - 1, run.recipe.steps // 2)
 
 
+@judged(
+    "warmup_roundings",
+    "The warm-up's steps are AdamW's with the ranks' mean gradient",
+    "Algorithm 1, warm-up",
+    id="warmup_is_adam",
+    at_most=64.0,  # a norm of all gradients, and AdamW's ten operations
+)
+@judged(
+    "thawed", "After the warm-up the second moment stays as it is, to the bit", "Algorithm 1", id="variance_is_frozen"
+)
+@judged(
+    "sent_roundings",
+    "Of a tensor every entry that a rank sends has one magnitude, the root mean square of momentum and memory",
+    "Section 4.1; DeepSpeed's scale",
+    id="one_size",
+    at_most=64.0,  # a norm, a momentum and a difference
+)
+@judged("wrong_signs", "Every entry that a rank sends has the sign of momentum and memory", "Section 4.1", id="signs")
+@judged(
+    "telescope_roundings",
+    "The new momentum is the mean of the ranks', but for what worker and server remember: over any number of steps "
+    "nothing is lost",
+    "Algorithm 1: error compensation on both sides",
+    id="two_memories",
+    at_most=64.0,
+)
+@judged(
+    "step_roundings",
+    "A step goes along the momentum over the root of the frozen second moment",
+    "Algorithm 1",
+    id="preconditioned_momentum",
+    at_most=64.0,
+)
+@judged("unequal", "Replicas stay equal to the bit", "Algorithm 1: all apply the same momentum", id="equal_replicas")
 def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
-    """Of the warm-up: ``warmup_roundings`` of its first steps from AdamW's with the ranks' mean gradient. Of one
-    step after it: ``thawed``: entries of the second moment that are others than at the warm-up's end;
-    ``sent_roundings``: of the magnitudes of what this rank has sent (momentum and memory, less the memory after it)
-    from one size a tensor, ||.|| / sqrt(n); ``wrong_signs`` of it; ``telescope_roundings``: of the new first moment
-    from the mean of what ranks have sent and the server's memory, less that after it; ``step_roundings``: of the
-    middle step's weights from theta - eta m / (sqrt(v) + eps); ``bytes_over_formula``. ``unequal``: values in which
-    the replicas differ."""
+    """``warmup_roundings`` is of the first steps, ``thawed`` compares the warm-up's end with a step after it,
+    ``step_roundings`` is of the middle step: theta - eta m / (sqrt(v) + eps). What this rank has sent is momentum and
+    memory, less the memory after it. For a claim, ``bytes_over_formula`` is of a step's messages."""
     run = recording.run
     *warmup, middle = recording.traces
     warm = update_roundings(recording, [trace for trace in warmup if trace.step < 2])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.communication.powersgd.technique import PowerSGD
 from techniques.communication.shared.probed_step import one_more
@@ -15,13 +16,39 @@ from techniques.shared.ranks import unequal
 OF_ITS_BASELINES = True
 
 
+@judged(
+    "received_roundings",
+    "The optimizer gets the ranks' mean of gradient and memory, projected on the columns of its product with the last "
+    "Q",
+    "Algorithm 1",
+    id="projection_of_the_mean",
+    at_most=256.0,  # two products, and a QR of columns that may be nearly dependent
+    note="but for the factor of clipping, whose norm is summed in float32",
+)
+@judged(
+    "memory_roundings",
+    "What a rank's projection leaves out is added to its next gradient",
+    "Algorithm 2",
+    id="error_feedback",
+    at_most=256.0,
+)
+@judged(
+    "query_roundings", "The next step begins with this one's Q", "Section 3: warm start", id="warm_start", at_most=256.0
+)
+@judged("unequal", "Replicas stay equal to the bit", "Algorithm 2: all apply the same mean", id="equal_replicas")
+@judged(
+    "gap",
+    "What is lost is close to what the best approximation of that rank loses",
+    "Section 4.2: warm start makes one power iteration enough, by test accuracy there",
+    id="near_the_best",
+    at_most=2.0,
+    kind="counted",
+    sizes=["nano", "micro"],
+    note="all matrices together, of one step at the run's end; 1 is the best",
+)
 def probes(recording: Recording, own: PowerSGD) -> Mapping[str, float]:
-    """Of one step: ``received_roundings`` of the optimizer's gradients from the projection of the ranks' mean of
-    gradient and memory on the columns of its product with Q; ``memory_roundings`` of what is remembered from what this
-    rank's projection left; ``query_roundings`` of the next Q from the product with that projection's basis;
-    ``numbers_over_formula``: of the all-reduces, r (n + m) a matrix; ``gap``: squared norm of the mean matrices less
-    what was sent of them, over that less their best approximations of that rank, all together. ``unequal``: values in
-    which the replicas differ."""
+    """All are of one step, but ``unequal`` of the run's end. For a claim, ``numbers_over_formula`` is of the
+    all-reduces, over r (n + m) a matrix."""
     run, rank = recording.run, own.rank
     queries = {name: query.double() for name, query in own.queries.items()}
     step = one_more(recording, own)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.communication.qsgd.technique import QSGD
 from techniques.communication.shared.probed_step import one_more
@@ -17,13 +18,54 @@ from techniques.shared.ranks import summed, unequal
 OF_ITS_BASELINES = True
 
 
+@judged(
+    "off_in_levels",
+    "Every entry becomes one of the two levels around it",
+    "Section 3.1",
+    id="neighbouring_levels",
+    at_most=1.001,
+)
+@judged(
+    "bias_in_deviations",
+    "The expectation of what is sent is the gradient",
+    "Lemma 3.1",
+    id="unbiased",
+    at_most=5.0,  # standard deviations: the same seeds in every count
+)
+@judged(
+    "variance_ratio",
+    "Noise is that of unbiased rounding, independent between ranks, whose mean has 1/N of it",
+    "Section 3.1; equation 1",
+    id="variance",
+    equals=1.0,
+    tolerance=0.05,  # of ten thousand entries and more
+)
+@judged(
+    "variance_over_bound",
+    "A bucket's variance is at most min(d / s^2, sqrt(d) / s) times its squared norm",
+    "Lemma 3.1",
+    id="variance_bound",
+    at_most=1.0,
+)
+@judged(
+    "noises",
+    "Every rank has a noise of its own",
+    "Section 2: independent stochastic gradients",
+    id="noise_of_its_own",
+    equals=1.0,
+)
+@judged(
+    "received_roundings",
+    "The optimizer gets the mean that the ranks have decoded",
+    "Algorithm 1",
+    id="received",
+    at_most=64.0,  # a norm of all gradients
+)
+@judged("unequal", "Replicas stay equal to the bit", "Algorithm 1: all decode the same messages", id="equal_replicas")
 def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
-    """Of one step, before clipping: ``off_in_levels``: how far an entry of the mean is from the gradients' mean, in the
-    mean of the ranks' level distances, at most; ``bias_in_deviations``: of the sum of these, in standard deviations of
-    unbiased rounding; ``variance_ratio``: the sum of their squares over what unbiased rounding by noise that is
-    independent between ranks has; ``variance_over_bound``: the squared difference over the paper's bound;
-    ``bytes_over_formula``: of the message to each other rank; ``noises``: ranks with a noise of their own, over all
-    ranks. ``unequal``: values in which the replicas differ."""
+    """All are of one step, before clipping, but ``unequal`` of the run's end. ``off_in_levels`` is the largest distance
+    from the gradients' mean, in the mean of the ranks' level distances; ``bias_in_deviations`` is in those of unbiased
+    rounding. For a claim, ``bytes_over_formula`` is of the message to each other rank."""
     run = recording.run
     step = one_more(recording, own)
     highest = 2 ** (own.bits - 1) - 1

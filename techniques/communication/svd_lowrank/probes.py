@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.communication.shared.probed_step import one_more
 from techniques.communication.svd_lowrank.technique import SVDLowRank
@@ -14,12 +15,28 @@ from techniques.shared.ranks import unequal
 OF_ITS_BASELINES = True
 
 
+@judged(
+    "lost_over_best",
+    "Nothing of that rank loses less of a rank's gradient and memory",
+    "Eckart, Young, Mirsky",
+    id="best_of_its_rank",
+    equals=1.0,
+    tolerance=0.001,
+)
+@judged("sent_rank", "What a rank sends of a matrix has rank 2", "This entry's default", id="rank", equals=2.0)
+@judged(
+    "received_roundings",
+    "The optimizer gets the mean over ranks of gradient and memory less what is remembered now: nothing is lost",
+    "Error feedback",
+    id="mean_of_what_was_sent",
+    at_most=256.0,  # a decomposition, the sum, and a norm of all gradients
+    note="but for the factor of clipping, whose norm is summed in float32",
+)
+@judged("unequal", "Replicas stay equal to the bit", "All apply the same mean", id="equal_replicas")
 def probes(recording: Recording, own: SVDLowRank) -> Mapping[str, float]:
-    """Of one step: ``lost_over_best``: squared norm of what this rank did not send of its matrices, over the sum of the
-    squares of their singular values beyond the rank; ``received_roundings`` of the optimizer's gradients from the mean
-    over ranks of gradient and memory less what is remembered now; ``sent_rank``: the largest of what was sent;
-    ``bytes_over_formula``: r (n + m + 1) numbers a matrix to each other rank, and an all-reduce of the vectors.
-    ``unequal``: values in which the replicas differ."""
+    """All are of one step, but ``unequal`` of the run's end. ``lost_over_best`` is over the sum of the squares of the
+    singular values beyond the rank. For a claim, ``bytes_over_formula`` is of r (n + m + 1) numbers a matrix to each
+    other rank, and an all-reduce of the vectors."""
     run, rank = recording.run, own.rank
     step = one_more(recording, own)
     sent, gathered, reduced, sent_rank = {}, 0, 0, 0

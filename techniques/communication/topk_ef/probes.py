@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.communication.shared.probed_step import one_more
 from techniques.communication.topk_ef.technique import TopK
@@ -17,11 +18,32 @@ OF_ITS_BASELINES = True
 BYTES = 8  # a float32 value, an int32 index
 
 
+@judged(
+    "received_roundings",
+    "The optimizer gets the mean over ranks of the k entries of gradient and memory that are largest on each",
+    "Algorithm 1",
+    id="mean_of_the_largest",
+    at_most=64.0,  # the sum, and a norm of all gradients
+    note="but for the factor of clipping, whose norm is summed in float32",
+)
+@judged(
+    "forgotten",
+    "What was not sent is remembered, to the bit, so that after any number of steps what was sent and the memory add "
+    "up to the gradients",
+    "Algorithm 1",
+    id="nothing_is_lost",
+)
+@judged(
+    "kept_energy",
+    "Top-k keeps at least k / n of the squared norm",
+    "Definition 2.1, lemma A.1",
+    id="contraction",
+    at_least=1.0,
+)
+@judged("unequal", "Replicas stay equal to the bit", "Algorithm 1: all apply the same mean", id="equal_replicas")
 def probes(recording: Recording, own: TopK) -> Mapping[str, float]:
-    """Of one step: ``received_roundings`` of the optimizer's gradients from the mean of each rank's largest entries;
-    ``forgotten``: entries whose memory is not, to the bit, what was not sent; ``kept_energy``: squared norm of what was
-    sent over the share of the entries times that of the whole, the least of all tensors; ``bytes_over_formula``: of
-    the message to each other rank. ``unequal``: values in which the replicas differ."""
+    """All are of one step, but ``unequal`` of the run's end. ``kept_energy`` is the least of all tensors. For a claim,
+    ``bytes_over_formula`` is of the message to each other rank."""
     run = recording.run
     step = one_more(recording, own)
     top_k = {name: _largest(value, own.ratio) for name, value in step.wanted().items()}

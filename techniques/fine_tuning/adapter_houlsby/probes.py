@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.model.anatomy import Part, anatomy, out_features
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.fine_tuning.adapter_houlsby.technique import Adapters
@@ -33,12 +34,70 @@ CUT_OFF = 0.8796256610  # the deviation of a standard normal number that is cut 
 records = at_the_start_and_in_the_middle
 
 
+@judged(
+    "elsewhere",
+    "Adapters, layer norms and the output layer of a new task are trained, all of them, and nothing else is",
+    "Section 2.1",
+    id="what_is_trained",
+)
+@judged(
+    "frozen_moved", "No other parameter of the pre-trained model moves by a bit", "Section 2.1", id="the_rest_is_frozen"
+)
+@judged(
+    "at_rest",
+    "The step moves every tensor of adapters, layer norms and output layer",
+    "Section 2.1",
+    id="all_of_it_moves",
+)
+@judged(
+    "gradient_roundings",
+    "A branch's last layer gives h and the adapter h + W2 gelu(W1 h + b1) + b2, before the residual addition and "
+    "norm: the step's gradients are those of that function",
+    "Section 2.1 and figure 2, by the chain rule",
+    id="function",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "off_identity",
+    "At the start an adapter changes its input by a thousandth of its norm at most",
+    "Section 2.1: near-identity initialisation",
+    id="near_identity",
+    at_most=1e-3,
+)
+@judged(
+    "initial",
+    "Both matrices start as normal numbers of deviation 1e-3, cut off at two deviations",
+    "google-research/adapter-bert: feedforward_adapter",
+    id="initial_deviation",
+    equals=1.0,
+    tolerance=0.08,  # some two thousand numbers at pico, whose deviation errs by 1.3 %
+)
+@judged(
+    "largest",
+    "No weight starts farther from 0 than two deviations",
+    "google-research/adapter-bert: tf.truncated_normal_initializer",
+    id="initial_bound",
+    at_most=1.0001,  # 2e-3 in float32
+)
+@judged(
+    "rate",
+    "Ten times the learning rate of full fine-tuning",
+    "This entry's choice after the rates of section 3.1",
+    equals=10.0,
+    tolerance=1e-6,
+)
+@judged(
+    "state_bytes",
+    "Adam keeps 8 bytes for each trained number and none for a frozen one",
+    "Follows from section 2.1: two moments in float32",
+    id="state_for_what_trains",
+    equals=8.0,
+    kind="counted",
+)
 def probes(recording: Recording, own: Adapters) -> Mapping[str, float]:
-    """What :func:`tuning_probes` says, and, of the start, ``off_identity``: how far the adapter that moves its input
-    most moves it, over the input's norm; ``initial``: the weights' deviation over that of a normal number of 1e-3 that
-    is cut off at two of it; ``largest``: the largest weight over 2e-3. Of the last recorded step,
-    ``adapter_parameters``: numbers in adapters that are trained, over the sum of 2 m d + m + d; and
-    ``gradient_roundings``: of the step's gradients from the formula's."""
+    """Includes what :func:`tuning_probes` says. ``initial`` is over the deviation of a normal number that is cut off
+    likewise. For a claim, ``adapter_parameters`` is the numbers in adapters that are trained, over the sum of 2 m d + m
+    + d."""
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     ends = [end for block in anatomy(plain).every_block for end in block.branches]
     own_names = [f"{end.path}.{name}" for end in ends for name in WEIGHTS]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.fine_tuning.alpaca_lora.technique import AlpacaLoRA
 from techniques.fine_tuning.shared.low_rank_probes import structure
@@ -22,12 +23,63 @@ def records(run: Run, own: AlpacaLoRA) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "different_at_start",
+    "B is zero at the start, so that the adapted model gives the pre-trained one's outputs to the bit",
+    "LoraConfig's default initialisation",
+    id="starts_as_the_pretrained_model",
+)
+@judged(
+    "frozen_moved",
+    "No pre-trained weight moves by a bit, the output layer's neither",
+    "finetune.py, get_peft_model",
+    id="pretrained_weights_are_frozen",
+)
+@judged(
+    "factors_at_rest",
+    "A and B of every adapted matrix are trained",
+    "finetune.py, get_peft_model",
+    id="factors_are_trained",
+)
+@judged(
+    "elsewhere",
+    "q_proj and v_proj are adapted, and nothing else is",
+    "finetune.py, lora_target_modules",
+    id="query_and_value",
+)
+@judged(
+    "merged",
+    "Merged into the weights the update gives the same outputs",
+    "export_hf_checkpoint.py",
+    at_most=1e-12,  # of the largest output, in float64: some thousand roundings
+)
+@judged("batch", "A step sees 128 examples", "finetune.py, batch_size", equals=128.0)
+@judged("passes", "A step makes 32 passes of 4 examples", "finetune.py, micro_batch_size", equals=32.0)
+@judged(
+    "first_pass",
+    "A pass's gradient counts by its share of the batch",
+    "finetune.py, gradient_accumulation_steps",
+    id="mean_of_passes",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "accumulated",
+    "The update's gradient is the sum of the passes', clipped at norm 1",
+    "finetune.py, gradient_accumulation_steps; the Trainer's max_grad_norm",
+    at_most=1000.0,
+)
+@judged(
+    "rate",
+    "The rate rises to 3e-4 over 100 of the 1172 steps",
+    "finetune.py, learning_rate, warmup_steps",
+    equals=1.0,
+    tolerance=1e-6,
+)
+@judged("decay", "No weight decays", "finetune.py: the Trainer's default", id="no_decay")
+@judged("undropped", "Dropout changes the gradients", "finetune.py, lora_dropout", id="dropout")
 def probes(recording: Recording, own: AlpacaLoRA) -> Mapping[str, float]:
-    """Those of :func:`low_rank_probes.structure`; ``batch`` and ``passes``: examples and backward
-    passes of a step; ``first_pass``: roundings of the first pass's gradients from its examples' share of the mean
-    gradient, with the step's dropout; ``accumulated``: roundings of the update's gradients from the passes' sum,
-    clipped at norm 1; ``rate``: the first step's learning rate over 3e-4 times its share of the warm-up; ``decay``: the
-    largest weight decay; ``undropped``: whether the first pass would have the same gradients without dropout."""
+    """Includes those of :func:`low_rank_probes.structure`. Roundings are of the gradients; ``rate`` is the first
+    step's, over 3e-4 times its share of the warm-up."""
     if own.implementation != "own":
         return {}
     trace, first = recording.trace, recording.traces[0]

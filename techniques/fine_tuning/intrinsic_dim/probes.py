@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment
 from techniques.fine_tuning.intrinsic_dim.technique import IntrinsicDimension
@@ -68,14 +69,77 @@ def _hadamard(x: Tensor) -> Tensor:
     return x.flatten()
 
 
+@judged(
+    "elsewhere",
+    "z, a scale for each layer and the output layer of a new task are trained, and nothing else is",
+    "Section 3",
+    id="what_is_trained",
+)
+@judged("frozen_moved", "The pre-trained theta_0 does not move by a bit", "Equations 1 and 2", id="theta_0_is_fixed")
+@judged(
+    "different_at_start",
+    "z is 0 at the start, so that the outputs are the pre-trained model's to the bit",
+    "Equation 1",
+    id="starts_as_the_pretrained_model",
+)
+@judged(
+    "not_projected",
+    "Every parameter of the pre-trained model is moved by a projection",
+    "Equation 1: theta is all of the model",
+    id="all_of_theta",
+    note="the output layer of a new task aside",
+)
+@judged(
+    "gradient_roundings",
+    "theta is theta_0 + lambda P z with P = H G Pi H B / sqrt(D sum G^2): the gradients of z and of the scales are "
+    "P's transpose, and the scales' inner products, of full fine-tuning's",
+    "Equations 1 and 2, by the chain rule; Fastfood (Le et al., 2013)",
+    id="projection",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "length",
+    "P keeps lengths: the squared length of a projected vector of length 1 is 1 on average over parameters",
+    "Fastfood's scaling: the divisor of public code",
+    equals=1.0,
+    # of some forty parameters in eight directions, whose squares spread by a quarter where few rows are kept
+    tolerance=0.1,
+)
+@judged(
+    "not_permuted",
+    "Pi is a permutation: each entry of the first transform is taken equally often",
+    "Fastfood (Le et al., 2013)",
+    id="permutation",
+)
+@judged("not_signs", "B is a diagonal of signs", "Fastfood (Le et al., 2013)", id="signs")
+@judged(
+    "bytes",
+    "A projection to D weights holds 8 n + d bytes, n being the power of 2 that is at least D and d",
+    "This entry's storage: G in float32, Pi in int32, B in int8",
+    id="projection_bytes",
+    equals=1.0,
+    kind="counted",
+)
+@judged("at_rest", "The step moves z, the scales and the output layer", "Equation 2", id="all_of_it_moves")
+@judged(
+    "rate",
+    "Ten times the learning rate of full fine-tuning",
+    "This entry's choice: Adam moves D weights by sqrt(D / d) times less along d columns of length 1",
+    equals=10.0,
+    tolerance=1e-6,
+)
+@judged(
+    "state_bytes",
+    "Adam keeps 8 bytes for each trained number and none for a fixed one",
+    "Two moments in float32",
+    id="state_for_what_trains",
+    equals=8.0,
+    kind="counted",
+)
 def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]:
-    """What :func:`tuning_probes` says, and ``different_at_start``: outputs other than the pre-trained model's;
-    ``dimension``: numbers that are trained beside the head, over d; ``not_projected``: parameters beside the head that
-    no projection moves; ``scales``: numbers that are trained as scales of layers, over the number of blocks;
-    ``gradient_roundings``: of the step's gradients from those that the chain rule gives; ``length``: the mean, over
-    parameters and directions, of how long a projected vector of length 1 is, squared;
-    ``not_permuted``: entries of the first transform that the permutation takes more or less often than others;
-    ``not_signs``: numbers of B that are no signs; ``bytes``: of the projections, over 8 n + d for each."""
+    """Includes what :func:`tuning_probes` says. ``length`` is the mean over parameters and directions. Claims read
+    ``dimension``, the numbers that are trained beside the head, over d, and ``scales``, those of layers, over the
+    number of blocks."""
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     heads = heads_in(plain)
     names = _names(plain, trace.after.parameters)

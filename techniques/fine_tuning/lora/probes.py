@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.fine_tuning.lora.technique import LoRA
 from techniques.fine_tuning.shared.low_rank_probes import Target, structure, targets_in
@@ -26,9 +27,49 @@ def records(run: Run, own: LoRA) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "different_at_start",
+    "B is zero at the start, so that the adapted model gives the pre-trained one's outputs to the bit",
+    "Section 4.1",
+    id="starts_as_the_pretrained_model",
+)
+@judged(
+    "frozen_moved",
+    "No pre-trained weight moves by a bit",
+    "Section 4.1",
+    id="pretrained_weights_are_frozen",
+    note="the head of a new task aside",
+)
+@judged("factors_at_rest", "A and B of every adapted matrix are trained", "Section 4.1", id="factors_are_trained")
+@judged(
+    "elsewhere",
+    "W_q and W_v of every attention are adapted, and nothing else is",
+    "Section 4.2; table 5",
+    id="query_and_value",
+)
+@judged(
+    "gradient_roundings",
+    "The update is (alpha / r) B A: A's and B's gradients in the step are those that the chain rule gives of W0 + "
+    "(alpha / r) B A",
+    "Equation 3, by the chain rule; section 4.2",
+    id="update",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "merged",
+    "Merged into W0 the update gives the same outputs, with no layer more",
+    "Section 4.1",
+    at_most=1e-12,  # of the largest output, in float64: some thousand roundings
+)
+@judged(
+    "rate",
+    "Ten times the learning rate of full fine-tuning",
+    "This entry's choice after the rates of appendix D",
+    equals=10.0,
+    tolerance=1e-6,
+)
 def probes(recording: Recording, own: LoRA) -> Mapping[str, float]:
-    """Those of :func:`low_rank_probes.structure`; ``gradient_roundings``: of A's and B's gradients
-    from the chain rule's; ``rate``: the learning rate over full fine-tuning's."""
+    """Includes those of :func:`low_rank_probes.structure`; ``rate`` is over full fine-tuning's."""
     if not own.rank or own.implementation != "own":
         return {}
     plain = plain_model(recording)

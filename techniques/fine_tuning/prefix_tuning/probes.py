@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
 from suite.model.attention import AttentionFunction
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Values
 from techniques.fine_tuning.prefix_tuning.technique import PrefixTuning, drop_mlp
@@ -30,12 +31,52 @@ OF_ITS_BASELINES = True  # whose blocks each compute attention once, in their or
 INNER = ("source", "weight", "bias")
 
 
+@judged(
+    "kept_otherwise",
+    "Without the MLP, the prefix that it made gives the same outputs to the bit",
+    "Section 4.3",
+    id="mlp_is_dropped",
+)
+@judged("elsewhere", "P' and the MLP get a gradient, and nothing else does", "Section 4.2", id="prefix_alone")
+@judged("frozen_moved", "No pre-trained weight moves by a bit", "Section 4.2", id="model_is_frozen")
+@judged("at_rest", "P' and the MLP move", "Section 4.3", id="prefix_is_trained")
+@judged(
+    "outputs_off",
+    "In every layer, every query attends to the prefix and to what of the text it saw before",
+    "Section 4.2, equation 3",
+    id="attention",
+    at_most=1e-12,  # of the largest output, in float64: some thousand roundings
+)
+@judged(
+    "gradient_roundings",
+    "The prefix is MLP(P'), with a tanh: gradients of P' and of the MLP are those that the chain rule gives",
+    "Section 4.3",
+    id="mlp",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged("rate", "The learning rate is that of full fine-tuning", "This entry's choice", equals=1.0, tolerance=1e-6)
+@judged(
+    "state_bytes",
+    "Adam keeps 8 bytes for each number of P' and the MLP, and none for the model",
+    "follows from section 4.2",
+    equals=8.0,
+    kind="counted",
+    note="two moments in float32",
+)
+@judged(
+    "flops",
+    "A forward pass costs l more keys in each layer, and the MLP once for all examples",
+    "follows from section 4.2",
+    id="longer_attention",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    note="B (2 T entries + 4 T (T + l) d L) FLOPs and 6 l d 512 L; eager attention",
+)
 def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
-    """Those of :func:`tuning_probes`; ``kept_parameters``: the prefix's once the MLP is dropped, over 2 L l d;
-    ``kept_share``: the same over the model's; ``kept_otherwise``: outputs that this changes; ``outputs_off``: how far
-    the logits are from the pre-trained model's with the mean of attentions, of the largest, in float64;
-    ``gradient_roundings``: of the gradients of P' and the MLP from those of that model; ``flops``: of a forward pass,
-    over the formula for l more keys in each layer."""
+    """Includes those of :func:`tuning_probes`. ``outputs_off`` is of the pre-trained model with the mean of attentions,
+    relative to the largest, in float64. Claims read ``kept_parameters``, the prefix's once the MLP is dropped, over 2 L
+    l d, and ``kept_share``, over the model's."""
     if not own.length:
         return {}
     run, trace = recording.run, recording.trace

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from suite.loop.data import Batch
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.fine_tuning.prompt_tuning.technique import PromptTuning
 from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
@@ -26,12 +27,61 @@ OF_ITS_BASELINES = True  # which say the position of each token, and run every l
 PROMPT = "prompt"
 
 
+@judged("elsewhere", "The prompt gets a gradient, and nothing else does", "Section 2", id="prompt_alone")
+@judged("frozen_moved", "No pre-trained weight moves by a bit", "Section 2", id="model_is_frozen")
+@judged("at_rest", "The prompt moves", "Section 2", id="prompt_is_trained")
+@judged(
+    "not_embeddings",
+    "Every vector of the prompt starts as the embedding of a token",
+    "Section 3.2, sampled vocabulary",
+    id="starts_in_the_vocabulary",
+)
+@judged(
+    "distinct",
+    "The tokens are drawn at random: as many are different as of a draw from the vocabulary",
+    "Section 3.2; from_sample_of_embeddings of the authors' prompts.py",
+    id="drawn",
+    equals=1.0,
+    tolerance=0.2,  # five standard deviations of 100 draws of some 100 letters
+)
+@judged(
+    "outputs_off",
+    "The model reads [P; E(x)], the text at its own positions and seen whole, and answers for the text alone",
+    "Section 2",
+    id="before_the_text",
+    at_most=1e-12,  # of the largest output, in float64: some thousand roundings
+)
+@judged(
+    "gradient_roundings",
+    "The prompt's gradient is that of the loss on the text, as the frozen model passes it back",
+    "Section 2",
+    id="gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "rate", "Thirty times the learning rate of full fine-tuning", "This entry's choice", equals=30.0, tolerance=1e-6
+)
+@judged(
+    "state_bytes",
+    "Adam keeps 8 bytes for each number of the prompt, and none for the model",
+    "follows from section 2",
+    equals=8.0,
+    kind="counted",
+    note="two moments in float32",
+)
+@judged(
+    "flops",
+    "A forward pass costs as much as one over rows that are longer by l",
+    "follows from section 2",
+    id="longer_rows",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    note="B (2 n entries + 4 n^2 d L) FLOPs for n = l + T; eager attention",
+)
 def probes(recording: Recording, own: PromptTuning) -> Mapping[str, float]:
-    """Those of :func:`tuning_probes`; ``prompt_parameters``: what is trained, over l d; ``not_embeddings``: vectors
-    of the prompt at the start that are no token's; ``distinct``: different ones among them, over as many as are
-    expected of draws from the vocabulary; ``outputs_off``: how far the logits are from the pre-trained model's for
-    the longer row, behind the prompt, of the largest, in float64; ``gradient_roundings``: of the prompt's gradient
-    from that model's; ``flops``: of a forward pass, over the formula for rows that are longer by l."""
+    """Includes those of :func:`tuning_probes`. ``outputs_off`` is of the pre-trained model's logits for the longer row,
+    relative to the largest, in float64. For a claim, ``prompt_parameters`` is what is trained, over l d."""
     if not own.length:
         return {}
     run, trace = recording.run, recording.trace

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.fine_tuning.shared.tuning_probes import at_the_start_and_in_the_middle as records
@@ -27,14 +28,71 @@ LEADING = {"vit": 0, "mae": 1}  # class tokens: a ViT of the CPU sizes has none
 PATCH_INPUTS = 4  # 2 x 2 grey pixels, at the CPU sizes
 
 
+@judged("elsewhere", "Prompts and head get a gradient, and nothing else does", "Section 3.2", id="prompts_and_head")
+@judged(
+    "frozen_moved",
+    "No pre-trained weight moves by a bit",
+    "Section 3.2",
+    id="backbone_is_frozen",
+    note="the head aside",
+)
+@judged("at_rest", "The prompts of every layer, and the head, move", "Section 3.2", id="prompts_are_trained")
+@judged(
+    "spread",
+    "Prompts start uniform between +-sqrt(6 / (3 P^2 + d))",
+    "PromptedTransformer of the authors' vit_prompt/vit.py",
+    id="initialization",
+    equals=1.0,
+    tolerance=0.05,  # the largest of 320 numbers or more
+    note="3 P^2 numbers make a patch in three colours; here P^2 grey ones",
+)
+@judged(
+    "lengths",
+    "Rows are longer by p in every layer, and no longer in the last than in the first",
+    "Section 3.2, equations 4 to 6",
+    id="same_length",
+)
+@judged(
+    "misplaced",
+    "The class token stays first, and each layer's prompts stand behind it",
+    "Section 3.2, equations 4 to 6",
+    id="behind_the_class_token",
+)
+@judged(
+    "outputs_off",
+    "Every layer reads its own prompts, and what it makes of them goes nowhere",
+    "Section 3.2, equations 5 and 6",
+    id="each_layer_reads_its_own",
+    at_most=1e-12,  # of the largest output, in float64: some thousand roundings
+)
+@judged(
+    "gradient_roundings",
+    "The gradients of prompts and head are those of the frozen model that reads them",
+    "Section 3.2",
+    id="gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "training",
+    "The frozen model is in evaluation mode while its prompts train: nothing in it is dropped",
+    "train() of the authors' vit_prompt/vit.py",
+    id="evaluation_mode",
+)
+@judged(
+    "rate", "Thirty times the learning rate of full fine-tuning", "This entry's choice", equals=30.0, tolerance=1e-6
+)
+@judged(
+    "state_bytes",
+    "Adam keeps 8 bytes for each number of prompts and head, and none for the rest",
+    "follows from section 3.2",
+    equals=8.0,
+    kind="counted",
+    note="two moments in float32",
+)
 def probes(recording: Recording, own: Vpt) -> Mapping[str, float]:
-    """Those of :func:`tuning_probes`; ``prompt_parameters``: what is trained beside the head, over L p d, or p d;
-    ``spread``: the largest number of the prompts at the start, over sqrt(6 / (inputs of a patch + d)); ``lengths``:
-    lengths of a row in the blocks, beside the one that is p longer; ``misplaced``: numbers of a block's row, where its
-    prompt should be, that are not the prompt's, and of the first block's class token that are not the class token's;
-    ``outputs_off``: how far the outputs are from those of the pre-trained model whose blocks each read the prompt,
-    of the largest, in float64; ``gradient_roundings``: of the gradients of prompts and head from that model's;
-    ``training``: modules of the model that are in training mode in a step."""
+    """Includes those of :func:`tuning_probes`. ``outputs_off`` is of the pre-trained model whose blocks each read the
+    prompt, relative to the largest, in float64. For a claim, ``prompt_parameters`` is what is trained beside the head,
+    over L p d, or p d."""
     if not own.length:
         return {}
     run, trace = recording.run, recording.trace

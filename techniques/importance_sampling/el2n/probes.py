@@ -13,6 +13,7 @@ from suite.device.random_state import unchanged_randomness
 from suite.loop.data import Data, generator, mixed_seed
 from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.importance_sampling.el2n.technique import El2n
 from techniques.importance_sampling.shared.error_probes import error_norms
@@ -28,11 +29,57 @@ def records(run: Run, own: El2n) -> bool:
     return own.keep < 1
 
 
+@judged(
+    "largest_score", "A score lies between 0 and the square root of 2.", "Definition 2.2", id="bound", at_most=1.41422
+)
+@judged(
+    "score_roundings",
+    "A score is ||softmax(f(x)) - y||_2 of a network after a tenth of the steps.",
+    "Definition 2.2",
+    id="score",
+    at_most=16.0,  # of float32: of a softmax, an error, a norm and a mean, a few each
+    note="text: its mean over the tokens that count in the loss",
+)
+@judged(
+    "off_scouts",
+    "Each of the scoring networks trains for its share of the reference's steps before it scores.",
+    "Definition 2.2; section 3",
+    id="scouts",
+)
+@judged(
+    "scouts_alike", "Scores are averaged over independent initialisations.", "Definition 2.2", id="independent_scouts"
+)
+@judged(
+    "misplaced",
+    "Every example that is trained on is among those with the highest mean scores.",
+    "Section 3",
+    id="hardest",
+    note="offset 0",
+)
+@judged(
+    "off_steps",
+    "As many training steps as on all examples: what is kept is seen more often.",
+    "The authors' scripts/run_keep_max_scores.py: num_steps = 200 * EP_STEPS for every subset_size",
+    id="steps",
+    note="shorter=true: as many passes over what is kept as the reference makes over all, steps rounded up",
+)
+@judged(
+    "cost_over_formula",
+    "Scoring costs K short runs and K passes over the examples, a third of a step for each batch.",
+    "follows from definition 2.2",
+    id="scoring_cost",
+    equals=1.0,
+    tolerance=0.02,
+    kind="counted",
+    scope="end_to_end",
+    note=(
+        "FLOPs; a forward pass is a little more than a third, since the first layer's backward pass has one product "
+        "less"
+    ),
+)
 def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
-    """``largest_score``; ``score_roundings``: how far scores are from ||softmax(f) - y||_2 of their scout;
-    ``off_scouts``: scouts that are too many or few, or have not trained their share of the steps; ``scouts_alike``:
-    pairs of them with equal scores; ``cost_over_formula``: FLOPs of the scoring, in reference runs, over those of
-    K short runs and K passes forwards. And those of :func:`pruning_probes.shows`."""
+    """Includes those of :func:`pruning_probes.shows`. Scouts that are too many or few, or have not trained their share,
+    are ``off_scouts``."""
     if own.keep == 1:
         return {}
     run, setting = recording.run, recording.run.job.setting

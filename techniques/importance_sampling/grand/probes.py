@@ -16,6 +16,7 @@ from suite.loop.baseline import Baseline
 from suite.loop.data import Batch, Data, generator
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.importance_sampling.grand.technique import Grand, gradient_norms
 from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
@@ -30,11 +31,53 @@ def records(run: Run, own: Grand) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "score_roundings",
+    "A score is the norm of the gradient of the example's own loss in all weights.",
+    "Definition 2.1",
+    id="score",
+    at_most=64.0,  # of float32: of a forward and a backward pass, a few for each of some tens of operators
+    note="text: of the mean over the tokens that count in the loss",
+)
+@judged(
+    "last_layer_roundings",
+    "The part of a score that is the output layer's is ||p - y|| times the norm of that layer's input with a 1 for "
+    "the bias.",
+    "Follows from definition 2.1 for a linear layer under softmax cross-entropy, where EL2N comes from (section 2)",
+    id="last_layer",
+    at_most=64.0,  # of float32: of a forward pass, a softmax and an outer product
+    baselines=["vit"],
+    note="one vector of an example is classified",
+)
+@judged(
+    "off_runs",
+    "Scores are computed before any training, by as many networks as asked for.",
+    "Definition 2.1 with t = 0",
+    id="at_initialisation",
+)
+@judged(
+    "runs_alike",
+    "Scores are averaged over independent initialisations.",
+    "Definition 2.1; abstract",
+    id="independent_initialisations",
+)
+@judged(
+    "misplaced",
+    "Every example that is trained on is among those with the highest mean scores.",
+    "Section 3",
+    id="largest",
+    note="offset 0",
+)
+@judged(
+    "off_steps",
+    "As many training steps as on all examples: what is kept is seen more often.",
+    "The authors' scripts/run_keep_max_scores.py: num_steps = 200 * EP_STEPS for every subset_size",
+    id="steps",
+    note="shorter=true: as many passes over what is kept as the reference makes over all, steps rounded up",
+)
 def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
-    """``score_roundings``: how far scores are from the norms of the gradients of their network; ``off_runs``: networks
-    too many or too few, or that have not trained their share of the steps; ``runs_alike``: pairs of them with equal
-    scores; ``last_layer_roundings``: where a single vector is classified, how far the output layer's part of the score
-    is from ||p - y|| ||(h, 1)||. And those of :func:`techniques.importance_sampling.shared.pruning_probes.shows`."""
+    """Includes those of :func:`techniques.importance_sampling.shared.pruning_probes.shows`. Networks that are too many
+    or few, or have trained, are ``off_runs``."""
     if own.is_reference or own.saved or own.order == "random":
         return {}
     run = recording.run

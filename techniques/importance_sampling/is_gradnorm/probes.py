@@ -17,6 +17,7 @@ from torch import Tensor
 from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.importance_sampling.is_gradnorm.technique import GradientNormSampling, drawn
@@ -61,16 +62,69 @@ def records(run: Run, own: GradientNormSampling) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "closed_differs",
+    "While tau is below the threshold, the step is a uniform one.",
+    "Algorithm 1; the authors' ConditionalStartSampler",
+    id="reference_until_it_pays",
+    note="equal to the bit",
+)
+@judged(
+    "tau_off",
+    "tau is the average, with 0.9, of 1 / sqrt(1 - sum (s_i - u)^2 / sum s_i^2), of the training pass's scores or of "
+    "the pool's.",
+    "Algorithm 1; the authors' VarianceReductionCondition",
+    id="tau",
+    at_most=1e-5,  # scores are float32
+)
+@judged(
+    "gate_off",
+    "It samples where tau exceeds (B + 3 b) / 3 b, and nowhere else.",
+    "Section 3.3; the authors' ImportanceTraining, tau_th",
+    id="gate",
+)
+@judged(
+    "off_passes",
+    "A step that samples takes one forward pass for the scores, without gradients and without dropout, and one in "
+    "training.",
+    "Algorithm 1; the authors' notice about dropout",
+    id="scoring_pass",
+)
+@judged("foreign", "What is learned from was scored.", "Algorithm 1", id="of_the_pool")
+@judged(
+    "misnamed",
+    "The run's indices are those of the examples learned from.",
+    "What other techniques of a stack go by",
+    id="named",
+)
+@judged("repeated", "Every step has its own pool and its own draws.", "Algorithm 1", id="anew")
+@judged(
+    "gradient_roundings",
+    "The gradient is that of the mean of l_i / (B s_i), with s_i = ||softmax(f) - y||_2 over their sum: its "
+    "expectation over draws is the pool's mean gradient.",
+    "Equations 2 and 20; the authors' BiasedReweightingPolicy with k = 1",
+    id="unbiased",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "loss_off",
+    "The training loss that is reported is weighted, too.",
+    "The authors' training.py: train_batch with the sample weights",
+    id="loss",
+    at_most=1e-5,
+)
+@judged(
+    "draws_off",
+    "Examples are drawn with probability s_i, each draw whatever the others are.",
+    "Algorithm 1; the authors' samplers.py, with replacement",
+    id="draws",
+    at_most=5.0,  # standard errors
+)
 def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, float]:
-    """While the gate is closed, ``closed_differs``: elements of the last gradients that are not the plain ones;
-    ``tau_off``: of tau from the average of sqrt(n sum s^2), relative; ``gate_off``: steps on either side of the
-    threshold (B + 3 b) / 3 b that sample where they should not, or the other way round.
-
-    Of steps that sample, ``off_passes``: passes that are too many or few, or in the wrong mode; ``pool``: B / b;
-    ``foreign``: examples learned from that are not in the pool; ``misnamed``: others than the run says;
-    ``repeated``: neighbouring steps with one pool, or one draw; ``gradient_roundings`` and ``loss_off``: from those of
-    the mean of l_i / (B s_i); ``draws_off``: of frequencies from s, in standard errors; ``cost``: FLOPs over a
-    plain step's, and ``cost_over_formula``: what they exceed it by, over that of B examples forwards."""
+    """The gate is closed for ``closed_differs``; steps that sample show all but ``tau_off`` (relative) and
+    ``gate_off``, which are of both sides of the threshold. ``draws_off`` is of frequencies, in standard errors. Claims
+    read ``pool``, B / b; ``cost``, FLOPs over a plain step's; ``cost_over_formula``, what they exceed it by, over that
+    of B examples forwards."""
     if own.is_reference:
         return {}
     settings = f"presample={own.presample},momentum={own.momentum}"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from suite.loop.data import Examples, generator, mixed_seed
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.importance_sampling.rais.technique import Rais
@@ -68,12 +69,59 @@ def records(run: Run, own: Rais) -> bool:
     return run.step == 0
 
 
+@judged(
+    "further_passes",
+    "Norms come from training passes: no step has a forward pass more.",
+    "Abstract: drastically reduced overhead; details from memory",
+    id="no_further_pass",
+)
+@judged(
+    "differs_at_first",
+    "Until every example has been seen, the steps are the reference's.",
+    "This entry's choice",
+    id="reference_at_first",
+    note="equal to the bit",
+)
+@judged(
+    "distribution_off",
+    "p is proportional to <c, s_i> + k <d, s_i>, where c and d make the smallest ellipsoid that holds what was "
+    "measured.",
+    "From memory; the minimiser of the worst case, solved here",
+    id="robust_distribution",
+    at_most=5e-4,  # of a probability: the solvers' own precision
+)
+@judged(
+    "draws_off",
+    "Examples are drawn with these probabilities, each draw whatever the others are.",
+    "From memory",
+    id="draws",
+    at_most=5.0,  # standard errors
+)
+@judged(
+    "gradient_roundings",
+    "The gradient is that of the mean of l_i / (n p_i): its expectation is the mean gradient of all examples.",
+    "From memory; unbiased by construction",
+    id="unbiased",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "largest_weight",
+    "No weight exceeds 10.",
+    "This entry's choice: a tenth of the draws is uniform",
+    id="bounded_weights",
+    at_most=10.0,
+    tolerance=1e-6,
+)
+@judged(
+    "rate_off",
+    "The learning rate is the schedule's times the gain ratio, 1 at least.",
+    "From memory; the bound is this entry's",
+    id="rate",
+    at_most=1e-5,
+)
 def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
-    """``further_passes``: forward passes beside one a step; ``differs_at_first``: elements of the gradients that are
-    not the plain ones while the order is the reference's, and steps of another order; ``distribution_off``: of p from
-    what norms that were measured say, relative; ``draws_off``: of frequencies from p, in standard errors;
-    ``gradient_roundings``: from those of the mean of l_i / (n p_i); ``largest_weight``; ``rate_off``: of the learning
-    rate from the schedule's times the gain ratio, relative; ``largest_gain``: of these ratios."""
+    """``distribution_off`` and ``rate_off`` are relative; ``draws_off`` is of frequencies, in standard errors.
+    ``largest_gain``, of the gain ratios, is shown beside."""
     if own.is_reference:
         return {}
     twin = recording.twin(f"rais:refit={REFIT},uniform={own.uniform},scale_rate={own.scale_rate}", STEPS)

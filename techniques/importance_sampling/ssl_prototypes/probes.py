@@ -16,6 +16,7 @@ from suite.entries.jobs import run_of
 from suite.loop.data import Data, Examples, generator, mixed_seed
 from suite.loop.run import Run
 from suite.loop.stack import Stack
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.record.job import Job
 from techniques.importance_sampling.shared.pruning_probes import candidates_of, shows
@@ -30,13 +31,52 @@ def records(run: Run, own: SslPrototypes) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "difficulty_roundings",
+    "An example's difficulty is the cosine distance of its self-supervised embedding to the nearest prototype.",
+    "Section 5",
+    id="difficulty",
+    at_most=4.0,  # of float32, of a cosine of size 1, to which roundings of a small angle are of second order
+)
+@judged(
+    "centroid_roundings",
+    "Prototypes are k-means centroids: each is the mean of the examples that are nearest to it.",
+    "Section 5",
+    id="prototypes",
+    at_most=64.0,  # of float32: of a forward pass and a mean
+)
+@judged(
+    "changed_by_labels",
+    "The metric needs no labels: permuting them changes nothing.",
+    "Abstract: a self-supervised pruning metric",
+    id="no_labels",
+    note="balance 0",
+)
+@judged(
+    "changed_by_chance",
+    "Embedding and clusters follow from the seed.",
+    "This suite's runs are repeatable",
+    id="deterministic",
+)
+@judged(
+    "misplaced",
+    "Every example that is trained on is among the hardest.",
+    "Section 5",
+    id="hardest",
+    note="order hard, balance 0",
+)
+@judged(
+    "off_steps",
+    "The training steps shrink with the examples, rounded up: as many passes over what is kept as the reference makes "
+    "over all.",
+    "Follows from training for as many epochs",
+    id="steps",
+    note="shorter=false: as many steps as the reference",
+)
 def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
-    """``difficulty_roundings``: how far a difficulty is from the cosine distance of the example's embedding to the
-    nearest centroid; ``centroid_roundings``: how far a centroid is from the mean of the examples that are nearest to
-    it; ``prototypes``: the centroids, over those asked for; ``changed_by_labels`` and ``changed_by_chance``: examples
-    whose difficulty is another, or which are kept in one case alone, where the labels are permuted, and where all is
-    done once more. And those of
-    :func:`techniques.importance_sampling.shared.pruning_probes.shows`."""
+    """Includes those of :func:`techniques.importance_sampling.shared.pruning_probes.shows`. What is changed are
+    examples whose difficulty is another, or which are kept in one case alone. For a claim, ``prototypes`` is the
+    centroids over those asked for."""
     if own.is_reference or own.saved or own.order == "random":
         return {}
     pool = candidates_of(recording)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment, Trace, Values
 from techniques.incremental.autoprog.technique import AutoProg
@@ -50,17 +51,86 @@ class Step:
     side: int
 
 
+@judged(
+    "off_schedule",
+    "Between searches all blocks of the present model train on pictures of one size; a search trains candidates, the "
+    "largest first.",
+    "The authors' prog/progressive.py and train_one_epoch_super",
+    id="schedule",
+)
+@judged(
+    "fell",
+    "Depth and picture size never fall from one stage to the next.",
+    "The authors' main_prog.py: candidates begin at the present depth and resolution",
+    id="only_grows",
+    scope="end_to_end",
+)
+@judged(
+    "not_whole",
+    "The last stage trains the whole model on whole pictures.",
+    "linspace(scale, 1, stages) of the authors' prog/progressive.py",
+    id="ends_whole",
+    scope="end_to_end",
+)
+@judged(
+    "parameters_at_the_end",
+    "The final architecture is the baseline's.",
+    "linspace(scale, 1, stages) of the authors' prog/progressive.py",
+    id="same_parameters",
+    equals=1.0,
+)
+@judged(
+    "judged_off",
+    "A search takes for a candidate's loss that of the supernet without the first copies that the candidate lacks, on "
+    "the batch that comes next.",
+    "auto_grow of the authors' main_prog.py",
+    id="judges",
+    note="each candidate as a model of its own, with the supernet's weights, to a hundred roundings of float32",
+)
+@judged(
+    "choices_off",
+    "A search chooses, of the candidates' losses in the supernet and their costs, argmin L T^alpha, where L falls "
+    "like T^-alpha.",
+    "auto_grow of the authors' main_prog.py",
+    id="chooses",
+    note="each candidate as a model of its own, with the supernet's weights",
+)
+@judged(
+    "copies_off",
+    "New blocks are copies of their neighbours in the moving average of the weights (MoGrow).",
+    "Momentum growth; load_slice_clone_ema of the authors' prog/helpers.py",
+    id="momentum_growth",
+    at_most=16.0,  # roundings of float32: of as many updates of the average
+    note="in a run that takes the smallest candidates, and so grows at every stage",
+)
+@judged(
+    "changed",
+    "Growth and choice change no weight of the blocks that stay, nor outside of them.",
+    "Abstract: the parameters of the supernet are recycled",
+    id="rest_stays",
+)
+@judged(
+    "off_state",
+    "The optimizer's state of all weights that stay goes on.",
+    "this entry's choice",
+    id="optimizer_goes_on",
+)
+@judged(
+    "flops_over_formula",
+    "A stage costs what its blocks and tokens cost: a block (side / patch)^2 tokens, linear for matrices, quadratic "
+    "for attention.",
+    "follows from the growth space",
+    id="flops_of_a_stage",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],  # the backward pass of fused attention multiplies once more
+    note="in a run that takes the smallest candidates",
+)
 def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
-    """``off_schedule``: steps behind a search, or of the last stage, that did not train the whole present model on
-    pictures of one size, and first steps of a search that did not train the largest candidate; ``fell``: stages with
-    fewer blocks or smaller pictures than the one before; ``not_whole``: steps of the last stage without all blocks
-    and pixels; ``judged_off``: searches that took another loss for a candidate's; ``choices_off``: those that did not
-    choose argmin L T^alpha; ``copies_off``: how far new blocks are
-    from the averages of those that they copy, in roundings; ``changed``: parameters that growth and choice changed;
-    ``off_state``: kept parameters whose optimizer state they did not keep; ``search_steps_off``: searches that do not
-    train another candidate than their largest, or change the model at another step than their last;
-    ``flops_over_formula``: FLOPs of a block in each stage, over the formula's; ``parameters_at_the_end``: of a whole
-    run's model, over the baseline's."""
+    """Steps, searches, stages and parameters that are off are counted; ``copies_off`` is in roundings. For a claim,
+    ``search_steps_off`` counts searches that do not train another candidate than their largest, or change the model at
+    another step than their last."""
     if own.stages == 1:
         return {}
     plan = _Plan(recording, own)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, anatomy, is_linear, is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.incremental.bert2bert.technique import Bert2Bert
@@ -39,14 +40,68 @@ def records(run: Run, own: Bert2Bert) -> bool:
     return bool(own.share)
 
 
+@judged(
+    "changed_function",
+    "The model that FPI makes computes what the small one did",
+    "Section 3.3, function preserving initialization",
+    id="function_preserved",
+    at_most=1e-9,  # of the outputs' norm, in float64
+    note="each unit copied as often as every other; in width",
+)
+@judged(
+    "fpi_apart",
+    "Copies of a unit that FPI makes get equal gradients",
+    "Section 3.3, motivation of advanced knowledge initialization",
+    id="fpi_is_symmetric",
+    at_most=1e-4,  # of a gradient's norm, in float32
+    note="no dropout",
+)
+@judged(
+    "aki_apart",
+    "With weights of the layer above in the new units, copies get gradients of their own",
+    "Section 3.3, advanced knowledge initialization",
+    id="aki_breaks_symmetry",
+    at_least=0.001,  # of a gradient's norm; copies by FPI are apart by roundings
+    note="method=aki; all blocks but the last, which has none above it",
+)
+@judged(
+    "off_values",
+    "Units that were there keep their weights, new ones have those of the layer above, and what reads n copies of a "
+    "unit reads 1/n of each",
+    "Section 3.3",
+    id="values",
+)
+@judged(
+    "off_schedule",
+    "The small model trains for its share of the steps, and the whole one for the others",
+    "Section 4.1, here inside one run",
+    id="schedule",
+)
+@judged(
+    "off_state",
+    "The optimizer starts anew with the large model",
+    "Section 4.1: the small model is only the initialisation of another training",
+    id="fresh_optimizer",
+    note="carry_optimizer=false",
+)
+@judged(
+    "untrained", "The whole model is trained after the growth, old units and new ones", "Section 3.3", id="all_train"
+)
+@judged(
+    "relative_block_flops",
+    "With a quarter of the steps at half the width, the blocks' matrices do 0.25 / 4 + 0.75 = 0.8125 of the "
+    "baseline's work",
+    "follows from the schedule; the paper does not count the small model",
+    id="small_model_is_counted",
+    equals=0.8125,
+    tolerance=0.01,
+    kind="counted",
+    scope="end_to_end",
+    note="weights that each step of a short run used; share=0.25, width=2; steps divisible by 4",
+)
 def probes(recording: Recording, own: Bert2Bert) -> Mapping[str, float]:
-    """``relative_block_flops``: weights of the blocks' matrices that the steps used, over the whole model's;
-    ``off_schedule``: steps of another size than the schedule's; ``off_values``: numbers of the grown model that are not
-    what the method says; ``off_state``: numbers of the optimizer's state, after growth, that are not as the card says;
-    ``untrained``: parameters that have a gradient in the next step and do not move; ``changed_function``: how far the
-    outputs of the model that FPI grows are from the small one's, over their norm, in float64; ``fpi_apart``: how far
-    its gradients of two copies of a unit are apart, over their norm, where they are most; ``aki_apart``: the same of
-    the model that the run has grown, where they are least, but for its last block."""
+    """``changed_function`` is relative to the outputs' norm, in float64; copies are apart relative to their norm, where
+    they are most (``fpi_apart``) or least (``aki_apart``)."""
     if not own.share:
         return {}
     run, traces = recording.run, recording.traces

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, Block, anatomy, is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.incremental.compound_grow.technique import CompoundGrow
@@ -29,15 +30,74 @@ def records(run: Run, own: CompoundGrow) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "off_schedule",
+    "Blocks, MLP units and tokens start at a half; blocks grow first, the others together",
+    "Authors' code, progressive/masked_lm.py",
+    id="schedule",
+)
+@judged(
+    "off_values",
+    "A new block is a copy of block i modulo the blocks that there were; an MLP k times as wide has its matrices k "
+    "times, the second divided by k; nothing else changes",
+    "Authors' code, transform_model",
+    id="operators",
+)
+@judged(
+    "changed_function",
+    "Growing the MLP changes no output",
+    "Authors' code, transform_model: recover net2net",
+    id="mlp_growth_preserves_the_function",
+    at_most=1e-9,  # of the outputs' norm, in float64
+)
+@judged(
+    "off_state",
+    "The optimizer starts anew with each growth",
+    "Authors' code, get_optimizer: one for each stage",
+    id="fresh_optimizer",
+    note="carry_optimizer=false",
+)
+@judged("untrained", "After a growth the whole model is trained", "Authors' code", id="all_train")
+@judged(
+    "unheard_positions",
+    "Pooling keeps all position embeddings in use, which cutting rows does not",
+    "Section 3.2, length",
+    id="keeps_positions",
+    baselines=["bert"],
+)
+@judged(
+    "off_pools",
+    "Tokens of a pool enter the blocks as their mean, and each gets what the blocks add to it",
+    "Section 3.2, length: mean pooling; authors' code, EmbedPoolLayer",
+    id="pools",
+    at_most=1e-5,  # of the largest number, in float32
+    baselines=["bert"],
+    note="no dropout; what tokens get of their pool is this suite's, see the variant",
+)
+@judged(
+    "leaks",
+    "A causal model sees no later token while its input is short",
+    "what any causal model must keep; the paper has none",
+    id="shows_no_successor",
+    baselines=["gpt"],
+)
+@judged(
+    "relative_block_flops",
+    "The blocks' matrices do at most 0.66 of the baseline's work",
+    "follows from the stages, a quarter of the steps, another quarter, a half",
+    id="fewer_block_flops",
+    at_most=0.66,
+    kind="counted",
+    scope="end_to_end",
+    note=(
+        "weights times tokens of each step of a short run; an MLP of two to four times the width, so that a half of "
+        "it is a quarter to a third of a block"
+    ),
+)
 def probes(recording: Recording, own: CompoundGrow) -> Mapping[str, float]:
-    """``relative_block_flops``: weights of the blocks' matrices times tokens that the steps used, over the whole ones;
-    ``off_schedule``: steps with other numbers of blocks, MLP units or tokens than the schedule's; ``off_values``:
-    numbers that are not what the growth operators say; ``off_state``: numbers of the optimizer's state, after a growth,
-    that are not as the card says; ``untrained``: parameters that have a gradient in the step after a growth and do not
-    move; ``changed_function``: how far the growth of the MLPs moves the outputs, over their norm, in float64;
-    ``unheard_positions``: rows of the table of positions without a gradient while the input is short; ``off_pools``:
-    how far tokens of a pool are then from being heard and answered alike, over what is heard and answered; ``leaks``:
-    how far the outputs at a token change with the tokens after it."""
+    """``changed_function`` is relative to the outputs' norm, in float64. ``unheard_positions`` counts rows of the table
+    without a gradient, and ``off_pools`` is how far tokens are from being heard and answered alike, while the input is
+    short."""
     if own.is_reference:
         return {}
     run, traces = recording.run, recording.traces

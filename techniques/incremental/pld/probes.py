@@ -20,6 +20,7 @@ from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import Block, anatomy, weight_matrix
 from suite.model.segments import split_hidden
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.incremental.pld.technique import ProgressiveLayerDropping
@@ -38,15 +39,67 @@ def records(run: Run, own: ProgressiveLayerDropping) -> bool:
     return own.theta < 1
 
 
+@judged(
+    "gradient_roundings",
+    "A kept block's branches are divided by p_i(t), those of a dropped one are left out, all others stay: the step's "
+    "gradients are those of a plain model so changed.",
+    "Switchable Transformer block; theta(t) of DeepSpeed's progressive_layer_drop.py, p_i = 1 - i/L (1 - theta(t)), "
+    "division as in the authors' modelingpreln_layerdrop.py",
+    id="switchable_block",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "half_run",
+    "A block's attention and MLP run or are dropped together.",
+    "Switchable Transformer block; the authors' modelingpreln_layerdrop.py, action",
+    id="both_branches_together",
+)
+@judged(
+    "at_start",
+    "theta(0) = 1: training starts with all blocks, and drops more of them as it goes on.",
+    "Temporal schedule; DeepSpeed's progressive_layer_drop.py",
+    id="nothing_at_the_start",
+)
+@judged(
+    "draws_off",
+    "Block i is kept with probability p_i, in each step anew and whatever becomes of the others.",
+    "Keep probabilities over depth; No Train No Gain's layer_drop.py",
+    id="drawn",
+    at_most=5.0,  # standard errors of 4000 draws
+)
+@judged(
+    "off_gates",
+    "A step runs the blocks that are drawn, and no others.",
+    "Switchable Transformer block",
+    id="runs_as_drawn",
+)
+@judged(
+    "moved",
+    "A dropped block's weights get no gradient, no decay and no optimizer state.",
+    "Switchable Transformer block: it is the identity in this step",
+    id="dropped_stay",
+)
+@judged(
+    "evaluated_otherwise",
+    "Evaluation runs all blocks, without any factor.",
+    "Switchable Transformer block: branches are divided in training so that nothing need be done afterwards",
+    id="whole_at_evaluation",
+    scope="end_to_end",
+)
+@judged(
+    "share_over_formula",
+    "1 - (1 - theta) (L + 1) / 2 L of all blocks run on average: 0.729 of 12, 0.688 of 4",
+    "follows from the keep probabilities, once theta(t) has fallen",
+    id="share_of_blocks",
+    equals=1.0,
+    tolerance=0.03,
+    kind="counted",
+    scope="end_to_end",
+    note="the mean of 4000 draws of each block, over the formula",
+)
 def probes(recording: Recording, own: ProgressiveLayerDropping) -> Mapping[str, float]:
-    """``gradient_roundings``: how far steps' gradients are from the plain model's with the blocks that ran, scaled by
-    the schedule's p; ``half_run``: blocks of which a part ran, in all steps; ``at_start``: blocks dropped in the first;
-    ``moved``: parameters of dropped blocks with a gradient, or that the step changed, itself or its optimizer state;
-    ``off_gates``: blocks that ran against their draw; ``draws_off``: how far the frequency with which a block is kept,
-    or two of them are together, is from its p, or the product of theirs, in standard errors at most;
-    ``share_over_formula``: of blocks kept, over 1 - (1 - theta) (L + 1) / 2 L; ``saved_over_formula``: FLOPs that
-    dropped blocks save, over the formula's for them; ``evaluated_otherwise``: outputs in evaluation that are not the
-    plain model's."""
+    """``draws_off`` is of the frequency with which a block is kept, or two of them are together, in standard errors at
+    most. For a claim, ``saved_over_formula`` is the FLOPs that dropped blocks save, over the formula's for them."""
     if own.theta == 1:
         return {}
     run, traces = recording.run, recording.traces

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.incremental.progressive_patch.technique import ProgressivePatch
@@ -35,16 +36,81 @@ def records(run: Run, own: ProgressivePatch) -> bool:
     return own.stages > 1
 
 
+@judged(
+    "off_schedule",
+    "The patch is halved from stage to stage, each of equally many steps, down to the baseline's.",
+    "Zhuang et al. (arXiv 2302.01107), progressive learning: smaller patches as training goes on",
+    id="schedule",
+)
+@judged(
+    "products_off",
+    "PI-resized to larger patches, the kernel makes the same tokens of resized patches: <x, w> = <B x, w*>.",
+    "Section 3.4",
+    id="same_products",
+    at_most=4.0,  # roundings of a kernel, in float32
+)
+@judged(
+    "kernel_off",
+    "From stage to stage the kernel becomes (B^T)^+ w, the one whose products with resized patches are nearest on "
+    "average.",
+    "Section 3.4",
+    id="pi_resize",
+    at_most=4.0,  # roundings of a kernel, in float32
+)
+@judged(
+    "positions_off",
+    "Positions are interpolated for the new grid.",
+    "Section 3",
+    id="resampled_positions",
+    at_most=32.0,  # roundings of float32: sums of sixteen terms
+    note="bicubic",
+)
+@judged(
+    "changed",
+    "A change of the patch changes no other weight.",
+    "Section 3: all other weights are shared by all patch sizes",
+    id="rest_stays",
+)
+@judged(
+    "off_state",
+    "The optimizer's state of all weights that keep their shape stays; that of the others begins anew.",
+    "this entry's choice",
+    id="optimizer_goes_on",
+)
+@judged(
+    "untrained",
+    "After a change of the patch all weights are trained, the new ones too.",
+    "follows from the schedule",
+    id="all_train",
+)
+@judged(
+    "gradient_roundings",
+    "A stage trains the model that is made for its patches: the gradients are equal.",
+    "Section 3",
+    id="a_model_of_that_patch",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "last_otherwise",
+    "The last stage is plain training of the baseline's model.",
+    "follows from the schedule",
+    id="ends_whole",
+)
+@judged(
+    "relative_block_flops",
+    "The blocks cost 0.62 of training with small patches: half of the steps with 4 tokens, half with 16.",
+    "follows from the schedule at the digits' size",
+    id="fewer_block_flops",
+    equals=0.62,
+    tolerance=0.01,
+    kind="counted",
+    scope="end_to_end",
+    sizes=["pico", "nano", "micro"],
+    note="8 x 8 pixels in patches of 4, then 2; no class token",
+)
 def probes(recording: Recording, own: ProgressivePatch) -> Mapping[str, float]:
-    """``off_schedule``: steps with another patch than planned; ``products_off``: how far <B x, w*> of the first kernel
-    is from <x, w> of the baseline's, in roundings of the kernel's norm; ``kernel_off`` and ``positions_off``: of each
-    new kernel from (B^T)^+ w, and of each new table, alike; ``changed``: parameters beside these that a change of the
-    patch changed; ``off_state``: parameters whose optimizer state it did not keep, or begin anew; ``untrained``: those
-    that have a gradient in the step after it and do not move;
-    ``gradient_roundings``: of each stage's first gradients from those of a model made for its patch;
-    ``last_otherwise``: numbers of the last step's gradients that are not the plain model's to the bit;
-    ``flops_over_formula``: FLOPs of a block in all stages, over the formula's for (side / patch)^2 patches;
-    ``relative_block_flops``: those over the last stage's, weighted by steps."""
+    """``products_off``, ``kernel_off`` and ``positions_off`` are in roundings of the largest number or norm. For a
+    claim, ``flops_over_formula`` is of a block in all stages, over the formula's for (side / patch)^2 patches."""
     if own.stages == 1:
         return {}
     run, traces = recording.run, recording.traces

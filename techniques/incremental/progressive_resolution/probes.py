@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from suite.device.random_state import unchanged_randomness
 from suite.loop.data import Batch, mixed_seed
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.incremental.progressive_resolution.technique import ProgressiveResolution
@@ -35,12 +36,66 @@ def records(run: Run, own: ProgressiveResolution) -> bool:
     return own.stages > 1
 
 
+@judged(
+    "off_schedule",
+    "Stage i of M, each of equally many steps, has pictures of side S_0 + (S_e - S_0) i / (M - 1), the last one whole "
+    "ones.",
+    "Section 4.2, algorithm 1",
+    id="schedule",
+    note="rounded to whole patches, or tokens",
+)
+@judged(
+    "off_examples",
+    "The data pipeline gives each stage its whole examples, resized.",
+    "Section 4.2",
+    id="resized_examples",
+    note="of text: the first tokens of each row",
+)
+@judged(
+    "gradient_roundings",
+    "Positions are interpolated bicubically between the patches: the step's gradients are those of a model made for "
+    "small pictures, with resampled positions.",
+    "Li et al. (arXiv 2203.14509): interpolate_pos_encoding of their models/volo.py",
+    id="resampled_positions",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    note="each stage's first step; of text: the plain model on short rows",
+)
+@judged(
+    "last_otherwise",
+    "The last stage is plain training: resampling to the same grid changes nothing.",
+    "Section 4.2, algorithm 1: the last stage has the target size",
+    id="ends_whole",
+)
+@judged(
+    "flops_over_formula",
+    "A stage costs what (side / patch)^2 tokens cost: FLOPs linear in them for matrices, quadratic for attention.",
+    "follows from section 4.2",
+    id="flops_of_the_tokens",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],  # the backward pass of fused attention multiplies once more
+    note="a block's, forward and backward, counted in a step of each stage",
+)
+@judged(
+    "relative_block_flops",
+    "The blocks cost less than 0.594 of training at the whole size: stages of 4, 9, 9 and 16 patches, 9.5 of 16 in "
+    "the mean, and attention saves more.",
+    "follows from section 4.2 at the digits' size",
+    id="fewer_block_flops",
+    below=0.59375,
+    kind="counted",
+    scope="end_to_end",
+    baselines=["vit"],
+    sizes=["pico", "nano", "micro"],
+    setting={"architecture": "EfficientNetV2 and ResNets at up to 380 pixels"},
+    note=(
+        "8 x 8 pixels in patches of 2; no class token; how much more depends on the width, and flops_of_the_tokens "
+        "has it"
+    ),
+)
 def probes(recording: Recording, own: ProgressiveResolution) -> Mapping[str, float]:
-    """``off_schedule``: steps whose examples have another size than section 4.2 says; ``off_examples``: numbers of a
-    batch that are not those of the whole examples made smaller; ``gradient_roundings``: how far each stage's first
-    gradients are from those of a model made for its size; ``last_otherwise``: numbers of the last step's gradients that
-    are not the plain model's to the bit; ``flops_over_formula``: FLOPs of a block in all stages, over the formula's for
-    (side / patch)^2 patches; ``relative_block_flops``: those FLOPs over the whole size's, weighted by steps."""
+    """Steps and numbers that are off are counted; roundings are those of each stage's first gradients."""
     if own.stages == 1:
         return {}
     run, traces = recording.run, recording.traces

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, Block, Part, anatomy, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.initialization.fixup.technique import Fixup
@@ -31,16 +32,66 @@ def records(run: Run, own: Fixup) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "largest_output",
+    "The classification layer starts at 0, so that the network's first outputs are 0.",
+    "Section 3, rule 1",
+    id="zero_output",
+)
+@judged(
+    "loss_over_chance",
+    "The first loss is the logarithm of the number of classes.",
+    "Section 3, rule 1",
+    id="loss_at_chance",
+    equals=1.0,
+    tolerance=1e-6,
+    baselines=["gpt", "bert", "vit"],
+)
+@judged(
+    "off_identity",
+    "The last layer of each branch starts at 0, so that every block is the identity.",
+    "Section 3, rule 1",
+    id="identity",
+    scope="module",
+)
+@judged(
+    "off_identity_jacobian",
+    "The Jacobian of the blocks is the identity, too.",
+    "Section 3, rule 1",
+    id="identity_jacobian",
+    scope="module",
+)
+@judged(
+    "other_gradients",
+    "In the first step nothing but the classification layer has a gradient.",
+    "Section 3, rule 1, by the chain rule",
+    id="head_alone_first",
+)
+@judged(
+    "silent_head", "All of the classification layer has one.", "Section 3, rule 1, by the chain rule", id="head_learns"
+)
+@judged(
+    "off_factor",
+    "The other layers of a branch of m layers are scaled by L^(-1/(2m-2)), L being the number of branches.",
+    "Section 3, rule 2; m = 4 of an attention in the authors' code",
+    id="branch_scaling",
+    at_most=2.0,  # roundings of a product
+)
+@judged("off_start", "Multipliers start at 1 and biases at 0.", "Section 3, rule 3", id="numbers_start")
+@judged("norms", "No layer norm is left.", "Title; section 3", id="no_norm")
+@judged(
+    "gradient_roundings",
+    "Numbers are added before layers and activations and multiply branches: the step's gradients are those of a model "
+    "without norms with such weights and biases.",
+    "Section 3, rule 3, by the chain rule",
+    id="architecture",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged("decayed", "The numbers have no weight decay.", "The recipes: vectors are left out of it", id="no_decay")
 def probes(recording: Recording, own: Fixup) -> Mapping[str, float]:
-    """Of the first step: ``largest_output`` of the model; ``loss_over_chance``: its loss over the logarithm of the
-    number of classes; ``off_identity`` and ``off_identity_jacobian``, numbers that blocks, and stacks of them, change;
-    ``other_gradients``: parameters beside the head's with a gradient that is not 0; ``silent_head``: the head's
-    without one; ``off_factor``: how far, in roundings, a weight is from L^(-1/(2m-2)) times the plain model's;
-    ``vectors``: vectors among the blocks' parameters; ``off_numbers``: numbers among them more or fewer than one for
-    each layer, for each MLP's activation and for each branch; ``off_start``: multipliers that are not 1, and numbers
-    to add that are not 0.
-    Of the middle step: ``norms``: layer norms that ran; ``gradient_roundings``: of its gradients from the plain
-    model's; ``decayed``: numbers that move otherwise without weight decay."""
+    """``norms``, ``gradient_roundings`` and ``decayed`` are of the middle step, all others of the first. Claims read
+    ``vectors``, the vectors among the blocks' parameters, and ``off_numbers``, the numbers among them more or fewer
+    than one for each layer, for each MLP's activation and for each branch."""
     first, trace = recording.traces[0], recording.trace
     plain = branch_probes.without_layer_norms(plain_model(recording))
     parts = anatomy(plain)

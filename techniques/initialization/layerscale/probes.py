@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.initialization.layerscale.technique import LayerScaleTechnique
@@ -40,16 +41,75 @@ def records(run: Run, own: LayerScaleTechnique) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "initial",
+    "The scales start near zero: at 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 in deeper networks.",
+    "Section 2.2",
+    equals=1.0,
+    tolerance=1e-6,
+)
+@judged(
+    "gradient_roundings",
+    "The output of each residual branch is multiplied by its diagonal matrix and nothing else is: the step's "
+    "gradients are those of a plain model whose last layers are so multiplied.",
+    "Equation 4, by the chain rule",
+    id="each_branch_by_channel",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged("at_rest", "Every scale is trained.", "Section 2.2", id="learnable")
+@judged(
+    "decayed", "The scales have no weight decay.", "facebookresearch/deit: vectors are left out of it", id="no_decay"
+)
+@judged(
+    "merged_apart",
+    "After training the scales can be merged into the layers before them: rows of their weights, and biases, times "
+    "the scale",
+    "Equation 4: a diagonal matrix after a linear layer",
+    id="mergeable",
+    at_most=1e-9,  # of the outputs' norm, in float64
+)
+@judged(
+    "moved_over_bound",
+    "At the start the blocks move their input by at most the scale times what the branches give",
+    "Section 2.2: close to the identity; the triangle inequality",
+    id="near_identity",
+    at_most=1.0,
+    baselines=["vit", "mae", "gpt"],
+    note="pre-norm blocks: BERT's norm after the addition is no identity",
+)
+@judged(
+    "variance_growth",
+    "At the start the variance of the residual stream hardly grows over the blocks",
+    "Section 2.2; an unscaled branch of the stream's size would double it in each",
+    id="variance_stays",
+    at_most=1.5,
+    baselines=["vit", "mae", "gpt"],
+    note="pre-norm blocks",
+)
+@judged(
+    "jacobian_off",
+    "As the scale goes to zero, the Jacobian of the blocks goes to the identity in proportion to it",
+    "Section 2.2: close to the identity function",
+    id="jacobian_to_identity",
+    at_most=20.0,  # times the scale: the sum over branches of their own Jacobians, a few each
+    baselines=["vit", "mae", "gpt"],
+    note="pre-norm blocks; along a random direction, at a thousandth of the paper's scale",
+)
+@judged(
+    "gradient_slope",
+    "Gradients of the branches' weights are proportional to the scale where that is small",
+    "Equation 4, by the chain rule",
+    id="gradients_follow_the_scale",
+    equals=1.0,
+    tolerance=0.01,
+    baselines=["vit", "gpt", "bert"],
+    note="one stack of blocks: what MAE's encoder learns passes a branch of its decoder, so that there the power is 2",
+)
 def probes(recording: Recording, own: LayerScaleTechnique) -> Mapping[str, float]:
-    """``added_per_branch_and_width``: parameters more than the plain model's; ``initial``: the scales' first values
-    over the paper's, the one farthest from it; ``gradient_roundings``: of the middle step's gradients from those of
-    the scaled plain model; ``merged_apart``: of the middle step's outputs from those of the scaled plain model, over
-    their norm, in float64; ``decayed``: scales that move otherwise without weight decay; ``at_rest``: scales that did
-    not move; ``moved_over_bound``: how far the blocks move their input at the start, over the initial scale times the
-    norms of what the branches give; ``variance_growth``: the variance of what leaves the blocks over that of what
-    enters them, at the start; ``jacobian_off``: how far the blocks' Jacobian is from the identity along a random
-    direction, over the scale, where that is SMALL; ``gradient_slope``: by what power of the scales the branches'
-    gradients grow there."""
+    """Gradients and outputs are of the middle step, the latter relative to their norm in float64; all others are at the
+    start. ``moved_over_bound`` is over the initial scale times the norms of what the branches give; ``jacobian_off``
+    and ``gradient_slope`` are taken where the scale is SMALL. For a claim, ``added_per_branch_and_width`` is the
+    parameters more than the plain model's."""
     plain, first, trace = plain_model(recording), recording.traces[0], recording.trace
     stacks = anatomy(plain).stacks
     ends = {part: stack for stack in stacks for block in stack.blocks for part in block.branches}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from suite.loop.run import Run
 from suite.model.anatomy import Block, anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.initialization.rezero.technique import ReZero
 from techniques.initialization.shared import branch_probes
@@ -21,13 +22,46 @@ def records(run: Run, own: ReZero) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged("off_identity", "At initialisation every block is the identity.", "Equation 1", id="identity", scope="module")
+@judged(
+    "off_identity_jacobian",
+    "At initialisation all singular values of the input-output Jacobian of the blocks are 1.",
+    "Sections 3 and 5",
+    id="dynamical_isometry",
+    scope="module",
+    note="the blocks; the embedding and the head are outside of them",
+)
+@judged(
+    "branch_gradients",
+    "At first the gradients of all parameters of the branches vanish.",
+    "Section 1",
+    id="gradients_vanish",
+)
+@judged(
+    "silent_weights",
+    "In the first step every residual weight has a gradient.",
+    "Section 3",
+    id="weights_learn",
+    baselines=["gpt", "bert", "vit"],
+    note=(
+        "a masked auto-encoder's encoder has none yet: while its decoder is the identity, no shown patch reaches a "
+        "hidden one"
+    ),
+)
+@judged("norms", "No layer norm is left.", "Section 5", id="no_norm")
+@judged("rate", "Training begins at the full learning rate.", "Section 5", id="no_warm_up", equals=1.0, tolerance=1e-9)
+@judged(
+    "gradient_roundings",
+    "Attention and MLP are multiplied by the layer's weight and nothing else is: the step's gradients are those of a "
+    "model without norms whose last layers are so multiplied.",
+    "Section 5, by the chain rule",
+    id="both_branches",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged("decayed", "Residual weights have no weight decay.", "The recipes: vectors are left out of it", id="no_decay")
 def probes(recording: Recording, own: ReZero) -> Mapping[str, float]:
-    """Of the first step: ``off_identity`` and ``off_identity_jacobian``, numbers that blocks, and stacks of them,
-    change; ``branch_gradients``: parameters of blocks, the residual weights aside, with a gradient that is not 0;
-    ``silent_weights``: residual weights without one; ``rate``: the learning rate over the recipe's without a warm-up;
-    ``added_per_block``: parameters more than the plain model has without its norms.
-    Of the middle step: ``norms``: layer norms that ran; ``gradient_roundings``: of its gradients from the plain
-    model's; ``decayed``: residual weights that move otherwise without weight decay."""
+    """``norms``, ``gradient_roundings`` and ``decayed`` are of the middle step, all others of the first. For a claim,
+    ``added_per_block`` is the parameters more than the plain model has without its norms."""
     first, trace = recording.traces[0], recording.trace
     plain = branch_probes.without_layer_norms(plain_model(recording))
     blocks = anatomy(plain).every_block

@@ -10,6 +10,7 @@ import torch
 
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.initialization.shared import branch_probes
 from techniques.initialization.skipinit.technique import SkipInit
@@ -23,14 +24,57 @@ def records(run: Run, own: SkipInit) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged("off_identity", "At initialisation every block is the identity.", "Section 4", id="identity", scope="module")
+@judged(
+    "off_identity_jacobian",
+    "The Jacobian of the blocks is the identity, too.",
+    "Section 4",
+    id="identity_jacobian",
+    scope="module",
+)
+@judged(
+    "branch_gradients",
+    "In the first step no parameter of a branch but its multiplier has a gradient.",
+    "Section 4, by the chain rule",
+    id="multipliers_alone_first",
+)
+@judged(
+    "silent_multipliers",
+    "In the first step every multiplier has a gradient.",
+    "Section 4",
+    id="multipliers_learn",
+    baselines=["gpt", "bert", "vit"],
+    note=(
+        "a masked auto-encoder's encoder has none yet: while its decoder is the identity, no shown patch reaches a "
+        "hidden one"
+    ),
+)
+@judged(
+    "variance_growth",
+    "With multipliers of one over the square root of the number of branches the stream's variance grows by a constant "
+    "at any depth: at most e.",
+    "Sections 3 and 4: (1 + 1/L)^L < e, for branches that keep the variance",
+    id="bounded_variance",
+    at_most=2.72,
+    scope="module",
+    note=(
+        "the first weights, with all multipliers set so; branches that start no larger than what they get, as the "
+        "baselines' do"
+    ),
+)
+@judged("norms", "No layer norm is left.", "Section 4", id="no_norm")
+@judged(
+    "gradient_roundings",
+    "Each branch is multiplied by its number and nothing else is: the step's gradients are those of a model without "
+    "norms whose last layers are so multiplied.",
+    "Section 4, by the chain rule",
+    id="each_branch",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged("decayed", "Multipliers have no weight decay.", "The recipes: vectors are left out of it", id="no_decay")
 def probes(recording: Recording, own: SkipInit) -> Mapping[str, float]:
-    """Of the first step: ``off_identity`` and ``off_identity_jacobian``, numbers that blocks, and stacks of them,
-    change; ``branch_gradients``: parameters of blocks, the multipliers aside, with a gradient that is not 0;
-    ``silent_multipliers``: multipliers without one; ``added_per_branch``: parameters more than the plain model has
-    without its norms; ``variance_growth``: the variance of the stream behind the blocks over that before them, the
-    largest of the stacks, with all multipliers at 1 / sqrt(branches).
-    Of the middle step: ``norms``: layer norms that ran; ``gradient_roundings``: of its gradients from the plain
-    model's; ``decayed``: multipliers that move otherwise without weight decay."""
+    """``norms``, ``gradient_roundings`` and ``decayed`` are of the middle step, all others of the first. For a claim,
+    ``added_per_branch`` is the parameters more than the plain model has without its norms."""
     first, trace = recording.traces[0], recording.trace
     plain = branch_probes.without_layer_norms(plain_model(recording))
     blocks = anatomy(plain).every_block

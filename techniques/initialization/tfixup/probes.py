@@ -14,6 +14,7 @@ from torch import Tensor
 from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Values
 from techniques.initialization.shared import branch_probes
@@ -40,14 +41,49 @@ def records(run: Run, own: TFixup) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "off_deviation",
+    "The blocks' matrices have Xavier's standard deviation: queries' and keys' exactly, values', outputs' and MLPs' "
+    "times 0.67 N^(-1/4).",
+    "Section 3.2",
+    id="xavier_and_factors",
+    at_most=5.0,  # standard errors, the largest of up to some 50 matrices
+)
+@judged(
+    "beyond",
+    "They are drawn from Xavier's uniform distribution: no number lies beyond its bound times the factor.",
+    "Section 3.2; the authors' code",
+    id="uniform",
+)
+@judged(
+    "off_embeddings",
+    "The embedding is scaled by (9 N)^(-1/4), and nothing else outside of the blocks is.",
+    "Section 3.2",
+    id="embeddings",
+    at_most=2.0,  # roundings of a product
+)
+@judged("norms", "No layer norm is left.", "Abstract; section 3.2", id="no_norm")
+@judged(
+    "rate",
+    "Training begins at the full learning rate.",
+    "Abstract; section 3.2",
+    id="no_warm_up",
+    equals=1.0,
+    tolerance=1e-9,
+)
+@judged(
+    "gradient_slope",
+    "A step along the gradient moves the outputs by an amount that does not grow with the depth.",
+    "Section 3.2, theorem",
+    id="any_depth",
+    at_most=0.25,
+    note="the power of the depth, fitted over 2 to 16 blocks",
+)
 def probes(recording: Recording, own: TFixup) -> Mapping[str, float]:
-    """Of the first step: ``off_deviation``: of the blocks' matrices the one whose standard deviation is farthest from
-    the factor times Xavier's, in standard errors; ``beyond``: numbers in them outside the range of the distribution;
-    ``off_embeddings``: how far, in roundings, a parameter outside of the blocks is from the plain model's, times
-    (9 N)^(-1/4) if it belongs to an embedding; ``lost``: parameters fewer than the plain model has beside its norms;
-    ``rate``: the learning rate over the recipe's without a warm-up.
-    Of the middle step: ``norms``: layer norms that ran. Of networks of several depths: ``gradient_slope`` and
-    ``adam_slope``: the power of the depth with which a step along the gradient, and the run's own, move the outputs."""
+    """``norms`` is of the middle step, the slopes of networks of several depths, all others of the first step.
+    ``off_deviation`` is in standard errors, of the matrix farthest off; ``off_embeddings`` in roundings. For a claim,
+    ``lost`` is the parameters fewer than the plain model has beside its norms. ``adam_slope``, the power of the depth
+    with which the run's own step moves the outputs, is shown beside."""
     first = recording.traces[0]
     values = first.before.parameters
     plain = branch_probes.without_layer_norms(plain_model(recording))

@@ -14,6 +14,7 @@ from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.large_batch.chinchilla.technique import Chinchilla
 
@@ -36,11 +37,73 @@ class Size(NamedTuple):
     head_width: float
 
 
+@judged(
+    "size",
+    "A quarter of the reference's parameters.",
+    "Abstract; section 4",
+    equals=0.25,
+    tolerance=0.05,
+    scope="end_to_end",
+    note="70 billion parameters against Gopher's 280 billion; the blocks', counted: biases and norms go with the width",
+)
+@judged(
+    "tokens_per_parameter",
+    "16 times the tokens a parameter that the reference's run has, by the tokens that were trained on.",
+    "Table 1: 1.4 trillion tokens for 70 billion parameters, 300 billion for 280 billion",
+    equals=16.0,
+    tolerance=0.05,
+    scope="end_to_end",
+    note="20 against 1.07 in the paper, as its compute is a sixth more than equal",
+)
+@judged(
+    "training_flops",
+    "The whole run takes as many operations as the reference's.",
+    "Abstract; section 4: the same compute budget as Gopher",
+    equals=1.0,
+    tolerance=0.15,
+    scope="end_to_end",
+    note=(
+        "counted: attention scores and logits go with the width, not with its square, so that their share of the "
+        "reference's operations comes on top: 11 % at pico, 9 % at nano"
+    ),
+)
+@judged(
+    "products_of_6nd",
+    "C = 6 N D: two operations a weight and token forward, four backward.",
+    "Section 3.3; appendix F",
+    id="six_n_d",
+    equals=1.0,
+    tolerance=1e-9,
+    note="counted, of the blocks' linear layers; without attention scores and logits",
+)
+@judged("depth", "At equal depth.", "Table 4: 80 layers", equals=1.0, tolerance=1e-9, scope="module")
+@judged(
+    "head_width",
+    "Half as many heads of equal width.",
+    "Table 4: 64 and 128 heads of 128",
+    equals=1.0,
+    tolerance=1e-9,
+    scope="module",
+)
+@judged(
+    "rate",
+    "Half the width takes twice the learning rate.",
+    "Table 4: 1e-4 against 4e-5, 2.5 times",
+    equals=2.0,
+    tolerance=1e-6,
+    note="as 1 / width",
+)
+@judged(
+    "last_rate",
+    "The learning rate has decayed when the run ends, to a tenth or less.",
+    "Section 3.1: the schedule is as long as the training tokens",
+    id="horizon",
+    at_most=0.1,
+    scope="end_to_end",
+)
 def probes(recording: Recording, own: Chinchilla) -> Mapping[str, float]:
-    """Over the reference's: ``size``, parameters without embeddings; ``tokens_per_parameter`` that the run trained on;
-    ``training_flops``, counted, of the whole run; ``depth``; ``head_width``; ``rate``, the optimizer's learning rate in
-    mid-run. And ``products_of_6nd``: operations of the blocks' linear layers over 6 N D; ``last_rate``: the last step's
-    learning rate over the run's largest."""
+    """All are over the reference's, but ``products_of_6nd``, counted over 6 N D, and ``last_rate``, over the run's
+    largest. ``rate`` is the optimizer's in mid-run; parameters are those without embeddings."""
     run, trace = recording.run, recording.trace
     with unchanged_randomness(run.device):
         reference = run.plain_model()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.large_batch.lars.technique import LarsTechnique
@@ -18,12 +19,66 @@ def records(run: Run, own: LarsTechnique) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "longest_first_step",
+    "A layer's first step is at most the learning rate times the trust coefficient times the weights' norm.",
+    "Algorithm 1; equation 6",
+    id="first_step",
+    at_most=1.0,
+    tolerance=2e-4,
+    note="the run's first update; weights rounded after a step of some 4e-4 of their norm",
+)
+@judged(
+    "shortest_first_step",
+    "Of that it is ||g + beta w|| / (||g|| + beta ||w||): the norms are taken apart.",
+    "Algorithm 1",
+    id="first_step_length",
+    equals=1.0,
+    tolerance=2e-4,
+    note="the shortest of all matrices, over the algorithm's; rounded as above",
+)
+@judged(
+    "matrix_roundings",
+    "The momentum of rescaled gradients is subtracted as it is.",
+    "Algorithm 1",
+    id="matrix_step",
+    at_most=4.0,  # of the weight, of the step's terms, and of two norms
+)
+@judged(
+    "momentum_roundings",
+    "The learning rate and the ratio are inside the momentum: v = m v + gamma ratio (g + beta w).",
+    "Algorithm 1",
+    id="momentum_inside",
+    at_most=4.0,  # of the terms, and of two norms
+    note="in mid-run, where the learning rate changes from step to step",
+)
+@judged(
+    "vector_roundings",
+    "Norms' scales and biases neither decay nor adapt: they move as SGD's with momentum.",
+    "MoCo v3's and MAE's lars.py",
+    id="vector_step",
+    at_most=4.0,
+)
+@judged(
+    "moved_by_scale",
+    "Without decay the step does not depend on the scale of any layer's gradients.",
+    "Section 4",
+    id="gradient_scale",
+    note="weight decay 0; a power of 2 for each matrix, so to the bit",
+)
+@judged(
+    "rate",
+    "The learning rate is 800 times AdamW's.",
+    "the grid at nano that the variant describes",
+    equals=800.0,
+    tolerance=1e-6,
+)
+@judged("momentum", "The momentum is 0.9.", "Section 5", id="paper_momentum", equals=0.9, tolerance=1e-9)
+@judged("trust_coefficient", "The trust coefficient is 0.001.", "Section 5", equals=1e-3, tolerance=1e-9)
+@judged("decay", "Matrices decay by 0.0005.", "Section 5", equals=5e-4, tolerance=1e-9)
 def probes(recording: Recording, own: LarsTechnique) -> Mapping[str, float]:
-    """``longest_first_step``: of a matrix in the run's first update, in gamma eta ||w||; ``shortest_first_step``: of
-    what the algorithm says that it is; ``matrix_roundings``, ``vector_roundings``, ``momentum_roundings``: how far
-    weights and momentum are from where a step in mid-run is to take them; ``moved_by_scale``: weights of matrices that
-    move differently, without decay, where gradients are scaled, a factor a layer; ``rate``: the learning rate over
-    AdamW's; ``momentum``, ``trust_coefficient``, ``decay``: the optimizer's."""
+    """``matrix_roundings``, ``vector_roundings`` and ``momentum_roundings`` are from where a step in mid-run is to take
+    weights and momentum; the weights ``moved_by_scale`` are counted."""
     update = recording.trace.update
     worst = {"matrix_roundings": 0.0, "vector_roundings": 0.0, "momentum_roundings": 0.0}
     for name, weights, gradient, hyper in layers(update):

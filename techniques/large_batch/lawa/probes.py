@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Values
 from techniques.large_batch.lawa.technique import Lawa
@@ -24,14 +25,32 @@ def records(run: Run, own: Lawa) -> bool:
     return False
 
 
+@judged(
+    "mean_roundings",
+    "What is evaluated is the arithmetic mean of the current weights and the five checkpoints before them.",
+    "Section 2",
+    id="mean",
+    at_most=3.0,  # five additions and a division
+    note="k = 6; at steps 18 and 20 of a run of 270, whose every third step is a checkpoint",
+)
+@judged(
+    "moved",
+    "The training run is the reference's to the bit, also after evaluations.",
+    "Section 2",
+    id="untouched",
+    note="the first 20 steps of a run of 270",
+)
+@judged(
+    "held",
+    "decay=false holds the learning rate to the end.",
+    "this entry's variant, for the authors' setting in the middle of training",
+    id="held_rate",
+    equals=1.0,
+)
 def probes(recording: Recording, own: Lawa) -> Mapping[str, float]:
-    """``mean_roundings``: how far the weights that the twin evaluates are from the means over WINDOWS, in roundings of
-    the largest; ``moved``: weights that an evaluation changes, or that are not the reference's at the end; ``held``:
-    the last learning rate over the highest, with decay=false; ``copies_of_the_weights``: bytes of this run's
-    checkpoints over those of its model.
-
-    Nothing of a run of several ranks, or where nothing is averaged.
-    """
+    """``mean_roundings`` is of what a twin evaluates, over WINDOWS, in roundings of the largest; ``held`` is the last
+    learning rate over the highest. For a claim, ``copies_of_the_weights`` is the bytes of this run's checkpoints over
+    those of its model. A run of several ranks, or in which nothing is averaged, shows nothing."""
     run = recording.run
     if run.world_size > 1 or own.is_reference:
         return {}

@@ -6,21 +6,76 @@ from collections.abc import Mapping
 
 import torch
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.large_batch.layerwise_trust.technique import LayerwiseTrustTechnique
 from techniques.shared.layer_moves import layers, moved_by_scale, roundings, sum_roundings, uneven_by_weights
 from techniques.shared.moves import rate_over_the_baselines
 
 
+@judged(
+    "length_error",
+    "A layer's step is the learning rate times phi of its weights' norm long.",
+    "Section 3.1",
+    id="step_length",
+    at_most=1e-5,
+    note="relative error at the worst matrix, beyond what rounding the weights adds",
+)
+@judged(
+    "matrix_roundings",
+    "It goes along the momentum plus the decayed weights, of which the norm is taken together.",
+    "Section 3.1; Algorithm 1",
+    id="matrix_step",
+    at_most=4.0,  # of the weight, of the direction's terms, and of two norms
+    note="base = momentum",
+)
+@judged(
+    "vector_roundings",
+    "Norms' scales and biases neither decay nor adapt.",
+    "the authors' code: the exclusions of google-research/albert",
+    id="vector_step",
+    at_most=4.0,
+)
+@judged(
+    "momentum_roundings",
+    "The base direction is a moving average of the gradients, without the decay and without the ratio.",
+    "Algorithm 1",
+    id="momentum",
+    at_most=4.0,
+    note="base = momentum",
+)
+@judged(
+    "moved_by_scale",
+    "Without decay the step does not depend on the scale of any layer's gradients.",
+    "Section 3.1",
+    id="gradient_scale",
+    note="weight decay 0; a power of 2 for each matrix, so to the bit",
+)
+@judged(
+    "uneven_by_weights",
+    "The step grows with its layer's weights in proportion: phi is the identity, and no ratio is capped.",
+    "Section 3.1; phi(z) = z in the paper's experiments",
+    id="weight_scale",
+    note="without decay; weights 4096 times as large and as small, so to the bit",
+)
+@judged(
+    "rate",
+    "The learning rate is 16 times AdamW's.",
+    "the grid at nano that the variant describes",
+    equals=16.0,
+    tolerance=1e-6,
+)
+@judged("beta", "The momentum's beta is 0.9.", "Algorithm 1; section 4", equals=0.9, tolerance=1e-9)
+@judged(
+    "decay",
+    "Matrices decay by 0.01, in the direction that is rescaled.",
+    "Section 4, hyper-parameters",
+    equals=0.01,
+    tolerance=1e-9,
+)
 def probes(recording: Recording, own: LayerwiseTrustTechnique) -> Mapping[str, float]:
-    """``length_error``: of a matrix's step, relative to its learning rate times phi(||w||), at the worst, beyond what
-    rounding the weights adds; ``matrix_roundings``, ``vector_roundings``, ``momentum_roundings``: how far weights and
-    momentum are from where the algorithm takes them; ``moved_by_scale``: weights of matrices that move differently,
-    without decay, where gradients are scaled, a factor a layer; ``uneven_by_weights``: weights whose step is not in
-    proportion to its layer's; ``rate``: the learning rate over AdamW's; ``decay``, ``beta``: the optimizer's.
-
-    Another base than momentum is seen as what it is: not Algorithm 1.
-    """
+    """Roundings are of weights and momentum, from where the algorithm takes them; weights that move differently are
+    counted. Another base than momentum is seen as what it is: not Algorithm 1."""
     update = recording.trace.update
     names = ("length_error", "matrix_roundings", "vector_roundings", "momentum_roundings")
     worst = dict.fromkeys(names, 0.0)

@@ -9,6 +9,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.autoswap.technique import AutoSwap
 from techniques.offloading.shared.offloaded import leaving
@@ -16,9 +17,38 @@ from techniques.offloading.shared.offloaded_probes import budgets, left_in, offl
 from techniques.shared.persistent_probes import unlike_chains
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
+@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged(
+    "one_too_many",
+    "As few values leave as the order of priority allows",
+    "Section 4: selected until the load is below the limit",
+    id="fewest",
+    note="plans from which the last chosen value could have stayed, on chains of unlike blocks, each score",
+)
+@judged(
+    "more_moved_for_more",
+    "The more memory, the fewer bytes leave",
+    "Section 4",
+    id="more_memory_fewer_moves",
+    note="budgets at which more bytes leave than at a smaller one, by area of absence",
+)
+@judged(
+    "peak_over_budget", "The device's peak is within the memory limit", id="within_budget", at_most=1.0, kind="counted"
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
+@judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
 def probes(recording: Recording, own: AutoSwap) -> Mapping[str, float]:
-    """Those of all that offload; ``one_too_many``: plans by absence times bytes from which the least urgent value could
-    have stayed; ``more_moved_for_more``: budgets at which more bytes leave than at a smaller one."""
+    """Includes those of all that offload."""
     link, too_many, more = own.link(), 0, 0
     for chain in (*own.chains, *unlike_chains(8, depth=4)):
         moved = [(budget, left_in(schedule), schedule) for budget, schedule in _plans(chain, link)]

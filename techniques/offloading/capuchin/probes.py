@@ -9,6 +9,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import every_input, plain
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.capuchin.technique import Capuchin, hidden
 from techniques.offloading.shared.offloaded import candidates, leaving
@@ -20,12 +21,52 @@ RATES = (0.2, 1.0, 5.0)
 FAST, DEAR = 1e12, 1e-6
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged(
+    "stalls_of_hidden",
+    "The transfers that are chosen first do not show",
+    "Section 4.4",
+    id="hidden_swaps",
+    at_most=1e-06,
+    note=(
+        "seconds of waiting over a plain pass's, simulated, on the model's chains and some of unlike blocks, at three "
+        "links"
+    ),
+)
+@judged(
+    "out_of_order",
+    "No value that stays has more free time than a hidden one that leaves",
+    "Section 4.4",
+    id="most_free_time_first",
+)
+@judged(
+    "plan_over_budget",
+    "The plan for any memory limit needs no more than it",
+    "throughout",
+    id="plans_within_every_budget",
+    at_most=1.0,
+    note="simulated, at six budgets and three links",
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
+@judged(
+    "moved_over_dear_link",
+    "Over a link that carries next to nothing the plan recomputes and moves nothing",
+    "Section 4.5: of an exposed swap and a recomputation the cheaper is taken; this link is the extreme case",
+    id="dear_link_recomputes",
+    kind="counted",
+    note="bytes; where recomputing each block from its input fits",
+)
 def probes(recording: Recording, own: Capuchin) -> Mapping[str, float]:
-    """Those of all that plan, and of the model's chains and some of unlike blocks, over several links:
-    ``stalls_of_hidden``: waiting for the transfers that are chosen first, over a plain pass's seconds;
-    ``out_of_order``: values that stay with more free time than one of these; ``plan_over_budget``: the largest of a
-    plan's peak over its budget; ``hidden_time``: of plans over a fast link, over a plain pass's; and
-    ``moved_over_dear_link``: bytes that leave over one that carries next to nothing."""
+    """Includes those of all that plan. For a claim, ``hidden_time`` is of plans over a fast link, over
+    a plain pass's."""
     stalls = over = swapped = 0.0
     out_of_order = moved = 0
     for chain in (*own.chains, *unlike_chains(4)):

@@ -11,6 +11,7 @@ from torch import Tensor
 from suite.device.random_state import RandomState, replayed
 from suite.loop.run import Run
 from suite.meters.storage import unique_bytes
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.offloading.l2l.technique import L2L
@@ -25,15 +26,28 @@ def records(run: Run, own: L2L) -> bool:
     return run.step < STEPS
 
 
+@judged(
+    "changed_gradients",
+    "The layers' gradients are those of micro-batches one after the other, added up in their order, to the bit",
+    "An execution algorithm: results do not change",
+    id="same_gradients",
+)
+@judged(
+    "roundings",
+    "So are the other parameters', but for roundings",
+    "An execution algorithm: results do not change",
+    id="same_gradients_outside",
+    at_most=64.0,  # sums of eight terms in another order
+)
+@judged("changed", "The host's step is AdamW's, to the bit", "The optimizer runs where the model is", id="same_steps")
+@judged("stashed", "The host's stash of activations is empty between steps", id="no_stash_is_left", kind="counted")
 def probes(recording: Recording, own: L2L) -> Mapping[str, float]:
-    """``out_of_order``: runs of a block that come elsewhere than layers outside and micro-batches inside have them, up
-    and down again; ``changed_gradients``: values of the blocks' gradients that are others than those of micro-batches
-    that pass the whole model one after the other, and ``roundings``: how far the other parameters' are, whose sums
-    have another order; ``changed``: values that another than AdamW's step on these gave; of a step in half precision,
-    ``down``: bytes that came to the device per parameter of the blocks, ``down_of_two``: with two micro-batches,
-    ``up``: bytes of gradients that left it per parameter of the model, and ``resident``: the most of the blocks' bytes
-    on the device at once, over the largest block's; ``stashed``: bytes of layers' inputs left with the host after a
-    step; ``stash_back``: those that came back from there over those that went, 0 where none did."""
+    """``changed_gradients`` is of the blocks' parameters, ``roundings`` of all others, whose sums have another order.
+    Claims read ``out_of_order``, runs of a block that come elsewhere than layers outside and micro-batches inside have
+    them, up and down again; of a step in half precision, ``down``, bytes that came to the device per parameter of the
+    blocks, ``down_of_two``, with two micro-batches, ``up``, bytes of gradients that left it per parameter of the model,
+    and ``resident``, the most of the blocks' bytes on the device at once, over the largest block's; ``stash_back``,
+    bytes of layers' inputs that came back from the host over those that went, 0 where none did."""
     trace = recording.traces[0]
     sums, plain = accumulated(trace), plain_sums(recording, trace, own.micro_batches)
     inside = {name for name in plain if name.startswith(blocks_of(recording.run))}

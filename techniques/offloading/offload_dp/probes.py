@@ -11,6 +11,7 @@ from itertools import combinations
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.offload_dp.technique import OffloadDP
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
@@ -23,11 +24,60 @@ SLOWER_BACK = 0.6
 SHARES = (0.2, 0.6)  # of the way from the least budget that offloading can meet to a plain pass's
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
+@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged(
+    "time_over_best",
+    "No set of values is faster",
+    "by construction",
+    id="optimal",
+    equals=1.0,
+    note=(
+        "chains of three unlike blocks, six values, two budgets, two links; every set, timed by trial in the simulation"
+    ),
+)
+@judged(
+    "plan_over_budget",
+    "The plan for any memory limit needs no more than it",
+    "throughout",
+    id="plans_within_every_budget",
+    at_most=1.0,
+)
+@judged(
+    "out_of_order",
+    "Values leave in the order of the blocks, and come back in the reverse order, each asked for before its use",
+    "by construction",
+    id="in_order",
+)
+@judged(
+    "peak_over_budget", "The device's peak is within the memory limit", id="within_budget", at_most=1.0, kind="counted"
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
+@judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
+@judged(
+    "time_over_rivals",
+    "No heuristic's plan is faster",
+    "Abstract: strongly NP-hard, with two heuristics from relaxations; this is of the chains that are tried here",
+    id="no_slower_than_heuristics",
+    at_most=1.0,
+    kind="counted",
+    note=(
+        "simulated, on the model's chains and some of unlike blocks, at two budgets and over two links; the choices "
+        "of vDNN, TFLMS, AutoSwap and, without recomputation, Capuchin"
+    ),
+)
 def probes(recording: Recording, own: OffloadDP) -> Mapping[str, float]:
-    """Those of all that offload; ``time_over_best``: the largest of a plan's time over the fastest's of all sets, on
-    chains of unlike blocks; on these and the model's ``time_over_rivals``: the largest over the fastest heuristic's,
-    ``mean_over_rivals``, its mean, ``plan_over_budget``, and ``out_of_order``: values that leave or come back in
-    another order than planned, or without having been asked for."""
+    """Includes those of all that offload. The largest of all cases counts. For a claim, ``mean_over_rivals`` is the
+    mean of a plan's time over the fastest heuristic's."""
     best = [
         predicted(own.solve(*case), case[0], case[2]).time_s / fastest_of_all(*case)
         for chain in _unlike(3)

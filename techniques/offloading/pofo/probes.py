@@ -8,6 +8,7 @@ from contextlib import suppress
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.pofo.technique import POFO
 from techniques.offloading.shared.offloaded import candidates, least_peak
@@ -20,12 +21,48 @@ from techniques.shared.recomputation_probes import scheduled_probes
 SLOWER, FASTER = 1e-9, 1e12
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged(
+    "time_over_parents",
+    "The combination is never slower than recomputation or offloading alone",
+    "Abstract: outperforms both",
+    id="no_slower_than_parents",
+    at_most=1.0,
+    note="simulated, at six budgets, three links and on chains of unlike blocks; offloading by priority",
+)
+@judged(
+    "plan_over_budget",
+    "The plan for any memory limit needs no more than it",
+    "throughout",
+    id="plans_within_every_budget",
+    at_most=1.0,
+)
+@judged(
+    "slow_link_beside_rotor",
+    "Over a link that carries nothing the plan is rotor's",
+    "by construction",
+    id="slow_link_is_rotor",
+    note="simulated seconds",
+)
+@judged(
+    "fast_link_again",
+    "Over a link that takes no time nothing runs again",
+    "by construction",
+    id="fast_link_recomputes_nothing",
+    note="where offloading alone fits",
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
-    """Those of all that plan; ``time_over_parents``: the largest of the time over the faster parent's, over budgets and
-    links, on the model's chains and some of unlike blocks, ``best_gain``, the smallest, and
-    ``plan_over_budget``, the largest of the predicted peak over the budget there; ``slow_link_beside_rotor``:
-    seconds beside rotor's over a link that carries next to nothing; ``fast_link_again``: blocks that run again over one
-    that takes no time, where offloading alone fits."""
+    """Includes those of all that plan. The largest of all cases counts; over the slow link seconds are compared, over
+    the fast one blocks are counted. For a claim, ``best_gain`` is the smallest of the time over the faster parent's."""
     ratios, over, beside, again = [], 0.0, 0.0, 0
     for chain in (*own.chains, *unlike_chains(4)):
         link = even_link(chain)

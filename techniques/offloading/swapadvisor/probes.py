@@ -10,6 +10,7 @@ import numpy as np
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import Prediction, predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
 from techniques.offloading.shared.offloaded_probes import budgets, even_link, offloaded_probes, times
@@ -20,17 +21,98 @@ from techniques.shared.persistent_probes import unlike_chains
 RATES = (0.3, 3.0)
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
+@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged(
+    "plan_over_budget",
+    "The plan for any memory limit needs no more than it",
+    "throughout",
+    id="plans_within_every_budget",
+    at_most=1.0,
+    note="simulated, at several budgets and links, on the model's chains and on chains of unlike blocks",
+)
+@judged(
+    "fitness_beside_time",
+    "Fitness is the simulated time of the plan",
+    "throughout",
+    id="fitness_is_time",
+    note="simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; as a share",
+)
+@judged(
+    "worse_generations",
+    "The best of a generation is no less fit than that of the one before",
+    "by construction: parents compete with children",
+    id="never_less_fit",
+    note="simulated, at several budgets and links, on the model's chains and on chains of unlike blocks",
+)
+@judged(
+    "time_over_all",
+    "No slower than to move everything, or all blocks' inputs",
+    "by construction: both allocations are in the first generation",
+    id="no_slower_than_vdnn",
+    at_most=1.0,
+    note=(
+        "simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; with the best "
+        "lag and distance of each; the best of a first generation of two as well"
+    ),
+)
+@judged(
+    "time_over_lru",
+    "No slower than to evict what was used least recently",
+    "by construction",
+    id="no_slower_than_lru",
+    at_most=1.0,
+    note=(
+        "simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; with the best "
+        "lag and distance"
+    ),
+)
+@judged(
+    "nearer_left",
+    "The value with the furthest next use leaves first",
+    "swap planning",
+    id="furthest_next_use",
+    note=(
+        "simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; plans in "
+        "which a nearer one leaves, everything shared"
+    ),
+)
+@judged(
+    "later_than_fits",
+    "What left comes back as soon as it fits",
+    "swap planning",
+    id="as_soon_as_possible",
+    note=(
+        "simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; plans from "
+        "which one could come back an operation earlier"
+    ),
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
+@judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
+@judged(
+    "search_gain",
+    "Later generations are fitter than the first somewhere",
+    id="search_helps",
+    below=1.0,
+    kind="counted",
+    note=(
+        "simulated, at several budgets and links, on the model's chains and on chains of unlike blocks; the smallest "
+        "of the last generation's best over the first's"
+    ),
+)
 def probes(recording: Recording, own: SwapAdvisor) -> Mapping[str, float]:
-    """Those of all that offload, and over budgets and links, on the model's chains and some of unlike blocks:
-
-    ``plan_over_budget``: the largest of a plan's simulated peak over its budget; ``fitness_beside_time``: of the best
-    fitness beside the plan's simulated time, as a share; ``worse_generations``: whose best is less fit than the one
-    before; ``search_gain``: the smallest of the last generation's best over the first's; ``time_over_all``: the largest
-    of a plan's time, and of the best of a first generation of two, over that of vDNN's policies all and inputs;
-    ``time_over_lru``: of a plan's over that of a plan by least recent use, these with the best of their lags and
-    distances; ``nearer_left``: plans in which, everything shared, a value leaves though one with a further next use
-    stays; ``later_than_fits``: plans in which a value could come back an operation earlier.
-    """
+    """Includes those of all that offload. The largest of all cases counts, but for ``search_gain`` the smallest: the
+    last generation's best over the first's. Plans and generations that are off are counted. Least recent use has the
+    best of its lags and distances."""
     over = beside = over_all = over_lru = 0.0
     worse = nearer = late = 0
     gain = 1.0

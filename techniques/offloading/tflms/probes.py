@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded_probes import left_in, offloaded_probes
 from techniques.offloading.tflms.technique import TFLMS
@@ -12,9 +13,35 @@ from techniques.shared.persistent_probes import unlike_chains
 PLENTY = 10**9
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
+@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged(
+    "beside_threshold",
+    "Every value that waits longer than the threshold leaves, and no other",
+    "Section 4",
+    id="by_distance",
+    note="values on the wrong side of some threshold, on chains of unlike blocks and the model's own",
+)
+@judged(
+    "peak_over_budget",
+    "The device's peak is within the memory limit",
+    id="within_budget",
+    at_most=1.0,
+    kind="counted",
+    note="the authors' library has no budget: its user sets how many tensors leave",
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 def probes(recording: Recording, own: TFLMS) -> Mapping[str, float]:
-    """Those of all that offload, and ``beside_threshold``: values that leave though they wait no longer than the
-    threshold, or stay though they do, over all thresholds, on the model's chains and some of unlike blocks."""
+    """Includes those of all that offload."""
     wrong = 0
     for chain in (*own.chains, *unlike_chains(5, depth=4)):
         operations = [*range(chain.depth), *reversed(range(chain.depth))]  # forward passes, then backward ones

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from suite.loop.run import Run
 from suite.meters.state import gradient_bytes, state_bytes
 from suite.meters.storage import unique_bytes
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.shared.away import Away
 from techniques.offloading.shared.host_adam import HostAdamW
@@ -31,13 +32,32 @@ def records(run: Run, own: ZeroInfinityParam) -> bool:
     return run.step < STEPS
 
 
+@judged(
+    "changed",
+    "Each step is AdamW's on the device, to the bit",
+    "Section 5",
+    id="same_steps",
+    note="the first steps, float32",
+)
+@judged(
+    "changed_on_file",
+    "So it is where all states are in files",
+    "Section 5.2: NVMe",
+    id="same_steps_on_file",
+    note="the first steps; bfloat16 parameters and gradients, float32 masters",
+)
+@judged(
+    "tiled_outputs",
+    "Tiles give what the whole layer gives, to the bit",
+    "Section 5.1.3",
+    id="tiles_give_the_same_outputs",
+    note="the first output of the first tiled layer",
+)
 def probes(recording: Recording, own: ZeroInfinityParam) -> Mapping[str, float]:
-    """``changed``: values that another than AdamW's step gave, and ``changed_on_file`` in half precision; of a step in
-    half precision, ``at_rest``: bytes of blocks, gradients and state on the device between steps; ``loaded`` and
-    ``window``: the most blocks there, and there or on their way, while one runs; ``down``: bytes that came per
-    parameter of the blocks, and ``up``: that left per parameter of the model; with four tiles, ``tile``: the most
-    weights of a layer on the device while its first tile runs, over its weights; ``tiled_outputs``: values of a layer's
-    first output that are others than without."""
+    """Claims read, of a step in half precision, ``at_rest``, bytes of blocks, gradients and state on the device between
+    steps; ``loaded`` and ``window``, the most blocks there, and there or on their way, while one runs; ``down``, bytes
+    that came per parameter of the blocks, and ``up``, that left per parameter of the model; and with four tiles
+    ``tile``, the most weights of a layer on the device while its first tile runs, over its weights."""
     run = recording.twin("zero_infinity_param:half=true", steps=STEPS).run
     run.train(STEPS - 1)  # not recorded, which reads all parameters
     blocks = [block.module for block in run.anatomy.every_block]

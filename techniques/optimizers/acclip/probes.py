@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.optimizers.acclip.technique import ACClipTechnique
 from techniques.shared.moves import Move, again, moves, off, over_the_baselines, scaled
@@ -21,12 +22,55 @@ def records(run: Run, own: ACClipTechnique) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "state_roundings",
+    "Momentum and tau^alpha are moving averages of the gradient and of the power alpha of its size.",
+    "Algorithm 2",
+    id="averages",
+    at_most=4.0,
+)
+@judged(
+    "step_roundings",
+    "Each coordinate of the momentum, as it is after the step's gradient, is clipped to its threshold, and nothing "
+    "else is.",
+    "Algorithm 2",
+    id="update",
+    at_most=8.0,  # of the weight, the momentum and the gradient: fifteen operations, each wrong by half a unit
+)
+@judged(
+    "squares_roundings",
+    "What the momentum is compared with is the root of the average that is kept.",
+    "Algorithm 2, with tau^alpha on the left",
+    id="root",
+    at_most=8.0,
+    note="the recorded steps again with alpha = 2: with 1 both are one",
+)
+@judged(
+    "outlier_roundings",
+    "However large a coordinate's gradient, it moves no further than its threshold.",
+    "Algorithm 2; section 3 on why",
+    id="outlier",
+    at_most=5.0,
+    note="the recorded steps again with gradients 2^20 times as large, decay aside",
+)
+@judged(
+    "touched",
+    "The norm of the gradient is not clipped before: the update reads what the backward pass gave, to the bit.",
+    "Algorithm 2",
+    id="norm",
+)
+@judged("rate", "The rate is 300 times AdamW's.", "the grid at nano of this card", equals=300.0, tolerance=0.001)
+@judged(
+    "decay",
+    "The strength of decay, its product with the rate, stays the baseline's.",
+    "the variant of this card",
+    equals=1.0,
+    tolerance=1e-06,
+)
 def probes(recording: Recording, own: ACClipTechnique) -> Mapping[str, float]:
-    """``state_roundings``: how far momentum and tau^alpha are from their moving averages; ``step_roundings`` and
-    ``squares_roundings``: how far the weights are from where the clipped momentum leads, with the technique's alpha and
-    with 2; ``outlier_roundings``: how far beyond its threshold a coordinate goes whose gradient is OUTLIER times as
-    large; ``touched``: gradients that are not those of the backward pass; ``clipped_share`` of the coordinates, and
-    ``step_rms`` in learning rates, of the last recorded step; ``rate`` and ``decay`` over the baseline's."""
+    """Gradients that were ``touched`` are counted. ``clipped_share`` of the coordinates and ``step_rms`` in learning
+    rates, of the last recorded step, are shown beside. ``outlier_roundings`` is how far beyond its threshold a
+    coordinate goes whose gradient is OUTLIER times as large."""
     state = step = squares = outlier = 0.0
     touched = 0
     stated = {"betas": (own.beta1, own.beta2), "eps": own.eps, "alpha": own.alpha}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.optimizers.adam.technique import AdamTechnique
 from techniques.shared.adam_moves import bounds, direction, first_and_middle, moments_off, moved_by_scale, recipes
@@ -17,12 +18,57 @@ def records(run: Run, own: AdamTechnique) -> bool:
     return first_and_middle(run)
 
 
+@judged(
+    "moment_roundings",
+    "The moments are moving averages of the gradient and of its square.",
+    "Algorithm 1",
+    id="moments",
+    at_most=4.0,
+    note="of float32; with decay=coupled of the gradient with its L2 term, which is rounded before it is squared",
+)
+@judged(
+    "step_roundings",
+    "Both moments are corrected for their start at zero, and eps stands outside the root.",
+    "Algorithm 1, the last three lines; the step is counted by the trace",
+    id="update",
+    # of the weight and the step: eight operations at most, each wrong by half a unit, and one of the weight
+    at_most=5.0,
+)
+@judged(
+    "undecayed_roundings",
+    "Nothing decays: a step is what the plain gradient and the moments before it make, in the gradient as in the "
+    "weights.",
+    "Algorithm 1, which has no such term",
+    id="no_decay",
+    at_most=8.0,  # of the weight and of the step's two terms: four of the moments' and four of the step's
+    note="decay=none",
+)
+@judged(
+    "moved_by_scale",
+    "The step does not depend on the scale of the gradients, to the bit where eps grows with them and nothing decays.",
+    "Section 2.1",
+    id="gradient_scale",
+)
+@judged(
+    "largest_first_step",
+    "The first step moves no coordinate by more than the learning rate: bias correction makes it alpha g / (|g| + "
+    "eps).",
+    "Sections 2 and 3",
+    id="first_step",
+    at_most=1.0,
+    note="less what the weight's own rounding may add",
+)
+@judged(
+    "step_over_every_bound",
+    "A step's size is bounded whatever the gradients were: at most what Cauchy and Schwarz allow for the two means.",
+    "Section 2.1, whose own bound is smaller (see the counter-evidence)",
+    id="step_bound",
+    at_most=1.0,
+    note="the step in the middle, at the recipe's betas",
+)
 def probes(recording: Recording, own: AdamTechnique) -> Mapping[str, float]:
-    """``moment_roundings``: how far the moments are from the moving averages of the gradient, with its L2 term
-    where the decay is coupled; ``step_roundings``: how far the weights are from where the moments lead, both corrected
-    for the number of the step; ``undecayed_roundings``, without a decay: how far they are from where the plain gradient
-    and the moments before the step lead;
-    ``moved_by_scale``: weights that gradients and eps 64 times as large move differently; and the bounds on a step."""
+    """Moments and weights are held against where the gradients and moments before the step lead; those that scaled
+    gradients move differently are counted."""
     moment_roundings = step_roundings = undecayed_roundings = 0.0
     reference = recording.run.baseline.recipe_of(recording.run.job.setting)
     for trace in recording.traces:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment, Trace
 from techniques.optimizers.adamw.technique import AdamWTechnique
@@ -22,12 +23,63 @@ def records(run: Run, own: AdamWTechnique) -> bool:
     return first_and_middle(run)
 
 
+@judged(
+    "idle_roundings",
+    "Without gradients the weights shrink by 1 - eta_t lambda a step: the decay does not go through Adam's statistics.",
+    "Algorithm 2, line 12, with lambda of appendix B.1",
+    id="decay_alone",
+    at_most=3.0,  # of the weight: the factor, rounded, and the product
+    note="matrices; norms, biases and other vectors stay as they are",
+)
+@judged(
+    "decay_by_rate",
+    "The decay follows the schedule's multiplier eta_t, and not the learning rate alpha.",
+    "Algorithm 2, line 12",
+    equals=1.0,
+    tolerance=1e-12,
+    note="the decay at eight times the recipe's rate over that at the rate, in float64",
+)
+@judged(
+    "step_roundings",
+    "The step is Adam's, both moments corrected for their start at zero and eps outside the root, beside a decay of "
+    "the old weights.",
+    "Algorithm 2, lines 9 to 12; the step is counted by the trace",
+    id="update",
+    at_most=5.0,  # of the weight and the step: eight operations at most, each wrong by half a unit, and the decay
+)
+@judged(
+    "moment_roundings",
+    "The moments are moving averages of the gradient alone and of its square.",
+    "Algorithm 2, lines 6 to 8",
+    id="moments",
+    at_most=4.0,
+)
+@judged(
+    "moved_by_scale",
+    "Neither step nor decay depends on the scale of the gradients, to the bit where eps grows with them.",
+    "Algorithm 2; section 2 on what L2 does instead",
+    id="gradient_scale",
+)
+@judged(
+    "largest_first_step",
+    "Decay aside, the first step moves no coordinate by more than the learning rate.",
+    "Algorithm 2 with the moments at zero",
+    id="first_step",
+    at_most=1.0,
+    note="less what the weight's own rounding may add",
+)
+@judged(
+    "step_over_every_bound",
+    "Decay aside, a step's size is bounded whatever the gradients were: at most what Cauchy and Schwarz allow for the "
+    "two means.",
+    "arithmetic of Algorithm 2",
+    id="step_bound",
+    at_most=1.0,
+    note="the step in the middle, at the recipe's betas",
+)
 def probes(recording: Recording, own: AdamWTechnique) -> Mapping[str, float]:
-    """``moment_roundings``: how far the moments are from the moving averages of the gradient alone; ``step_roundings``
-    and ``idle_roundings``: how far the weights are from where the moments lead and the decay, and from where the decay
-    alone does when no gradient ever came; ``moved_by_scale``: weights that gradients and eps 64 times as large move
-    differently, decay included; ``decay_by_rate``: the decay at eight times the rate over that at the rate; and the
-    bounds on a step."""
+    """Moments and weights are held against where the gradients and moments before the step lead, ``idle_roundings``
+    against the decay alone where no gradient ever came; weights that scaled gradients move differently are counted."""
     moment_roundings = step_roundings = idle_roundings = 0.0
     for trace in recording.traces:
         rate, shrinks = recording.run.recipe.learning_rate_at(trace.step), shrinking(recording.run, own, trace)

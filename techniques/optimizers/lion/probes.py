@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.optimizers.lion.technique import LionTechnique
 from techniques.shared.moves import different, moves, off, over_the_baselines, scaled
@@ -14,14 +15,48 @@ FINE = 1e-5  # of the larger term: the sign of a smaller interpolation is roundi
 TIMES = 64.0  # a power of 2 scales floats without rounding
 
 
+@judged(
+    "step_roundings",
+    "Apart from decoupled decay, every coordinate moves by exactly the learning rate, or not at all.",
+    "Algorithm 2",
+    id="sign_step",
+    at_most=4.0,  # of the weight: decay multiplies, the step is added
+)
+@judged(
+    "against",
+    "The sign is that of beta1 m + (1 - beta1) g, with the momentum of before the step.",
+    "Algorithm 2, line 5",
+    id="direction",
+)
+@judged(
+    "momentum_roundings",
+    "The momentum then moves with beta2: it is not what the sign is taken of.",
+    "Algorithm 2, line 7",
+    id="momentum",
+    at_most=4.0,
+)
+@judged(
+    "moved_by_scale",
+    "The step does not depend on the scale of the gradients.",
+    "Algorithm 2: the sign of what is linear in the gradients",
+    id="gradient_scale",
+)
+@judged(
+    "rate",
+    "The authors' setting for ViT: a tenth of AdamW's learning rate.",
+    "README of the authors' implementation",
+    equals=0.1,
+    tolerance=1e-6,
+)
+@judged(
+    "decay",
+    "Ten times AdamW's decay, so that the product with the rate, the strength of decay, stays.",
+    "README of the authors' implementation",
+    equals=1.0,
+    tolerance=1e-6,
+)
 def probes(recording: Recording, own: LionTechnique) -> Mapping[str, float]:
-    """``step_roundings``: how far a step, decay aside, is from 0 or 1 learning rate, in roundings of the weight;
-    ``against``: coordinates that did not go against the interpolation's sign; ``momentum_roundings``: from the moving
-    average with beta2; ``moved_by_scale``: weights that gradients TIMES as large move differently; ``rate`` and
-    ``decay``: the learning rate, and its product with the weight decay, over AdamW's.
-
-    Raises ValueError where no weight moved.
-    """
+    """Raises ValueError where no weight moved: such a step shows nothing."""
     update = recording.trace.update
     step_roundings = momentum_roundings = 0.0
     against = moved = 0

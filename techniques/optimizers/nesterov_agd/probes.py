@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.optimizers.nesterov_agd.head_regression import head_regression
@@ -40,11 +41,83 @@ def records(run: Run, own: NesterovAGD) -> bool:
     return run.step in (0, middle - 1, middle)
 
 
+@judged(
+    "bound_used",
+    "f(x_k) - f* is at most 2 L ||x_0 - x*||^2 / (k + 1)^2 after every one of 300 gradients.",
+    "Theorem 1 (in the constants of Beck & Teboulle 2009, theorem 4.4)",
+    id="bound",
+    at_most=1.0,
+    scope="module",
+    note=(
+        "least squares for the trained model's own output layer on its frozen features: convex, with known L, f* and x*"
+    ),
+)
+@judged(
+    "accelerated_over_gradient_descent",
+    "The value is nearer the minimum than gradient descent's after as many gradients.",
+    "the rate O(1/k^2) against O(1/k)",
+    id="faster_than_descent",
+    below=1.0,
+    scope="module",
+    note="300 gradients; an upper bound does not imply it for every problem",
+)
+@judged(
+    "scheme_roundings",
+    "The points are those of the scheme: a step of 1/L from the point ahead, then (t_k - 1) / t_{k+1} of the way "
+    "since the last.",
+    "Theorem 1 (in the form of Beck & Teboulle 2009, equations 4.1 to 4.3)",
+    id="scheme",
+    at_most=8.0,  # of float64: five operations, of which momentum brings in each twice at most
+    scope="module",
+    note="the technique's own optimizer with schedule = convex, on the same least squares",
+)
+@judged(
+    "look_ahead_roundings",
+    "In the form for networks, too, the gradient is taken ahead: at x_k + mu (x_k - x_{k-1}), with x_k = y_k - eta "
+    "grad f(y_k).",
+    "Sutskever et al. 2013, equations 3 and 4, in the variables of the scheme",
+    id="look_ahead",
+    at_most=18.0,  # of the weights, gradients and velocity: of two steps, each as below
+    note="two recorded steps that follow each other; the model holds y, and the velocity is not asked",
+)
+@judged(
+    "velocity_roundings",
+    "The velocity is mu times the last one plus the gradient with its L2 term.",
+    "the form for networks",
+    id="velocity",
+    at_most=3.0,  # of the velocity and the gradient: a product of each and their sum, and the constants
+)
+@judged(
+    "step_roundings",
+    "The weights move along g + mu v, with the velocity of this step.",
+    "the form for networks",
+    id="update",
+    at_most=9.0,  # those of the velocity and of the gradient, that is added twice
+)
+@judged(
+    "terminal_roundings",
+    "Momentum lengthens the steps along a gradient that stays 1 / (1 - mu) times.",
+    "the geometric series",
+    id="effective_rate",
+    at_most=9.0,
+    note="the recorded step again with that gradient's terminal velocity and no decay",
+)
+@judged(
+    "rate",
+    "The rate is 100 times AdamW's, as sgd_momentum's.",
+    "the variant of this card",
+    equals=100.0,
+    tolerance=0.001,
+)
+@judged(
+    "decay",
+    "What decay takes off the weights in the long run, eta lambda / (1 - mu), stays the baseline's.",
+    "the variant of this card",
+    equals=1.0,
+    tolerance=1e-06,
+)
 def probes(recording: Recording, own: NesterovAGD) -> Mapping[str, float]:
-    """Of :func:`theorem`; and with constant momentum ``velocity_roundings`` and ``step_roundings``: how far velocity
-    and weights are from where g + mu v leads; ``look_ahead_roundings``: :func:`look_ahead_off`; ``terminal_roundings``:
-    how far a gradient that stays moves the weights, from eta g / (1 - mu); ``rate`` and ``decay`` over the baseline's;
-    ``velocity_norm``."""
+    """Includes those of :func:`theorem`; all others are of constant momentum. ``velocity_norm`` is shown beside."""
     scheme = theorem(*head_regression(recording.run), recording.run.recipe, own)
     if own.schedule == "convex":
         return scheme

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.optimizers.prox_grad_momentum.technique import ProxGradMomentum
@@ -22,15 +23,66 @@ def records(run: Run, own: ProxGradMomentum) -> bool:
     return run.step % 3 == 1
 
 
+@judged(
+    "worse_points",
+    "The gradient is taken at the better of x and v: F(y_{k+1}) <= F(x_k).",
+    "Abstract; Algorithm 2",
+    id="better_point",
+    note="F on the step's batch, with its dropout, in five steps of the run",
+)
+@judged(
+    "rise",
+    "The proximal step lowers the objective: F(x_{k+1}) <= F(y_{k+1}).",
+    "Abstract; section 2",
+    id="monotone",
+    at_most=0.0,
+    note="eta < 1/L: the recorded steps again at a thousandth of the rate, on their own batches",
+)
+@judged(
+    "point_roundings",
+    "v_k = x_k + k / (k + 3) (x_k - x_{k-1}) is where the second evaluation is made.",
+    "Algorithm 2",
+    id="extrapolation",
+    at_most=4.0,
+)
+@judged(
+    "step_roundings",
+    "x_{k+1} is the proximal map, with the threshold eta lambda, of a gradient step from y.",
+    "Algorithm 2",
+    id="proximal_step",
+    at_most=4.0,  # of the weight, the step and the threshold
+)
+@judged(
+    "wrong_zeros",
+    "The map makes a weight exactly zero if, and only if, the gradient step leaves it within the threshold.",
+    "the proximal map of the l1 norm",
+    id="zeros_below_threshold",
+    note="weights at the threshold, within four roundings, left out",
+)
+@judged(
+    "zeros", "It does so to weights that were not zero.", "the proximal map of the l1 norm", id="new_zeros", above=0.0
+)
+@judged("wrong_memory", "The last iterate is kept to the bit.", "Algorithm 2", id="memory")
+@judged("gradients", "A step takes one gradient.", "Algorithm 2", id="one_gradient", equals=1.0)
+@judged("evaluations", "And two evaluations of the objective.", "Algorithm 2", id="two_evaluations", equals=2.0)
+@judged("penalised", "The penalty is on all weights of the blocks' MLPs, and on no other.", "the variant", equals=1.0)
+@judged(
+    "rate",
+    "The learning rate is 100 times AdamW's.",
+    "the grid at nano that the variant describes",
+    equals=100.0,
+    tolerance=1e-6,
+)
+@judged(
+    "zero_share",
+    "The proximal map makes weights exactly zero, which a subgradient never does.",
+    "the proximal map of the l1 norm",
+    id="exact_zeros",
+    above=0.0,
+)
 def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
-    """Over the recorded steps. ``point_roundings``: how far the second evaluation was from x + k / (k + 3) (x - x');
-    ``worse_points``: steps whose gradient was taken where F, on their batch, is the larger; ``rise``: by how much F is
-    larger after the proximal step than before it, at SMALL times the rate; ``step_roundings``: how far weights are from
-    the proximal map of the gradient step; ``wrong_zeros``: penalised weights within its threshold that are not exactly
-    0, or beyond it and are; ``zeros``: weights that it made 0; ``wrong_memory``: steps whose state is not x;
-    ``gradients``, ``evaluations``: of a step; ``penalised``: share of the blocks' MLP weights that is; ``rate``: the
-    learning rate over AdamW's. For the l1 norm.
-    """
+    """All are over the recorded steps, for the l1 norm. ``rise`` is at SMALL times the rate; ``gradients`` and
+    ``evaluations`` are of a step, ``penalised`` is a share of the blocks' MLP weights."""
     worst = dict.fromkeys(("point_roundings", "step_roundings"), 0.0)
     counts = dict.fromkeys(("worse_points", "wrong_zeros", "zeros", "wrong_memory"), 0)
     rises = []

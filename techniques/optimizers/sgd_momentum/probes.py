@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment
 from techniques.optimizers.sgd_momentum.technique import SGDMomentum
@@ -20,11 +21,54 @@ def records(run: Run, own: SGDMomentum) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "velocity_roundings",
+    "The velocity is mu times the last one plus the gradient with its L2 term; the first is that gradient.",
+    "Equation 1, in torch's form",
+    id="velocity",
+    at_most=3.0,  # of the velocity and the gradient: a product of each and their sum, and the constants
+)
+@judged(
+    "step_roundings",
+    "The weights move along the velocity of this step, the learning rate outside.",
+    "Equation 2, in torch's form",
+    id="update",
+    at_most=5.0,  # those of the velocity, the rate's and the weight's own
+)
+@judged(
+    "inside_roundings",
+    "With the rate inside the velocity the step is the same, as long as the rate is.",
+    "Equations 1 and 2",
+    id="rate_inside",
+    at_most=5.0,
+    note="the recorded steps again with rate = inside, and a velocity that has the rate",
+)
+@judged(
+    "dampened_roundings",
+    "Dampening shortens what the gradient adds to the velocity, and not the first one.",
+    "torch's form of equation 1",
+    id="dampening",
+    at_most=5.0,
+    note="the recorded steps again with a dampening of 0.25",
+)
+@judged(
+    "terminal_roundings",
+    "Momentum lengthens the steps along a gradient that stays 1 / (1 - mu) times.",
+    "the geometric series of equation 1",
+    id="effective_rate",
+    at_most=5.0,
+    note="the recorded step again with that gradient's terminal velocity and no decay",
+)
+@judged("rate", "The rate is 100 times AdamW's.", "the grid at nano of this card", equals=100.0, tolerance=0.001)
+@judged(
+    "decay",
+    "What decay takes off the weights in the long run, eta lambda / (1 - mu), stays the baseline's.",
+    "the variant of this card",
+    equals=1.0,
+    tolerance=1e-06,
+)
 def probes(recording: Recording, own: SGDMomentum) -> Mapping[str, float]:
-    """``velocity_roundings`` and ``step_roundings``: how far velocity and weights are from where torch's form leads;
-    ``inside_roundings``: the weights again, with the rate inside and a velocity that has it; ``dampened_roundings``:
-    with a dampening of DAMPENING; ``terminal_roundings``: how far a gradient that stays moves the weights, from
-    eta g / (1 - mu); ``rate`` and ``decay`` over the baseline's; ``velocity_norm``."""
+    """The form is torch's. ``velocity_norm`` is shown beside."""
     velocities = steps = insides = dampened = 0.0
     for trace in recording.traces:
         stated = {"momentum": own.momentum, "dampening": own.dampening}

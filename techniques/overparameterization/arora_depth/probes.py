@@ -16,6 +16,7 @@ from torch import Tensor
 
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.overparameterization.arora_depth.technique import AroraDepth
@@ -30,13 +31,51 @@ def records(run: Run, own: AroraDepth) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged("unfactored", "All matrices of the blocks are trained as products.", "Section 5", id="factored", scope="module")
+@judged(
+    "start_roundings",
+    "Depth adds no expressiveness: the products begin as the reference's matrices.",
+    "Section 4: the end-to-end weight matrix",
+    id="same_function",
+    at_most=2.0,  # of a matrix's norm: half a rounding of each factor, in float32
+    scope="module",
+)
+@judged(
+    "unbalanced",
+    "Neighbouring factors are balanced: W_{j+1}^T W_{j+1} = W_j W_j^T.",
+    "Theorem 1, equation 6",
+    id="balanced",
+    at_most=4.0,  # two factors on each side, half a rounding each, in a norm
+    scope="module",
+)
+@judged(
+    "gradient_roundings",
+    "There is no nonlinearity between the factors: gradients are the chain rule's of the product.",
+    "Section 4",
+    id="linear",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "rule_roundings",
+    "A small step of gradient descent on the factors moves the product by the sum of [W W^T]^((j-1)/N) G [W^T "
+    "W]^((N-j)/N).",
+    "Theorem 1",
+    id="end_to_end_rule",
+    at_most=1000.0,  # as the gradients'
+    note="the recorded gradients of the first step, to first order in the rate",
+)
+@judged("at_rest", "Every factor is trained.", "Section 4", id="all_train")
+@judged(
+    "merged",
+    "The evaluated model computes with single matrices what the products compute.",
+    "Section 4: the end-to-end weight matrix",
+    at_most=1e-12,
+    scope="module",
+    note="in float64",
+)
 def probes(recording: Recording, own: AroraDepth) -> Mapping[str, float]:
-    """``unfactored``: matrices of the blocks that are no products; ``start_roundings``: of the first products from the
-    plain model's matrices; ``unbalanced``: of W_{j+1}^T W_{j+1} from W_j W_j^T at the start, in roundings;
-    ``gradient_roundings``: of all gradients from the chain rule's; ``rule_roundings``: of the product's first-order
-    change from theorem 1's; ``at_rest``: factors that the step left alone; ``trained_parameters``: the factors' over
-    the formula; ``merged``: how far outputs are after merging, of the largest, in float64; ``merged_parameters``: the
-    evaluated model's over the plain one's."""
+    """``merged`` is relative to the largest output, in float64. Claims read ``trained_parameters``, the factors' over
+    the formula, and ``merged_parameters``, the evaluated model's over the plain one's."""
     if own.depth == 1:
         return {}
     run, plain, first, trace = recording.run, plain_model(recording), recording.traces[0], recording.trace

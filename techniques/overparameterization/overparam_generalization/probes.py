@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.overparameterization.overparam_generalization.technique import OverparamGeneralization
@@ -23,11 +24,61 @@ def records(run: Run, own: OverparamGeneralization) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "changed",
+    "The reference's neurons begin as its own, outgoing weights divided by the root of the width; everything outside "
+    "of the MLPs is unchanged.",
+    "This card's variant",
+    id="same_start",
+    scope="module",
+)
+@judged(
+    "off_spread",
+    "New neurons are drawn as the reference's are.",
+    "Section 2: Gaussian initialisation with one variance",
+    id="same_spread",
+    at_most=0.05,  # of a draw of thousands of numbers
+    scope="module",
+)
+@judged(
+    "repeated", "No two neurons begin alike.", "Section 2: independent random weights", id="independent", scope="module"
+)
+@judged(
+    "outside",
+    "After every step each matrix of an MLP is in a ball around its random start.",
+    "Theorem 1: a neighbourhood of the random initialisation",
+    id="near_the_start",
+    at_most=64.0,  # roundings, of norms of up to some ten thousand numbers in float32
+)
+@judged(
+    "off_nearest",
+    "What has left the ball goes to its nearest point.",
+    "This card's variant: the projection on a ball",
+    id="nearest_point",
+    at_most=64.0,  # roundings, as above
+)
+@judged(
+    "moved_inside",
+    "What is inside stays to the bit.",
+    "This card's variant: the projection on a ball",
+    id="free_inside",
+)
+@judged("elsewhere", "No other parameter is moved by the projection.", "This card's variant", id="others_are_free")
+@judged("at_rest", "All hidden layers are trained.", "Section 2", id="all_train")
+@judged(
+    "neurons",
+    "The hidden layers are over-parameterised: four times the reference's neurons.",
+    "Section 1; four times is this entry's choice",
+    id="width",
+    equals=4.0,
+    tolerance=1e-9,
+    kind="counted",
+    scope="module",
+)
 def probes(recording: Recording, own: OverparamGeneralization) -> Mapping[str, float]:
-    """Beside :func:`width_probes.shows`: ``outside``: roundings by which a matrix is outside of its
-    ball after a step, at most; ``off_nearest``: roundings from the nearest point to where the optimizer went;
-    ``moved_inside``: matrices that were inside and did not stay to the bit; ``elsewhere``: other parameters that moved
-    after the optimizer's step; ``met``: the share of steps and matrices in which the ball was left."""
+    """Includes those of :func:`width_probes.shows`. ``outside`` and ``off_nearest`` are in roundings, the latter from
+    the nearest point to where the optimizer went; matrices and parameters that moved are counted. ``met``, the share of
+    steps and matrices in which the ball was left, is shown beside."""
     if own.is_reference:
         return {}
     if not own.radius:

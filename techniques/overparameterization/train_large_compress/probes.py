@@ -8,6 +8,7 @@ import torch
 
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Values
 from techniques.overparameterization.shared.width_probes import oriented, shows
@@ -22,13 +23,74 @@ def records(run: Run, own: TrainLargeCompress) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "changed",
+    "New neurons are drawn as the reference's are, which stay, outgoing weights divided by the root of the width.",
+    "This card's variant",
+    id="drawn_alike",
+    scope="module",
+)
+@judged(
+    "off_stop",
+    "Training stops early, after a third of the reference's steps.",
+    "Abstract: train very large models and stop long before they converge",
+    id="stops_early",
+    scope="end_to_end",
+)
+@judged(
+    "off_zeros",
+    "Weights go in rounds, each of the same share of those that are left, to half of all.",
+    "Section 4: iterative magnitude pruning",
+    id="rounds",
+)
+@judged("misplaced", "The smallest weights of all matrices go.", "Section 4: magnitude pruning", id="magnitude")
+@judged("revived", "What is pruned stays 0.", "Section 4", id="stay_zero")
+@judged("elsewhere", "Embeddings, norms, biases and head are not pruned.", "Section 4", id="others_stay")
+@judged(
+    "off_grid",
+    "Each evaluated weight is the nearest of its row's levels.",
+    "Section 4: quantisation",
+    id="nearest_level",
+    at_most=0.5001,  # roundings of up to 127 levels
+    scope="module",
+)
+@judged(
+    "off_levels",
+    "It is one of the 2^bits - 1 levels of its row.",
+    "Section 4: quantisation",
+    id="levels",
+    at_most=1e-4,  # roundings of up to 127 levels
+    scope="module",
+)
+@judged(
+    "dead_gradients",
+    "Pruned weights get no gradient.",
+    "Section 4: pruned weights are out of the model",
+    id="no_gradient",
+)
+@judged(
+    "neurons",
+    "A larger model is trained: four times the neurons.",
+    "Section 3: wider and deeper; four times is this entry's choice",
+    id="large",
+    equals=4.0,
+    tolerance=1e-9,
+    kind="counted",
+    scope="module",
+)
+@judged(
+    "bytes_over_formula",
+    "Bytes are weights that are left times their bits.",
+    id="bytes",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    scope="end_to_end",
+)
 def probes(recording: Recording, own: TrainLargeCompress) -> Mapping[str, float]:
-    """Beside :func:`width_probes.shows`: ``off_stop``: steps too many or few; ``off_zeros``: weights
-    of the blocks that are 0 after a step and should not be, or the other way round, by their number; ``misplaced``:
-    kept weights that are smaller than one that went; ``revived``: weights that were 0 after pruning and are no more;
-    ``elsewhere``: numbers of other parameters that a step's end changed; ``dead_gradients``: gradients of pruned
-    weights; ``off_grid``: how far the evaluated weights are from the trained ones, and ``off_levels`` from a level, in
-    units of their row's levels; ``bytes_over_formula``: the technique's own account of bytes over one by hand."""
+    """Includes those of :func:`width_probes.shows`. ``off_grid`` and ``off_levels`` are in units of a row's levels,
+    from the trained weights and from a level; ``bytes_over_formula`` is the technique's own account over one by hand.
+    All others are counts."""
     if own.is_reference:
         return {}
     run, traces, plain = recording.run, recording.traces, plain_model(recording)

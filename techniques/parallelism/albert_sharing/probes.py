@@ -7,15 +7,25 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.parallelism.albert_sharing.technique import AlbertSharing
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 
 
+@judged("blocks", "All layers have the parameters of one", "Section 3.1", id="one_block", equals=1.0)
+@judged(
+    "sum_roundings",
+    "The gradient of a shared parameter is the sum over the layers of a model that has a copy in each",
+    "Section 3.1",
+    id="sum_over_layers",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+)
+@judged("twice", "The optimizer moves a shared parameter once a step", "Section 3.1", id="updated_once")
 def probes(recording: Recording, own: AlbertSharing) -> Mapping[str, float]:
-    """``blocks``: parameters of all blocks over those of the first of each stack, 1 where they share all; ``twice``:
-    parameters that the optimizer holds more than once; and, where all is shared and no table factorised,
-    ``sum_roundings``: of the shared gradients from the sum over the layers of a model with as many copies."""
+    """``blocks`` is over the first block of each stack. ``sum_roundings`` is shown where all is shared and no table
+    factorised."""
     run, parts = recording.run, recording.run.anatomy
     unique = {
         id(parameter): parameter.numel() for block in parts.every_block for parameter in block.module.parameters()

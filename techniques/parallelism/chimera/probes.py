@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.parallelism.chimera.technique import Chimera
 from techniques.parallelism.shared.pipeline_probes import first_steps, gradient_roundings, holdings, of_all, under_way
@@ -17,9 +18,40 @@ def records(run: Run, own: Chimera) -> bool:
     return first_steps(run)
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
+)
+@judged(
+    "not_evaluated",
+    "The model that is evaluated is that of all stages, to the bit",
+    "This entry's evaluation",
+    id="gathered",
+)
+@judged(
+    "gradient_roundings",
+    "The gradients are those of one process on the whole batch, clipped by one norm",
+    "Section 1: no staleness, convergence-friendly",
+    id="one_process_gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+)
+@judged("held_by_several", "Every stage is on two ranks", "Section 3.1", id="two_replicas", equals=1.0)
+@judged(
+    "unequal",
+    "The two replicas of a stage stay equal to the bit",
+    "Section 3.1: gradients are added up before the update",
+    id="equal_replicas",
+)
+@judged(
+    "halves",
+    "Each rank makes half of its passes on the first stage, and half on the last",
+    "Section 3.1; figure 3",
+    id="both_directions",
+    equals=1.0,
+)
 def probes(recording: Recording, own: Chimera) -> Mapping[str, float]:
-    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``halves``: whether every
-    rank makes half of its passes on the first stage."""
+    """Includes what :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     trace = recording.trace

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from suite.device.random_state import RandomState, replayed
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.parallelism.comm_overlap.technique import CommunicationOverlap
 from techniques.shared.plain import apart
@@ -24,12 +25,38 @@ def records(run: Run, own: CommunicationOverlap) -> bool:
     return run.step < STEPS
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "serial_begun_early",
+    "The serial form begins none before the pass is over",
+    "This entry's control",
+    id="serial_waits_for_the_pass",
+)
+@judged("differing", "Gradients are the serial form's to the bit", "Section 3.2.3", id="same_gradients")
+@judged(
+    "mean_roundings",
+    "They are the mean of those that each rank makes of its own examples",
+    "Section 3.1",
+    id="mean_of_the_ranks",
+    at_most=64.0,  # of a sum
+)
+@judged(
+    "update_roundings",
+    "Each step is that of one process with the mean of the ranks' gradients",
+    "Section 3.1",
+    id="same_update",
+    at_most=64.0,  # a norm of all gradients, and AdamW's ten operations
+)
+@judged("unequal", "The ranks' models stay equal to the bit", "Section 3.1", id="equal_models")
+@judged(
+    "reduced_all_the_same",
+    "A pass that asks for each rank's own gradients, as the first of SAM's step does, leaves them unreduced",
+    "This suite's",
+    id="own_gradients",
+)
 def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, float]:
-    """``ranks``; ``reduced_all_the_same``; ``unequal``: values in which the ranks' models differ at the run's end;
-    ``update_roundings``: of the steps from AdamW's with the ranks' mean gradient; and of passes in buckets of an eighth
-    of the model: ``differing``, gradients' values that are others overlapped than serial, to the bit;
-    ``mean_roundings``, of them from the mean of the ranks' own; ``begun_early`` and ``serial_begun_early``, the
-    share of reductions that began while gradients were still to come."""
+    """Gradients are those of passes in buckets of an eighth of the model; ``unequal`` is of the run's end. For a claim,
+    ``begun_early`` is the share of reductions that began while gradients were still to come."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}

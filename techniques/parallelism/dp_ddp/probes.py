@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.parallelism.dp_ddp.technique import DataParallel
@@ -23,12 +24,46 @@ def records(run: Run, own: DataParallel) -> bool:
     return run.step < STEPS
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "mean_roundings",
+    "What the optimizer gets is the mean over ranks of the gradients that each made of its own examples",
+    "Section 3.1: gradients are averaged",
+    id="mean_of_the_ranks",
+    at_most=64.0,  # the sum, and a norm of all gradients
+    note="but for the factor of clipping, whose norm is summed in float32",
+)
+@judged(
+    "whole_batch_roundings",
+    "The mean is the gradient of local training on the whole batch",
+    "Section 3.1: mathematically equivalent",
+    id="whole_batch_gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+    note="no dropout; ranks with equally many examples and predictions",
+)
+@judged(
+    "update_roundings",
+    "Each step is one process's with that mean",
+    "Section 3.1",
+    id="same_update",
+    at_most=64.0,  # a norm of all gradients, and AdamW's ten operations
+)
+@judged(
+    "unequal",
+    "Replicas stay equal to the bit",
+    "Section 3.1: all start from the same model and apply the same gradients",
+    id="equal_replicas",
+)
+@judged(
+    "needless_search",
+    "A model that uses all its parameters is not searched for unused ones in every pass",
+    "Section 3.2.3: the search costs a walk through the graph and one more reduction",
+    id="no_needless_search",
+)
 def probes(recording: Recording, own: DataParallel) -> Mapping[str, float]:
-    """``ranks``; ``batch``: different examples that they have in a step, over the reference's batch; ``unequal``:
-    values in which the replicas differ at the run's end; ``mean_roundings``: of the reduced gradients from the mean
-    over ranks, but for the factor of clipping; ``whole_batch_roundings``: of that mean from one process's gradient on
-    all examples; ``update_roundings``: of the steps from AdamW's with that mean; ``needless_search``: whether DDP
-    looks for unused parameters of a model that has none."""
+    """``unequal`` is of the run's end. For a claim, ``batch`` is the different examples that the ranks have in a step,
+    over the reference's batch."""
     run, trace = recording.run, recording.trace
     if run.world_size == 1:
         return {"ranks": 1}

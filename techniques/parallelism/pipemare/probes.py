@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.parallelism.pipemare.technique import PipeMare
 from techniques.parallelism.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
@@ -21,9 +22,49 @@ def records(run: Run, own: PipeMare) -> bool:
     return first_steps(run)
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
+)
+@judged(
+    "not_evaluated",
+    "The model that is evaluated is that of all stages, to the bit",
+    "This entry's evaluation",
+    id="gathered",
+)
+@judged(
+    "held_by_several",
+    "A layer is on one rank alone",
+    "Section 2",
+    id="layers_are_divided",
+    baselines=["vit", "mae"],
+    note="of models without a tied embedding, which is on the first rank and on the last",
+)
+@judged("unequal", "What two ranks hold stays equal to the bit", "Section 2", id="one_tied_embedding")
+@judged(
+    "alternates",
+    "After its first forward passes every stage makes one forward and one backward pass in turn, over all updates",
+    "Section 2",
+    id="no_flush",
+    equals=1.0,
+)
+@judged(
+    "correction_roundings",
+    "A backward pass uses the newest weights less their delay times their mean drift",
+    "Section 3.2: discrepancy correction",
+    id="corrected",
+    at_most=64.0,  # a recurrence of four steps, in float32 roundings of a weight and its drift
+)
+@judged(
+    "rate_error",
+    "A stage's rate is divided by its delay to the power of 1 - k / K",
+    "Section 3.1: learning-rate rescheduling",
+    id="rescheduled",
+    at_most=1e-06,  # a relative error of float64 arithmetic
+)
 def probes(recording: Recording, own: PipeMare) -> Mapping[str, float]:
-    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``rate_error``: the
-    largest relative one of the rates used; ``correction_roundings``: of the weights that backward passes used."""
+    """Includes what :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``rate_error`` is the
+    largest relative one."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     beside = [tensor for values in own.weights.beside.values() for tensor in values]

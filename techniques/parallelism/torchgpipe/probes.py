@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.parallelism.shared.pipeline_probes import first_steps, of_all, synchronous
 from techniques.parallelism.torchgpipe.technique import TorchGPipe
@@ -17,9 +18,43 @@ def records(run: Run, own: TorchGPipe) -> bool:
     return first_steps(run)
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
+)
+@judged(
+    "not_evaluated",
+    "The model that is evaluated is that of all stages, to the bit",
+    "This entry's evaluation",
+    id="gathered",
+)
+@judged(
+    "held_by_several",
+    "A layer is on one rank alone",
+    "Section 2",
+    id="layers_are_divided",
+    baselines=["vit", "mae"],
+    note="of models without a tied embedding, which is on the first rank and on the last",
+)
+@judged("unequal", "What two ranks hold stays equal to the bit", "Section 2", id="one_tied_embedding")
+@judged(
+    "gradient_roundings",
+    "The gradients are those of one process on the whole batch, clipped by one norm",
+    "Section 2: transparent to the training",
+    id="one_process_gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+)
+@judged(
+    "last_first",
+    "The micro-batch that went last comes back first, on every stage",
+    "Section 2.2",
+    id="last_comes_back_first",
+    equals=1.0,
+)
 def probes(recording: Recording, own: TorchGPipe) -> Mapping[str, float]:
-    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. ``last_first``: whether the
-    micro-batch of which nothing is made twice comes back first, on every rank."""
+    """Includes what :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines. The micro-batch that
+    went last is the one of which nothing is made twice."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     mirrored = [_last_first(kinds) for kinds in of_all(recording, [pass_.kind for pass_ in recording.trace.passes])]

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from suite.loop.run import Run
 from suite.meters.communication import Communication
 from suite.model.anatomy import Anatomy, anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.parallelism.shared.pipeline_probes import of_all, whole_batch
@@ -37,8 +38,70 @@ def records(run: Run, own: TensorParallel) -> bool:
     return run.step < STEPS
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "loss_roundings",
+    "The loss is one process's on the whole batch",
+    "Section 3: f and g leave the function as it is",
+    id="same_loss",
+    at_most=100.0,  # sums of some hundred terms, in another order, through every layer
+    sizes=["pico", "nano"],
+)
+@judged(
+    "gradient_roundings",
+    "The gradients are those of one process on the whole batch, clipped by one norm",
+    "Section 3: f and g leave the function as it is",
+    id="one_process_gradient",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+)
+@judged(
+    "unequal",
+    "What is not cut stays equal on all ranks, to the bit",
+    "Section 3: each model parallel worker optimizes its own set of parameters; all values are local or duplicated",
+    id="equal_replicas",
+)
+@judged(
+    "not_evaluated",
+    "The model that is evaluated is that of all ranks, to the bit",
+    "This entry's evaluation",
+    id="gathered",
+)
+@judged(
+    "cut_outside",
+    "Outside of the blocks' linear layers every rank has the whole model",
+    "This entry's variant: embeddings and head are replicated",
+    id="only_linear_layers",
+)
+@judged(
+    "other", "A pass asks for no collective but these all-reduces", "Section 3, figure 4", id="nothing_else_is_sent"
+)
+@judged(
+    "same_inside",
+    "Between f and g every rank draws its own random numbers",
+    "Section 3: dropout within model parallel regions has a seed of its own on each worker",
+    id="own_dropout_inside",
+)
+@judged(
+    "other_outside",
+    "Outside of f and g all ranks draw the same random numbers",
+    "Section 3: the random number generators of the dropout outside are seeded alike",
+    id="one_dropout_outside",
+)
+@judged(
+    "other_start",
+    "The ranks' parts together are the model that one process begins with, to the bit",
+    "Section 3, figure 3",
+    id="parts_of_one_model",
+)
+@judged(
+    "unsaid",
+    "Each part of a parameter is in a group that says so, and optimizers that need whole layers refuse it",
+    "This entry's limitation",
+    id="optimizers_are_told",
+)
 def probes(recording: Recording, own: TensorParallel) -> Mapping[str, float]:
-    """``ranks``; what :func:`holdings`, :func:`gradient_roundings` and :func:`one_more_pass` say."""
+    """Includes what :func:`holdings`, :func:`gradient_roundings` and :func:`one_more_pass` say."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     plain = plain_model(recording)

@@ -14,6 +14,7 @@ from suite.device.random_state import RandomState, replayed
 from suite.kernels.sharded import local
 from suite.loop.data import Batch
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.record.job import StackError
 from techniques.parallelism.zero3_fsdp.technique import Zero3
@@ -28,11 +29,33 @@ def records(run: Run, own: Zero3) -> bool:
     return False
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "mean_roundings",
+    "The gradients are the mean over ranks of those that each makes of its own examples",
+    "Section 5.2",
+    id="mean_of_the_ranks",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    sizes=["pico", "nano"],
+    note="no dropout",
+)
+@judged(
+    "update_roundings",
+    "Each step is AdamW's with that gradient, clipped by the norm of all shards",
+    "Section 5.1",
+    id="same_update",
+    at_most=64.0,  # a norm of all gradients, and AdamW's ten operations
+)
+@judged(
+    "own_gradients",
+    "A technique that asks for each rank's own gradients is refused: a rank has shards of all ranks' alone",
+    "This suite's",
+    id="no_own_gradients",
+)
 def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
-    """``ranks``; ``share``, ``gradient_share``, ``state_share``: values that this rank holds after a backward pass over
-    those of the model; ``gathered``: the most blocks whose parameters are whole at once in a forward pass;
-    ``mean_roundings``: of the gradients from the ranks' mean; ``update_roundings``: of the step from AdamW's;
-    ``own_gradients``: 1 where a pass may ask for them."""
+    """Claims read ``share``, ``gradient_share`` and ``state_share``, the values that this rank holds after a backward
+    pass over those of the model, and ``gathered``, the most blocks whose parameters are whole at once in a forward
+    pass."""
     run = recording.run
     if run.world_size == 1:
         return {"ranks": 1}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.precision.adam4bit_rank1.technique import Adam4bit
 from techniques.precision.shared.low_bit_probes import ROUNDINGS, State, blocks, dynamic_map, low_bit_steps, not_nearest
@@ -24,11 +25,46 @@ def records(run: Run, own: Adam4bit) -> bool:
     return first_and_middle(run)
 
 
+@judged(
+    "state_over_least",
+    "A matrix of n rows and m columns takes 1 + 4/128 + 4 (n + m) / (n m) bytes a parameter, against 8.",
+    "Sections 3 and 4.2; arithmetic",
+    id="state_bytes",
+    equals=1.0,
+)
+@judged(
+    "not_nearest", "Every code is that of the value nearest to the moment over its scale.", "Section 2.2", id="nearest"
+)
+@judged(
+    "scale_roundings",
+    "Scales are the largest of a group of 128, of a row, of a column.",
+    "Sections 3 and 4.2",
+    id="scales",
+    at_most=6.0,
+)
+@judged(
+    "second_zeros",
+    "No second moment decodes to zero.",
+    "Section 4.1",
+    id="no_zero",
+    note="of rows and columns that are not all zero",
+)
+@judged(
+    "step_roundings",
+    "The step is 32-bit AdamW's along the decoded moments, made before they are encoded again.",
+    "Algorithm 1",
+    id="update",
+    at_most=16.0,
+)
+@judged(
+    "misplaced",
+    "Exactly vectors, tensors of at most 4096 elements and embeddings keep 32-bit moments.",
+    "Section 5; the authors' code",
+    id="placed",
+)
 def probes(recording: Recording, own: Adam4bit) -> Mapping[str, float]:
-    """What `low_bit_steps` says; and ``not_nearest``: codes that are not of the nearest value; ``scale_roundings``: how
-    far scales are from the largest of their group, row or column; ``second_zeros``: elements of the second moment that
-    decode to 0 beside some in their row and column that do not; ``state_over_least``: bytes of the state over 1 a
-    parameter, 4 a group and 4 a row and a column."""
+    """Includes what `low_bit_steps` says. Codes that are ``not_nearest`` are counted, and elements that are
+    ``second_zeros`` beside some in their row and column that are not."""
 
     def decoded(state: State, weights: Tensor) -> tuple[Tensor, Tensor]:
         count = weights.numel()

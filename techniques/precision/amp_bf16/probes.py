@@ -8,15 +8,29 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.precision.amp_bf16.technique import BFloat16
 
 
+@judged("wide_products", "Every linear layer computes in bfloat16", "Section 3", id="half_products")
+@judged(
+    "narrow_state", "Weights, what moves them and the optimizer's moments are float32", "Section 3", id="master_weights"
+)
+@judged(
+    "rounded_share",
+    "Weights are not rounded to bfloat16: 16 of 32 bits are not mostly zero",
+    "Section 3",
+    id="unrounded_weights",
+    at_most=0.01,
+)
+@judged(
+    "scale", "The backward pass is the loss's own: no loss scale", "Abstract", id="no_scale", equals=1.0, tolerance=1e-6
+)
+@judged("changed_settings", "Hyper-parameters are the float32 run's", "Abstract", id="same_rate")
 def probes(recording: Recording, own: BFloat16) -> Mapping[str, float]:
-    """``wide_products``: linear layers whose output is not bfloat16; ``narrow_state``: weights, gradients and tensors
-    of the optimizer that are not float32; ``rounded_share``: of the weights that moved, those that bfloat16 holds
-    exactly; ``scale``: the size of the pass's gradients over the plain loss's; ``changed_settings``: hyper-parameters
-    beside the precision that are not the recipe's."""
+    """Layers, tensors and settings that are not as stated are counted; ``rounded_share`` is of the weights that moved,
+    ``scale`` the size of the pass's gradients over the plain loss's."""
     run, trace = recording.run, recording.trace
     gradients, after = trace.of("backward")[0].gradients, trace.after
     held = [*after.parameters.values(), *gradients.values()]

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.precision.amp_fp16.technique import MixedPrecision
@@ -23,14 +24,53 @@ STEPS = 4  # of a twin
 SAFE = 2.0**10  # a scale so small that twice of it does not overflow, either
 
 
+@judged("wide_products", "Every linear layer computes in float16", "Section 3.1", id="half_products")
+@judged("narrow_weights", "The weights that the optimizer updates are float32", "Section 3.1", id="master_weights")
+@judged(
+    "o2_rounded_masters",
+    "The update starts from the weights that the last one left, not from their float16 copies",
+    "Section 3.1, figure 1",
+    id="exact_masters",
+    note="variant=o2",
+)
+@judged(
+    "scale",
+    "The backward pass is that of the loss times 2^16",
+    "Section 3.2; torch's initial scale",
+    id="scaled",
+    equals=65536.0,
+    tolerance=0.01,
+    note="of the gradients' norm, against a float16 pass that is not scaled and loses the smallest",
+)
+@judged(
+    "update_roundings",
+    "The optimizer gets the gradients over S in float32, unscaled before they are clipped",
+    "Section 3.2",
+    id="unscaled_before_clipping",
+    at_most=32.0,  # the norm that clips is a float32 sum
+)
+@judged(
+    "moved_by_overflow",
+    "A step with a gradient that is not finite changes no weight",
+    "Section 3.2",
+    id="overflow_skips",
+)
+@judged(
+    "backed_off",
+    "After it the scale is half as large",
+    "Section 3.2; torch's backoff",
+    id="overflow_halves",
+    equals=0.5,
+    tolerance=0.01,
+)
+@judged(
+    "grown_early", "The scale stays for 2000 good steps", "torch.amp.GradScaler", id="waits", equals=1.0, tolerance=0.01
+)
+@judged("grown", "After 2000 good steps it doubles", "torch.amp.GradScaler", id="grows", equals=2.0, tolerance=0.01)
 def probes(recording: Recording, own: MixedPrecision) -> Mapping[str, float]:
-    """Of the first step that updates: ``scale``, times two for each halving before it. Of the step: ``wide_products``:
-    linear layers whose output is not float16; ``narrow_weights``: weights that are not float32 between steps;
-    ``update_roundings``: of the gradients that the optimizer gets from the pass's over S, of both variants, clipped and
-    not. ``moved_by_overflow``: numbers that a step with an infinite gradient
-    changes, ``backed_off``: the scale after it, over that before. ``grown_early``, ``grown``: the scale after 1999 and
-    after 2000 good steps, over that before. ``o2_rounded_masters``: numbers that the passes change of the weights which
-    the update starts from; ``o2_bytes``: of a parameter in the passes and the optimizer."""
+    """``scale`` is of the first step that updates, times two for each halving before it; a scale that changes is over
+    the one before. ``update_roundings`` is of both variants, clipped and not. For a claim, ``o2_bytes`` is of a
+    parameter in the passes and the optimizer."""
     o2 = recording.twin(_spelled(recording, "o2"), steps=STEPS)
     plain = recording.twin(steps=STEPS)
     for side in (o2, plain):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.precision.fp8_hybrid.technique import Float8Hybrid
@@ -62,15 +63,118 @@ def records(run: Run, own: Float8Hybrid) -> bool:
     return run.step in (0, run.recipe.steps // 2)
 
 
+@judged(
+    "output_off",
+    "A layer's output is the product of its input and its weight, each scaled and rounded to E4M3.",
+    "Section 3: E4M3 is recommended for weight and activation tensors",
+    id="output",
+    # of the output's norm: three roundings to bfloat16, of product, bias and sum; eight bits are 0.03 off
+    at_most=0.006,
+    scope="module",
+)
+@judged(
+    "grad_input_off",
+    "The input's gradient is the product of the output's, scaled and rounded to E5M2, and the weight in E4M3.",
+    "Section 3: E5M2 is recommended for gradient tensors",
+    id="grad_input",
+    at_most=0.006,
+    scope="module",
+)
+@judged(
+    "grad_weight_off",
+    "The weight's gradient is the product of the output's in E5M2 and the input in E4M3, and is not rounded to eight "
+    "bits.",
+    "Section 3",
+    id="grad_weight",
+    at_most=0.006,
+    scope="module",
+)
+@judged(
+    "grad_bias_off",
+    "The bias's gradient is the sum of the output's, which is not rounded.",
+    "By the chain rule",
+    id="grad_bias",
+    at_most=0.00001,
+    scope="module",
+    recipes=["classic"],
+)
+@judged(
+    "beyond_bound",
+    "No number of the three products is farther from the exact product of the eight-bit operands than a float32 "
+    "rounding for each summand, and for each scale, brings it.",
+    "By |fl(sum) - sum| <= n 2^-24 sum |a b|",
+    id="float32_sums",
+    scope="module",
+    recipes=["classic"],  # bfloat16 rounds the output once more
+    note="on the CPU; fast accumulation on Hopper keeps fewer bits of the output's sums",
+)
+@judged("wrong_formats", "Inputs and weights are E4M3, gradients E5M2.", "Section 3", id="formats")
+@judged(
+    "largest_input",
+    "What is too large for E4M3 becomes 448, its largest number.",
+    "Table 1",
+    equals=448.0,
+    scope="module",
+)
+@judged(
+    "largest_gradient",
+    "What is too large for E5M2 becomes 57344, its largest number.",
+    "Table 1",
+    equals=57344.0,
+    scope="module",
+)
+@judged(
+    "input_rounding",
+    "Three bits of mantissa: a normal number's rounding is at most 2^-4 of it.",
+    "Table 1",
+    at_most=0.0625,
+    tolerance=0.00001,  # the scaled number is rounded to float32 before
+    scope="module",
+)
+@judged(
+    "gradient_rounding",
+    "Two bits of mantissa: a normal number's rounding is at most 2^-3 of it.",
+    "Table 1",
+    at_most=0.125,
+    tolerance=0.00001,
+    scope="module",
+)
+@judged(
+    "scales_off",
+    "A scale is (largest of the format / largest magnitude of the previous steps) / 2^margin.",
+    "Transformer Engine, DelayedScaling; the paper leaves the scale to software",
+    id="delayed_scale",
+)
+@judged(
+    "scaled_amax",
+    "The largest magnitude of a history, scaled, is within the format.",
+    "Transformer Engine, DelayedScaling",
+    id="within_the_format",
+    at_most=1.0,
+    tolerance=0.0000002,  # two float32 roundings
+)
+@judged(
+    "history_off",
+    "A step's largest magnitudes are first in the history after it, and used by later steps alone.",
+    "Transformer Engine, DelayedScaling",
+    id="history",
+)
+@judged(
+    "unlike_the_step", "The step's gradients are those that the layers' products give.", "Section 3", id="in_the_step"
+)
+@judged(
+    "saved_bytes_a_number",
+    "What a linear layer saves for its backward pass is a byte a number.",
+    "By the width of the format, section 3",
+    id="one_byte",
+    equals=1.0,
+    kind="counted",
+    scope="module",
+)
 def probes(recording: Recording, own: Float8Hybrid) -> Mapping[str, float]:
-    """Of the recorded steps the largest of each. ``output_off``, ``grad_input_off``, ``grad_weight_off``,
-    ``grad_bias_off``: of the worst layer, the distance from the formula over its norm; ``beyond_bound``: numbers of the
-    products farther from it than float32's roundings bring them; ``scales_off``: scales that are not those of the
-    history, by a bit; ``scaled_amax``: the largest magnitude of a history times its scale, over the format's largest
-    number; ``history_off``: of the entries after the step; ``products_a_layer``; ``wrong_formats``: of operands;
-    ``input_rounding``, ``gradient_rounding``: the largest relative one of a normal number; ``largest_input``,
-    ``largest_gradient``: magnitudes where scales are far too large; ``saved_bytes_a_number``; ``left_floating``: layers
-    whose output is the unrounded product; ``unlike_the_step``: gradients that are not the recorded ones, by a bit."""
+    """Each is the largest of the recorded steps, of the worst layer, a distance from a formula over its norm. Numbers,
+    scales, entries and operands that are off are counted, gradients by a bit. Magnitudes are seen where scales are far
+    too large. Claims read ``products_a_layer``, and ``left_floating``, layers whose output is the unrounded product."""
     steps = [_of_a_step(recording, trace, own) for trace in recording.traces]
     return {name: max(step[name] for step in steps) for name in steps[-1]}
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.model.anatomy import Part, anatomy, is_transposed, weight_matrix
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.precision.int8_mixed.technique import Int8Mixed
 
@@ -49,11 +50,62 @@ class IntegerProducts(TorchDispatchMode):
         return result
 
 
+@judged(
+    "output_off",
+    "A layer's output is the product of its input, rounded to int8 by rows, and its weight, rounded as a whole.",
+    "Algorithm 1, forward",
+    id="output",
+    at_most=0.003,  # of the output's norm; int8 itself is 0.01 off: a rounding at a tie may go either way
+    scope="module",
+)
+@judged(
+    "grad_input_off",
+    "The input's gradient is the product of the output's, rounded to int8 by rows, and the weight, rounded as a whole.",
+    "Algorithm 1, backward",
+    id="grad_input",
+    at_most=0.003,
+    scope="module",
+)
+@judged(
+    "grad_weight_off",
+    "The weight's gradient is the product of the output's gradient and the input, none of them rounded to int8.",
+    "Algorithm 1, backward: matmul_fp16",
+    id="grad_weight",
+    at_most=0.00001,
+    scope="module",
+    recipes=["classic"],  # bfloat16 rounds it
+)
+@judged(
+    "grad_bias_off",
+    "The bias's gradient is the sum of the output's, which is not rounded.",
+    "By the chain rule",
+    id="grad_bias",
+    at_most=0.00001,
+    scope="module",
+    recipes=["classic"],
+)
+@judged(
+    "inexact_sums",
+    "Sums of int8 products are int32 and exact.",
+    "The arithmetic of int8 units",
+    id="exact_sums",
+    scope="module",
+)
+@judged(
+    "beyond_bound",
+    "No output is farther from the exact product of the unrounded operands than half a step of each operand allows.",
+    "By |ab - pq| <= |a| t/2 + |b| s/2 + s t/4, summed",
+    id="bounded_error",
+    scope="module",
+    recipes=["classic"],  # bfloat16 rounds the output once more
+)
+@judged(
+    "unlike_the_step", "The step's gradients are those that the layers' products give.", "Algorithm 1", id="in_the_step"
+)
 def probes(recording: Recording, own: Int8Mixed) -> Mapping[str, float]:
-    """``output_off``, ``grad_input_off``, ``grad_weight_off``, ``grad_bias_off``: of the worst layer, the distance from
-    the formula over its norm; ``beyond_bound``: outputs farther from the unrounded product than rounding can bring
-    them; ``int8_products_a_layer``; ``inexact_sums``: of int8 products; ``left_floating``: layers of blocks whose
-    output is the unrounded product; ``unlike_the_step``: gradients that are not the recorded ones, by a bit."""
+    """Distances are the worst layer's, over the formula's norm; numbers that are not as stated are counted, gradients
+    by a bit. Claims read ``int8_products_a_layer``, and ``left_floating``, layers of blocks whose output is the
+    unrounded product."""
     trace, run = recording.trace, recording.run
     layers = anatomy(run.model).linears
     with _watched(layers) as seen, IntegerProducts() as products:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.precision.int_only.technique import IntOnly
 
@@ -78,14 +79,78 @@ class Products(TorchDispatchMode):
         return result
 
 
+@judged(
+    "floating_tensors",
+    "All parameters are stored as integers.",
+    "Abstract",
+    id="integers_kept",
+    note="of the linear layers in blocks: weights, biases, exponents, and what the optimizer keeps of them",
+)
+@judged(
+    "floating_operands",
+    "All operands of products are int8, and their sums int32.",
+    "Abstract",
+    id="integers_multiplied",
+    note="of the linear layers in blocks, forward and backward",
+)
+@judged("inexact_sums", "Int32 sums are exact.", "The arithmetic of int8 units", id="exact_sums", scope="module")
+@judged(
+    "output_off",
+    "Mantissas and exponents stand for the product of input and weight, but for rounding.",
+    "y = m 2^e, exponents of factors added",
+    id="output",
+    at_most=0.15,  # of its norm: seven bits with one exponent a tensor
+    scope="module",
+)
+@judged(
+    "grad_input_off",
+    "They stand for the input's gradient, but for rounding.",
+    "y = m 2^e, exponents of factors added",
+    id="grad_input",
+    at_most=0.3,  # gradients have the longer tails
+    scope="module",
+)
+@judged(
+    "operands_beyond",
+    "Operands are rounded to one of the two nearest integers of seven bits.",
+    "The authors' StoShift",
+    id="operands_to_a_neighbour",
+    scope="module",
+)
+@judged(
+    "operand_bias",
+    "Stochastic rounding has the number itself as its mean.",
+    "E[SR(x)] = x",
+    id="operands_unbiased",
+    at_most=5.0,  # standard deviations
+    scope="module",
+)
+@judged(
+    "update_beyond",
+    "Weights move by the integer gradient, scaled by a power of two so that its largest element has mu bits, and "
+    "rounded to a neighbour.",
+    "The authors' grad_calc and weight_update",
+    id="update_to_a_neighbour",
+    note="mu falls with the learning rate; tensors whose exponent has grown are left out",
+)
+@judged(
+    "update_bias",
+    "The update's rounding has the update itself as its mean, so that steps below one unit are not lost.",
+    "E[SR(x)] = x",
+    id="update_unbiased",
+    at_most=5.0,  # standard deviations
+)
+@judged("silent", "Every integer tensor gets an integer gradient.", "The authors' weight_update", id="all_trained")
+@judged(
+    "unlike_the_step",
+    "The same seed gives the same roundings: the step's gradients come again to the bit.",
+    "Determinism of this implementation",
+    id="replays",
+)
 def probes(recording: Recording, own: IntOnly) -> Mapping[str, float]:
-    """``floating_tensors``: parameters, buffers and optimizer state of integer layers that are not integers;
-    ``floating_operands``: of their products, the sums included; ``inexact_sums``; ``products_a_layer``;
-    ``output_off`` and ``grad_input_off``: of the worst layer, the distance from the floating-point product with the
-    weights that the integers stand for, over its norm; ``operands_beyond`` and ``operand_bias``: of
-    inputs and gradients (:class:`Roundings`); ``update_beyond`` and ``update_bias``: of the recorded update beside the
-    integer gradient; ``unlike_the_step``: floating-point gradients that are not the recorded ones, by a bit;
-    ``silent``: weights and biases that got no integer gradient."""
+    """Distances are the worst layer's, over the norm of the floating-point product with the weights that the integers
+    stand for; biases are in standard errors (:class:`Roundings`). Tensors and operands that are not as stated are
+    counted, gradients by a bit. A claim reads ``products_a_layer``."""
     trace, run = recording.trace, recording.run
     layers = [part.module for part in anatomy(run.model).linears]
     before, after = trace.before, trace.after

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.ckpt_chen_sqrt.technique import ChenSqrt
 from techniques.shared.recomputation_probes import changed_gradients, order_of
@@ -15,11 +16,18 @@ from techniques.shared.recomputation_probes import changed_gradients, order_of
 OF_ITS_BASELINES = True  # in stacks whose blocks are all alike
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "Section 3", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a segment runs again",
+    "Section 3: recomputation changes no result",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
 def probes(recording: Recording, own: ChenSqrt) -> Mapping[str, float]:
-    """``fewest_runs``, ``most_runs``: of a block in the step; ``segments``: over ceil(sqrt(L)), and ``slots``: segments
-    and blocks of the longest, over the least that any number of segments gives, each of the stack farthest from 1;
-    ``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where dropout
-    happens."""
+    """Claims read ``fewest_runs`` and ``most_runs`` of a block in the step; ``segments`` over ceil(sqrt(L)), and
+    ``slots``, segments and blocks of the longest, over the least that any number of segments gives, each of the stack
+    farthest from 1."""
     run, trace = recording.run, recording.trace
     runs, segments, slots = [], [], []
     for stack in run.anatomy.stacks:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from suite.chain.schedule import TURN, Op, Schedule, tidied
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.ckpt_siskind_dnc import program
 from techniques.rematerialization.ckpt_siskind_dnc.technique import DivideAndConquer
@@ -29,13 +30,83 @@ OPERATORS = 64
 LEAST_BYTES = 8  # for one capsule, the chain's input: another block's input and graph, and two gradients
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged(
+    "forwards_beside_formula",
+    "n blocks are run n + E(n) times, E(n) = n / 2 + 2 E(n / 2), 0 where it ends",
+    "Section 2, bisection",
+    id="bisection_runs",
+    note="counted in the recorded step; halves are rounded",
+)
+@judged(
+    "time_over_best",
+    "It ends as early as the budget allows",
+    "Section 2, termination criteria",
+    id="fastest_bisection",
+    equals=1.0,
+    tolerance=1e-9,
+    note="beside all bisections of the model's chains and of 16 equal blocks, at every budget",
+)
+@judged(
+    "plan_over_budget",
+    "The schedule for any budget needs no more than it",
+    "Section 2, termination criteria",
+    id="plans_within_every_budget",
+    at_most=1.0,
+)
+@judged(
+    "capsules_over_log",
+    "Bisection down to one step has at most log2(n) capsules at once",
+    "Section 2, bisection",
+    id="logarithmic_capsules",
+    equals=1.0,
+    note="16 equal blocks",
+)
+@judged(
+    "binomial_beside_formula",
+    "The binomial split runs n steps with s capsules n + t(n, s) times",
+    "Section 2, binomial checkpointing",
+    id="binomial_runs",
+    note="16 equal blocks with any number of capsules",
+)
+@judged(
+    "loop_changed",
+    "Works for programs with loops and branches that depend on values, with no annotation",
+    "Title; abstract",
+    id="any_program",
+    note="gradients to the bit",
+)
+@judged(
+    "operators_over_formula",
+    "T steps run T / 2 log2(T) more times",
+    "Section 2, bisection",
+    id="operators_run_again",
+    equals=1.0,
+    note="a loop of 64 operators, the counting run and the tapes included",
+)
+@judged(
+    "operator_capsules_over_log",
+    "T steps have log2(T) capsules at once, beside the first",
+    "Section 2, bisection",
+    id="logarithmic_operator_capsules",
+    equals=1.0,
+    note="a loop of 64 operators",
+)
+@judged(
+    "peak_over_budget", "The peak of a pass is within the memory limit", id="within_budget", at_most=1.0, kind="counted"
+)
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", equals=1.0, kind="counted")
 def probes(recording: Recording, own: DivideAndConquer) -> Mapping[str, float]:
-    """Those of all that plan; ``forwards_beside_formula``: forward passes in the step, more or fewer than n + E(n) of
-    the stacks; ``time_over_best`` and ``plan_over_budget``: beside all bisections, as :func:`beside_rivals`, over the
-    model's chains and 16 equal blocks; ``capsules_over_log``: kept at the turn of those 16, over log2(16);
-    ``binomial_beside_formula``: runs of the binomial split, summed over all numbers of capsules, more or fewer than
-    E(n, s); ``loop_changed``: gradients of a loop of unknown length that are others than torch's; and of one of 64
-    operators ``operators_over_formula``, T + T + T / 2 log2(T), and ``operator_capsules_over_log``, log2(T) + 1."""
+    """Includes those of all that plan. Runs that are more or fewer than a formula's are counted,
+    ``binomial_beside_formula`` over all numbers of capsules; capsules are those at the turn."""
     run, schedules, equal = recording.run, own.plan(recording.run).schedules, equal_chain(BLOCKS)
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
     beside = [

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.dtr.runtime import Name, Operator, Runtime, Tensor
 from techniques.rematerialization.dtr.technique import DTR
@@ -25,11 +26,20 @@ class _Thrashing(Exception):
     pass
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "Section 1", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "Section 1: recomputation changes no result",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
 def probes(recording: Recording, own: DTR) -> Mapping[str, float]:
-    """Those of every technique that plans, ``over_fastest``, and of the runtime: ``linear``, runs beyond the first of
-    each of 256 layers; ``linear_eq``, with the equivalence classes, over that; ``linear_lru_growth``, that of least
-    recently used eviction, over the same of 64 layers; ``beside_rule``, how often in a random program what is evicted
-    has not the least cost over bytes and staleness, or an input is as stale as before its use."""
+    """Includes those of every technique that plans, and ``over_fastest``. Claims read of the runtime ``linear``, runs
+    beyond the first of each of 256 layers; ``linear_eq``, with the equivalence classes, over that;
+    ``linear_lru_growth``, that of least recently used eviction, over the same of 64 layers; ``beside_rule``, how often
+    in a random program what is evicted has not the least cost over bytes and staleness, or an input is as stale as
+    before its use."""
     return {
         **scheduled_probes(recording, own),
         **over_fastest(recording, own),

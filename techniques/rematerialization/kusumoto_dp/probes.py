@@ -10,6 +10,7 @@ from suite.chain.chain import Chain
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, segmented
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.kusumoto_dp.solver import Graph, all_lower_sets, ancestor_sets, canonical
 from techniques.rematerialization.kusumoto_dp.technique import LowerSets
@@ -29,13 +30,73 @@ GRAPHS, NODES = 8, 7
 Strategy = list[frozenset[int]]
 
 
+@judged(
+    "changed",
+    "The step's gradients are those of a plain pass, to the bit",
+    "Section 3, canonical strategies",
+    id="same_gradients",
+)
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "Section 3, canonical strategies",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged(
+    "runs_beside_plan",
+    "Every block runs as often as the schedule says",
+    "Section 3, canonical strategies",
+    id="runs_as_planned",
+)
+@judged(
+    "time_over_best",
+    "No canonical strategy of the chain within the same memory is faster, at any budget",
+    "Section 4.1, exact algorithm",
+    id="optimal",
+    equals=1.0,
+    tolerance=1e-9,
+    note="up to 6 blocks all strategies are tried, one by one; of deeper stacks, equal segments of every length",
+)
+@judged(
+    "plan_over_budget",
+    "The strategy for any budget needs no more than it",
+    "Section 4.1",
+    id="plans_within_every_budget",
+    at_most=1.0,
+)
+@judged(
+    "time_over_persistent",
+    "No canonical strategy is faster than the fastest persistent schedule",
+    "Herrmann et al. (2019)",
+    id="not_below_persistent",
+    at_least=1.0,
+    tolerance=1e-9,
+)
+@judged(
+    "graphs_beside_best",
+    "Over all lower sets of a graph it is the best of all canonical strategies",
+    "Section 4.1, exact algorithm",
+    id="optimal_on_graphs",
+    note="8 random graphs of 7 nodes, every budget, all strategies tried one by one",
+)
+@judged(
+    "approximate_below_exact",
+    "Over ancestor sets alone it is no better than over all",
+    "Section 4.2, approximate algorithm",
+    id="approximate_is_no_better",
+)
+@judged(
+    "peak_over_predicted",
+    "The memory model predicts the peak",
+    id="predicted_peak",
+    equals=1.0,
+    kind="counted",
+    note="the paper's M leaves out the liveness analysis that is applied afterwards: real peaks are lower there",
+)
 def probes(recording: Recording, own: LowerSets) -> Mapping[str, float]:
-    """Those of all that plan; ``most_runs``: of a block in the step; ``time_over_best`` and ``plan_over_budget``:
-    beside all canonical strategies (of deep stacks: equal segments), as :func:`beside_rivals`, over the model's chains
-    and some whose blocks are unlike, with graphs that hold either end; ``time_over_persistent``: the least of its times
-    over those of the fastest persistent schedule; ``graphs_beside_best``: over small graphs and budgets, times that are
-    others than the least of all strategies, tried one by one; ``approximate_below_exact``: those that are less with
-    ancestor sets alone."""
+    """Includes those of all that plan. The model's chains are compared, and some whose blocks are unlike, with graphs
+    that hold either end (:func:`beside_rivals`). For a claim, ``most_runs`` is of a block in the step."""
     run = recording.run
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
     chains = [*own.chains, *unlike_chains(), *of_any_ends(unlike_chains())]

@@ -9,6 +9,7 @@ from suite.chain.chain import Chain, Stage
 from suite.chain.plan import Infeasible, unplanned
 from suite.chain.schedule import every_input, segmented
 from suite.chain.simulate import predicted
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.remat_heuristic.technique import RematHeuristic
 from techniques.rematerialization.shared.fastest_probe import over_fastest
@@ -18,10 +19,44 @@ CHAINS, DEPTH = 20, 6
 ROUNDINGS = 1e-12
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "Section 1", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "Section 1: recomputation changes no result",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged(
+    "beside_score",
+    "What is dropped has the greatest bytes times lifetime over recompute time",
+    "this suite's own",
+    id="best_score_first",
+    kind="counted",
+    scope="module",
+    note="graphs kept against the order, in plans of 20 random chains",
+)
+@judged(
+    "unfit",
+    "A plan fits wherever dropping every graph does",
+    "this suite's own",
+    id="fits_where_it_can",
+    kind="counted",
+    scope="module",
+    note="plans of 20 random chains",
+)
+@judged(
+    "over_fastest",
+    "No faster than the optimal schedule, as the name heuristic says",
+    "this suite's own",
+    id="no_faster_than_the_optimum",
+    at_least=0.999999999,
+    kind="counted",
+    note="against every schedule of blocks whose graphs stay whole",
+)
 def probes(recording: Recording, own: RematHeuristic) -> Mapping[str, float]:
-    """Those of every technique that plans, ``over_fastest``; ``beside_score``: in plans of random chains, graphs that
-    are kept though one of a smaller score is not; ``needless``: plans that fit the budget without their last drop;
-    ``unfit``: plans above it, or missing though dropping every graph fits."""
+    """Includes those of every technique that plans. For a claim, ``needless`` counts plans that fit the budget without
+    their last drop."""
     chance = random.Random(0)
     chains = [_unlike(chance) for _ in range(CHAINS)]
     plans = [_plan(own, chain, chance.uniform(0.2, 0.9)) for chain in chains]

@@ -10,6 +10,7 @@ import torch
 from suite.meters.activations import SavedActivations
 from suite.meters.flops import FlopCounter
 from suite.model.calls import undisturbed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.torch_autoac.technique import TorchAutoAC
 from techniques.shared.recomputation_probes import changed, dropping, pass_of
@@ -17,11 +18,25 @@ from techniques.shared.recomputation_probes import changed, dropping, pass_of
 LEAST = 0.01  # a budget that saves what is random, as fused attention is, and nothing else; at 0 torch draws it anew
 
 
+@judged(
+    "changed",
+    "The step's gradients are those of a plain pass, to the bit",
+    "partitioners.py",
+    id="same_gradients",
+    note="without fusion, which rounds otherwise",
+)
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "partitioners.py",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
 def probes(recording: Recording, own: TorchAutoAC) -> Mapping[str, float]:
-    """``changed``: gradients that are another than a plain pass's by a bit, ``changed_with_dropout``: where dropout
-    happens; ``saved_share``: saved bytes, of the way from those at the least budget to those at 1; ``flops_share``:
-    FLOPs beyond those at budget 1, over those at the least; ``untraded``: of the least budget, the technique's and 1,
-    larger ones that save less, or cost more FLOPs; ``uncut``: saved bytes at budget 1 over eager autograd's."""
+    """Claims read ``saved_share``, saved bytes, of the way from those at the least budget to those at 1;
+    ``flops_share``, FLOPs beyond those at budget 1, over those at the least; ``untraded``, of the least budget, the
+    technique's and 1, larger ones that save less, or cost more FLOPs; ``uncut``, saved bytes at budget 1 over eager
+    autograd's."""
     run, trace = recording.run, recording.trace
     ours = {name: gradient for one in trace.of("backward") for name, gradient in one.gradients.items()}
     with dropping(run.model):

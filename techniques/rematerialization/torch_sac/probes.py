@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from suite.loop.run import Run
 from suite.meters.live import LiveBytes
 from suite.model.calls import undisturbed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.rematerialization.torch_sac.technique import TorchSAC
 from techniques.shared.recomputation_probes import changed_gradients, order_of
@@ -24,11 +25,23 @@ from techniques.shared.recomputation_probes import changed_gradients, order_of
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 
 
+@judged(
+    "changed",
+    "The step's gradients are those of a plain pass, to the bit",
+    "torch.utils.checkpoint.checkpoint",
+    id="same_gradients",
+)
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values when a block runs again",
+    "torch.utils.checkpoint.checkpoint: preserve_rng_state",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
 def probes(recording: Recording, own: TorchSAC) -> Mapping[str, float]:
-    """``fewest_runs``, ``most_runs``: of a block in the step; ``changed`` and ``changed_with_dropout``: gradients that
-    are another than a plain pass's by a bit; ``kept``: bytes alive after the forward pass, over a plain one's, and
-    ``kept_full``, over those that full checkpointing of each block leaves; ``kept_beside_products``: bytes above the
-    latter, less those of the products' outputs inside the blocks."""
+    """Claims read ``fewest_runs`` and ``most_runs`` of a block in the step; ``kept``, bytes alive after the forward
+    pass, over a plain one's, and ``kept_full``, over those that full checkpointing of each block leaves;
+    ``kept_beside_products``, bytes above the latter, less those of the products' outputs inside the blocks."""
     run, trace = recording.run, recording.trace
     runs = [order_of(stack, trace.ran).count(i) for stack in run.anatomy.stacks for i in range(stack.depth)]
     plain = _kept_bytes(recording, nullcontext())

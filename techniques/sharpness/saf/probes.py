@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.sharpness.saf.technique import Saf
@@ -22,14 +23,40 @@ def records(run: Run, own: Saf) -> bool:
     return run.step >= run.recipe.steps - STEPS
 
 
+@judged(
+    "off_the_term",
+    "The gradient is that of the loss plus lambda tau^2 KL(past || now), where the past is its own outputs of E~ "
+    "epochs ago.",
+    "Section 3; SAF_train.py",
+    id="pull",
+    at_most=1e-3,  # of the term's own length; no term is 1, its opposite 2
+    note="the last of four epochs; the oldest outputs are as old",
+)
+@judged(
+    "before_a_past",
+    "An example that has not been seen has no past: the gradient is the plain one.",
+    "follows from the definition of the past outputs; the authors' array has zeros there",
+    id="new_examples",
+)
+@judged(
+    "off_two_epochs",
+    "With E~ = 2 the past is the epoch before the last.",
+    "Section 3; SAF_train.py",
+    id="two_epochs_ago",
+    at_most=1e-3,  # of the term's own length; no term is 1, its opposite 2
+    note="the last of four epochs, where outputs have been overwritten",
+)
+@judged(
+    "before_the_start",
+    "Before E_start the step is the base optimizer's to the bit.",
+    "Section 3; SAF_train.py",
+    id="start",
+    note="a start in the middle of the run",
+)
 def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
-    """``off_the_term``: of the last recorded step, as of :func:`techniques.sharpness.shared.divergence.off_the_term`;
-    ``before_a_past``: elements of the gradients that are not the plain ones while examples are new;
-    ``before_the_start`` and ``off_two_epochs``: both of a twin that starts in the middle and takes the outputs of two
-    epochs ago; ``stored_outputs``: host bytes of past outputs over those of one float32 output for each example.
-
-    Nothing of a run of several ranks, or at zero strength.
-    """
+    """A twin that starts in the middle and takes the outputs of two epochs ago shows ``before_the_start`` and
+    ``off_two_epochs``. For a claim, ``stored_outputs`` is the host bytes of past outputs over those of one float32
+    output for each example. A run of several ranks, or at zero strength, shows nothing."""
     if recording.run.world_size > 1 or not own.strength or own.past is None:
         return {}
     _, examples, classes = own.past.outputs.shape

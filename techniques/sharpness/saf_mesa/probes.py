@@ -12,6 +12,7 @@ from torch import Tensor
 
 from suite.loop.data import Batch
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.ball import drop_out
 from techniques.sharpness.saf_mesa.technique import SafMesa
@@ -26,12 +27,25 @@ def records(run: Run, own: SafMesa) -> bool:
     return False
 
 
+@judged(
+    "off_the_term",
+    "The gradient is that of the loss plus lambda tau^2 KL(past || now), where the past is the outputs at the average "
+    "of the weights.",
+    "Section 3.2; MESA_train.py",
+    id="pull",
+    at_most=1e-3,  # of the term's own length; no term is 1, its opposite 2
+    note="the tenth step of a run of 100, with a dropout of 0.1: in 16 steps the average is the latest weights",
+)
+@judged(
+    "before_the_start",
+    "Before E_start the step is the base optimizer's to the bit.",
+    "Section 3.2; MESA_train.py",
+    id="start",
+    note="the first five steps of a run of 100",
+)
 def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
-    """``off_the_term`` and ``before_the_start``, of a twin that drops out and is longer: as of
-    :mod:`shared.divergence`; ``copies_of_the_weights``: bytes of the average over those of the model.
-
-    Nothing of a run of several ranks, or at zero strength.
-    """
+    """A longer twin that drops out shows all, as :mod:`shared.divergence` says. For a claim, ``copies_of_the_weights``
+    is the bytes of the average over those of the model. A run of several ranks, or at zero strength, shows nothing."""
     if recording.run.world_size > 1 or own.teacher is None:
         return {}
     twin = recording.twin(steps=STEPS)

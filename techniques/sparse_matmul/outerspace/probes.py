@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.outerspace.technique import Outerspace
@@ -22,13 +23,118 @@ REPORTED = (
 """Rows, density, and seconds that the paper reports for squares of uniform matrices (digitised by TeAAL's authors)."""
 
 
+@judged(
+    "outer_off",
+    "The merged outer products are the product",
+    "The two phases, multiply and merge",
+    id="merged_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "pays",
+    "Writing and reading all products costs more than reading B again does, entry for entry: the gain is in regular "
+    "accesses and not in their number",
+    "This entry's, from the counts",
+    id="never_pays_without_a_cache",
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "kept_off",
+    "Every product is kept until it is merged: one for each pair of entries that meet",
+    "The two phases, multiply and merge",
+    id="products_are_kept",
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "bytes_over",
+    "12 bytes for each entry read, each product written and read, and each entry of the result, pointers aside",
+    "Elements as in TeAAL's model of it: indices of 32 and values of 64 bits",
+    id="bytes",
+    equals=1.0,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "least_gap",
+    "Reported times are 3.3 times the bound or more: what it leaves out is recorded, and not fitted",
+    "This entry's bound beside the times that TeAAL's artifact has",
+    id="gap",
+    at_least=3.3,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "largest_gap",
+    "Reported times are 9.6 times the bound at most",
+    "This entry's bound beside the times that TeAAL's artifact has",
+    at_most=9.6,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of dense products with the pruned weights, at the connections",
+    "The two phases, for a dense right operand",
+    id="same_products",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
+@judged(
+    "off_density", "Each matrix keeps a tenth of its weights", "This entry's choice", id="density", recipes=["classic"]
+)
+@judged(
+    "smaller_kept",
+    "They are the largest by size",
+    "This entry's choice: magnitude pruning",
+    id="largest_stay",
+    recipes=["classic"],
+)
+@judged(
+    "off_initial",
+    "Training begins with the pruned weights",
+    "This entry's choice",
+    id="starts_from_the_pruned",
+    recipes=["classic"],
+)
+@judged("topology_changed", "No connection comes or goes", "This entry's choice", id="fixed_mask", recipes=["classic"])
+@judged(
+    "dead",
+    "Pruned weights stay zero, and get neither gradient nor momentum",
+    "This entry's choice",
+    id="pruned_weights_are_zero",
+    recipes=["classic"],
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient",
+    "This entry's choice",
+    id="pruned_weights_stay_zero",
+    recipes=["classic"],
+)
+@judged(
+    "flops_over",
+    "A layer's three products take 2 FLOPs for each connection and token, each",
+    "The two phases, for a dense right operand",
+    id="work_by_connections",
+    equals=1.0,
+    tolerance=1e-09,
+    kind="counted",
+    scope="module",
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Outerspace) -> Mapping[str, float]:
-    """Those of :func:`of_products`; of the product of :func:`operands`: ``outer_off``: the largest error beside
-    the dense product, of the largest; ``read_once``: entries read over those that there are; ``kept_off``: products
-    kept for merging, less the pairs of entries that meet; ``bytes_over``: modelled bytes over 12 for each entry read,
-    written or read again, pointers aside; ``pays``: whether products cost less than reading B again;
-    ``above_reported``: of the paper's five matrices those whose bound is above the reported time; ``least_gap``,
-    ``largest_gap``: of reported times over the bound."""
+    """Includes those of :func:`of_products`; all others are of the product of :func:`operands`, modelled times of the
+    paper's five matrices. Claims read ``read_once``, entries read over those that there are, and ``above_reported``,
+    the matrices whose bound is above the reported time."""
     a, b = operands(recording)
     rows_a, rows_b = rows_of(a), rows_of(b)
     product, other = outer(rows_a, rows_b), gustavson(rows_a, rows_b)

@@ -12,6 +12,7 @@ from torch import Tensor
 from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
 from suite.model.anatomy import is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.scouts import scouts_of
 from techniques.shared.sparse import pruned
@@ -20,12 +21,57 @@ from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.sparse24.technique import Sparse24
 
 
+@judged(
+    "off_pattern", "Of each four consecutive weights of a row two stay", "Section 3", id="pattern", recipes=["classic"]
+)
+@judged(
+    "smaller_kept",
+    "They are the two largest by size after the dense training",
+    "Section 4, step 2",
+    id="largest_stay",
+    recipes=["classic"],
+)
+@judged(
+    "off_dense",
+    "The first training is the reference's to the bit",
+    "Section 4, step 1",
+    id="trained_before",
+    recipes=["classic"],
+)
+@judged(
+    "off_initial",
+    "The second training begins with the pruned weights of the first",
+    "Section 4, step 3",
+    id="starts_from_the_trained",
+    recipes=["classic"],
+)
+@judged("topology_changed", "The mask never changes", "Section 4, step 3", id="fixed_mask", recipes=["classic"])
+@judged(
+    "dead",
+    "Pruned weights stay zero, and get neither gradient nor momentum",
+    "Section 4, step 3",
+    id="pruned_weights_are_zero",
+    recipes=["classic"],
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient",
+    "Section 4, step 3",
+    id="pruned_weights_stay_zero",
+    recipes=["classic"],
+)
+@judged(
+    "lost",
+    "Each weight that stays comes back from the packed form to its place",
+    "Section 3",
+    id="packed_whole",
+    scope="kernel",
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Sparse24) -> Mapping[str, float]:
-    """``off_pattern``: groups of four inputs of a row of which not two weights stay; ``smaller_kept``: weights that
-    stay though a larger one of their group went; ``off_dense``: numbers in which the first training ends elsewhere than
-    the reference; ``cost_in_runs``: steps of both trainings over those of one; ``packed_bytes``: of 16-bit weights in
-    the form for sparse tensor cores, over dense ones; ``lost``: weights that do not come back from it; the invariants
-    of :mod:`techniques.shared.sparse.pruned`, beside the weights of the first training."""
+    """Includes the invariants of :mod:`techniques.shared.sparse.pruned`, beside the weights of the first training.
+    Groups, weights and numbers that are off are counted. Claims read ``cost_in_runs``, steps of both trainings over
+    those of one, and ``packed_bytes``, of 16-bit weights in the form for sparse tensor cores, over dense ones."""
     run = recording.run
     with unchanged_randomness(run.device), scouts_of(run) as scouts:
         replace(own).model(run.plain_model(), run)  # once more: a run is deterministic

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.shared.dataflows import dense, expanded, gustavson, in_rows, inner, outer, rows_of
@@ -15,13 +16,135 @@ from techniques.sparse_matmul.shared.product_probes import of_products, operands
 from techniques.sparse_matmul.spgemm.technique import Spgemm
 
 
+@judged(
+    "inner_off",
+    "Inner products give the product",
+    "By definition",
+    id="inner_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "gustavson_off",
+    "Gustavson's row-wise order gives the product",
+    "By definition",
+    id="gustavson_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "outer_off",
+    "Outer products, merged, give the product",
+    "By definition",
+    id="outer_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "expanded_off",
+    "Expanding, sorting and compressing, as CUSP does, gives the product",
+    "By definition",
+    id="expanded_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "library_off",
+    "The library's sparse times sparse product gives the product",
+    "By definition",
+    id="library_equal",
+    at_most=1e-13,  # of the largest, in float64
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "multiplications_off",
+    "All three orders make the same multiplications, one for each pair of entries that meet",
+    "By definition",
+    id="equal_multiplications",
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "comparisons_over",
+    "Inner products compare at least as many pairs of indices as they multiply",
+    "By definition",
+    id="indices_are_compared",
+    at_least=1.0,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "read_once",
+    "The outer product reads each entry of both operands once",
+    "By definition",
+    id="operands_are_read_once",
+    equals=1.0,
+    kind="counted",
+    scope="kernel",
+    recipes=["classic"],
+)
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of dense products with the pruned weights, at the connections",
+    "By definition of SpMM and SDDMM",
+    id="same_products",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
+@judged(
+    "off_density", "Each matrix keeps a tenth of its weights", "This entry's choice", id="density", recipes=["classic"]
+)
+@judged(
+    "smaller_kept",
+    "They are the largest by size",
+    "This entry's choice: magnitude pruning",
+    id="largest_stay",
+    recipes=["classic"],
+)
+@judged(
+    "off_initial",
+    "Training begins with the pruned weights",
+    "This entry's choice",
+    id="starts_from_the_pruned",
+    recipes=["classic"],
+)
+@judged("topology_changed", "No connection comes or goes", "This entry's choice", id="fixed_mask", recipes=["classic"])
+@judged(
+    "dead",
+    "Pruned weights stay zero, and get neither gradient nor momentum",
+    "This entry's choice",
+    id="pruned_weights_are_zero",
+    recipes=["classic"],
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient",
+    "This entry's choice",
+    id="pruned_weights_stay_zero",
+    recipes=["classic"],
+)
+@judged(
+    "flops_over",
+    "A layer's three products take 2 FLOPs for each connection and token, each",
+    "By definition of SpMM and SDDMM",
+    id="work_by_connections",
+    equals=1.0,
+    tolerance=1e-09,
+    kind="counted",
+    scope="module",
+    recipes=["classic"],
+)
 def probes(recording: Recording, own: Spgemm) -> Mapping[str, float]:
-    """Those of :func:`of_products`; of the product of :func:`operands`: ``inner_off``, ``gustavson_off``,
-    ``outer_off``, ``expanded_off``, ``library_off``: the largest error beside the dense product, of the largest;
-    ``multiplications_off``: of each order, beside the pairs of entries that meet; ``comparisons_over``: the inner
-    product's over its multiplications; ``row_wise_operations``: entries of B that Gustavson's order reads and indices
-    that it compares, over the multiplications; ``read_once``: entries of both operands that the outer product reads,
-    over those that there are."""
+    """Includes those of :func:`of_products`; all others are of the product of :func:`operands`, beside the dense
+    product, relative to the largest number. For a claim, ``row_wise_operations`` is the entries of B that Gustavson's
+    order reads and indices that it compares, over the multiplications."""
     a, b = operands(recording)
     exact, rows_a, rows_b = a @ b, rows_of(a), rows_of(b)
     results = {

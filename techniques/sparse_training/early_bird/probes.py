@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 from techniques.shared.plain import names_in, plain_model
@@ -35,13 +36,63 @@ def records(run: Run, own: EarlyBird) -> bool:
     return bool(own.share)
 
 
+@judged(
+    "off_one", "All coefficients begin at 1, where they change nothing.", "This card's variant", id="unchanged_at_start"
+)
+@judged(
+    "gradient_roundings",
+    "Each unit is multiplied by its coefficient, and nothing else is: gradients are the chain rule's.",
+    "This card's variant",
+    id="by_unit",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "penalty",
+    "The scaling factors are under L1, of 1e-4.",
+    "Section 3.1; the authors' code",
+    equals=1e-4,
+    tolerance=0.01,
+)
+@judged(
+    "off_draw",
+    "The ticket is drawn at the first epoch whose mask is within a normalised Hamming distance of 0.1 of each of the "
+    "four before it.",
+    "Section 3.2, algorithm 1; class EarlyBird of the authors' code",
+    id="draw",
+    note="one step an epoch in so short a run",
+)
+@judged(
+    "draw_roundings",
+    "What stays are the units with the largest factors, with the weights and factors of the moment.",
+    "Section 4.1; retrain_continue of the authors' code",
+    id="inherited_weights",
+    at_most=1.0,  # of a product
+    scope="module",
+)
+@judged(
+    "off_state",
+    "The smaller network is trained by an optimizer of its own.",
+    "retrain_continue of the authors' code",
+    id="fresh_optimizer",
+)
+@judged(
+    "off_rate",
+    "The learning rate goes on as if nothing had happened.",
+    "retrain_continue of the authors' code, from the epoch of the draw",
+    id="same_schedule",
+)
+@judged(
+    "masked",
+    "The network without the units computes what the whole one computes with them at zero.",
+    "Section 4.1: physical pruning",
+    id="pruned_is_masked",
+    at_most=1e-12,
+    scope="module",
+    note="in float64, after training",
+)
 def probes(recording: Recording, own: EarlyBird) -> Mapping[str, float]:
-    """``off_one``: coefficients that do not begin at 1; ``gradient_roundings``: of the search's gradients from those of
-    the chain rule; ``penalty``: what is added to the gradient of |c|, on average; ``off_draw``: steps between the draw
-    and the first step at which the last masks are near enough; ``off_rate``: steps at another learning rate than the
-    recipe's; ``draw_roundings``: of the drawn network from the strongest units as the search left them, coefficients
-    multiplied in; ``off_state``: parameters with optimizer state after the draw; ``masked``: how far the pruned model's
-    outputs are from the masked one's; ``removed_parameters``: over the formula."""
+    """``draw_roundings`` is of the drawn network, coefficients multiplied in; steps, coefficients and parameters that
+    are off are counted. For a claim, ``removed_parameters`` is over the formula."""
     if not own.share:
         return {}
     run, plain, traces = recording.run, plain_model(recording), recording.traces

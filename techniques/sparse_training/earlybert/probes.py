@@ -9,6 +9,7 @@ from statistics import fmean
 import torch
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.shared.plain import plain_model
@@ -32,14 +33,84 @@ def records(run: Run, own: EarlyBert) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "off_one",
+    "All coefficients begin at 1, where they change nothing.",
+    "Section 3.2; the authors' modeling_bert.py",
+    id="unchanged_at_start",
+)
+@judged(
+    "gradient_roundings",
+    "Each head's output and each hidden neuron is multiplied by its coefficient, and nothing else is: gradients of "
+    "weights and coefficients are the chain rule's.",
+    "Section 3.2, equations of the self-slimming coefficients",
+    id="by_unit",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "penalty",
+    "The loss has 1e-4 times the L1 norm of the coefficients.",
+    "Section 3.2; the authors' scripts",
+    equals=1e-4,
+    tolerance=0.01,
+)
+@judged(
+    "off_search",
+    "The search takes 0.2 of 2.2 epochs.",
+    "The authors' scripts: slimming_coef_step 0.2, two epochs of training",
+    id="search_steps",
+    note="rounded to steps, one at least",
+)
+@judged(
+    "off_heads",
+    "A third of the heads of each layer goes.",
+    "Section 3.3; the authors' scripts",
+    id="heads",
+    scope="module",
+    note="rounded to whole heads",
+)
+@judged(
+    "off_neurons",
+    "40 % of all neurons go, wherever they are.",
+    "Section 3.3; the authors' scripts",
+    id="neurons",
+    scope="module",
+)
+@judged(
+    "off_draw",
+    "What stays are the heads and neurons with the largest coefficients, at their initial weights, and everything "
+    "else at its own.",
+    "Section 3.3",
+    id="drawn_network",
+    scope="module",
+)
+@judged(
+    "off_state",
+    "Training starts anew: no optimizer state of the search stays.",
+    "Section 3.3: efficient training",
+    id="fresh_optimizer",
+)
+@judged("untrained", "All parameters of the drawn network are trained.", "Section 3.3", id="all_train")
+@judged(
+    "off_schedule",
+    "The search runs at half the learning rate of training (2e-5 and 4e-5).",
+    "The authors' scripts",
+    id="rates",
+    at_most=1e-9,
+    note="constant after its warm-up; training has the recipe's schedule over the steps that are left",
+)
+@judged(
+    "masked",
+    "The network without the units computes what the whole one computes with them at zero.",
+    "Section 3.3: heads and neurons are removed",
+    id="pruned_is_masked",
+    at_most=1e-12,
+    scope="module",
+    note="in float64, after training",
+)
 def probes(recording: Recording, own: EarlyBert) -> Mapping[str, float]:
-    """``off_one``: coefficients that do not begin at 1; ``gradient_roundings``: of the search's gradients from those of
-    the chain rule; ``penalty``: what is added to the gradient of |c|, on average; ``off_search``: steps by which the
-    draw is early or late; ``off_heads``, ``off_neurons``: units too many or few that went; ``off_draw``: numbers of the
-    drawn network that are not the initial ones of the strongest units; ``off_state``: parameters with optimizer state
-    after the draw; ``untrained``: those that have a gradient in the next step and do not move; ``masked``: how far the
-    pruned model's outputs are from the masked one's; ``removed_parameters``: over the formula; ``off_schedule``: how
-    far the learning rate is from a constant for the search and a schedule for the rest, of the largest."""
+    """Steps, units, numbers and parameters that are off are counted; ``off_schedule`` is relative to the largest rate.
+    For a claim, ``removed_parameters`` is over the formula."""
     if own.is_reference:
         return {}
     run, plain, traces = recording.run, plain_model(recording), recording.traces

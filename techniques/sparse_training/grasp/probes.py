@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suite.loop.data import Batch
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import paths_of, pooled
@@ -20,11 +21,49 @@ from techniques.sparse_training.grasp.technique import Grasp
 SLACK = 2.0**-12  # of a weight times its tensor's largest product: a Hessian's sums and quotients, in float32
 
 
+@judged(
+    "off_count",
+    "Exactly the wanted share of the connections stays, of all layers together.",
+    "Algorithm 2",
+    id="sparsity",
+    note="a fifth of the blocks' weights, rounded",
+)
+@judged(
+    "wrongly_kept",
+    "The connections with the largest -w * Hg go: those whose removal would raise the gradient's norm most, or lower "
+    "it least.",
+    "Section 4, equation 8, algorithm 2",
+    id="largest_go",
+    note=(
+        "from the derivative of the squared norm itself, in float64 up to the logits; scores that differ by rounding "
+        "alone may change places"
+    ),
+)
+@judged(
+    "off_balance",
+    "The batch has ten examples of each class.",
+    "Section 5; samples_per_class of the authors' code",
+    id="balanced",
+    baselines=["vit"],
+    note="or all of a class that has fewer",
+)
+@judged("off_initial", "What stays trains on from its initial weights.", "Algorithm 2", id="initial_weights")
+@judged("topology_changed", "The connections are fixed before training and never change.", "Algorithm 2", id="fixed")
+@judged(
+    "dead",
+    "Pruned weights are zero after every step, and get neither gradient nor momentum.",
+    "Algorithm 2",
+    id="pruned_weights_are_zero",
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient.",
+    "Algorithm 2",
+    id="pruned_weights_stay_zero",
+)
 def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
-    """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections whose
-    removal would raise the squared gradient norm more than that of others that went, and the other way round;
-    ``off_balance``: examples of a class too many or few in the batch; ``choosing_cost``: in training steps; the
-    invariants of :mod:`techniques.shared.sparse.pruned`."""
+    """Includes the invariants of :mod:`techniques.shared.sparse.pruned`. Connections and examples that are off are
+    counted. For a claim, ``choosing_cost`` is in training steps."""
     if own.is_reference:
         return {}
     run = recording.run

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.shared.sparse.connections import (
@@ -30,16 +31,68 @@ def records(run: Run, own: RigL) -> bool:
     return bool(own.sparsity)
 
 
+@judged(
+    "sparsity",
+    "Training starts and ends with the same sparsity: 80 % of the weights of all layers",
+    "Section 3, sparsity distribution",
+    equals=0.8,
+    tolerance=0.001,
+    note="sparsity 0.8; rounding to whole weights in each layer",
+)
+@judged(
+    "off_erk",
+    "A layer's density is proportional to (n + m) / (n m), and layers that would need more than all weights are dense",
+    "Section 3, sparsity distribution",
+    id="erdos_renyi",
+    at_most=0.501,  # a layer has a whole number of connections
+)
+@judged(
+    "connections_changed",
+    "The number of connections of each layer stays fixed throughout training",
+    "Section 3, algorithm 1",
+    id="constant_connections",
+)
+@judged(
+    "off_schedule",
+    "Every dT steps until T_end the topology is updated in place of the weights, and never after T_end",
+    "Section 3, algorithm 1",
+    id="schedule",
+)
+@judged(
+    "misplaced",
+    "The k smallest weights are dropped and the k largest dense gradients among all that are not kept are grown, with "
+    "k = alpha / 2 (1 + cos(pi t / T_end)) of the layer's connections",
+    "Section 3, equation 1, algorithm 1",
+    id="topology",
+)
+@judged(
+    "grown_off_zero",
+    "New connections start at zero, with fresh optimizer state",
+    "Section 3, grow; slots reset in the authors' code",
+    id="grown_at_zero",
+)
+@judged(
+    "moved",
+    "An update of the topology changes no weight that stays, and no optimizer state",
+    "Section 3, algorithm 1",
+    id="nothing_else_moves",
+)
+@judged(
+    "dead",
+    "Weights outside the topology are zero after every step, and get neither gradient nor momentum",
+    "Section 3",
+    id="inactive_weights_are_zero",
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient",
+    "Section 3",
+    id="inactive_weights_stay_zero",
+)
 def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
-    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections, or
-    blocks, a layer is away from its density at most; ``connections_changed``: by how many its number changed;
-    ``off_schedule``: steps that moved connections where the schedule says weights, or the other way round;
-    ``misplaced``: connections that algorithm 1 does not choose, or blocks; ``grown_off_zero``: grown ones whose
-    weight or optimizer state is not 0; ``moved``: further numbers, of parameters or state, that an update of the
-    topology changed; ``dead``: numbers not 0 outside the topology, of weights (in a forward pass, or after the
-    step), gradients or state; ``dead_moved``: of weights, when an optimizer moves all of them;
-    ``flops_over_formula``: FLOPs of the steps from the first topology update to the last, over the formula's.
-    """
+    """Connections, or blocks of them, and numbers that are off are counted; ``off_erk`` is the most of a layer.
+    ``dead`` looks at a forward pass and behind the step. For a claim, ``flops_over_formula`` is of the steps from the
+    first topology update to the last."""
     if not own.sparsity:
         return {}
     run, traces = recording.run, recording.traces

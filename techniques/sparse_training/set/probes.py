@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.shared.sparse.connections import (
@@ -32,15 +33,75 @@ def records(run: Run, own: Set) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "sparsity",
+    "Layers are sparse from the start: 80 % of the weights of all layers are no connections.",
+    "Equation 1",
+    equals=0.8,
+    tolerance=0.02,  # five standard deviations of 16 000 draws
+    note="the epsilon of 80 % sparsity in all; each connection is drawn by itself",
+)
+@judged(
+    "off_erdos_renyi",
+    "A layer from n to m units has epsilon (n + m) connections on average: linear in the width, not quadratic.",
+    "Equation 1",
+    id="erdos_renyi",
+    at_most=5.0,  # standard deviations
+)
+@judged(
+    "connections_changed",
+    "As many connections are added as were removed: their number in each layer stays.",
+    "Algorithm of the paper, lines 13 to 17",
+    id="constant_connections",
+)
+@judged(
+    "off_schedule",
+    "The topology evolves after every epoch but the last, and at no other time.",
+    "Algorithm of the paper, lines 9 to 17",
+    id="schedule",
+    note="an epoch, or a 25th of a shorter run, and 2 steps at least",
+)
+@judged(
+    "wrongly_dropped",
+    "The share zeta = 0.3 of the smallest positive weights goes, and the same share of the largest negative weights; "
+    "all others stay.",
+    "Algorithm of the paper, lines 13 and 14",
+    id="dropped",
+)
+@judged(
+    "growth_not_random",
+    "New connections are at random places.",
+    "Algorithm of the paper, line 16",
+    id="random_growth",
+    at_most=5.0,  # standard deviations
+)
+@judged(
+    "grown_off_zero",
+    "New connections start at zero, with fresh optimizer state.",
+    "SET-MLP-Keras-Weights-Mask of the authors' code",
+    id="grown_at_zero",
+)
+@judged(
+    "moved",
+    "An evolution changes no weight that stays, and none of its optimizer state.",
+    "Algorithm of the paper, lines 12 to 17",
+    id="nothing_else_moves",
+)
+@judged(
+    "dead",
+    "Weights that are no connections are zero after every step, and get neither gradient nor momentum.",
+    "Equation 1: there is no such weight",
+    id="inactive_weights_are_zero",
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient.",
+    "Equation 1: there is no such weight",
+    id="inactive_weights_stay_zero",
+)
 def probes(recording: Recording, own: Set) -> Mapping[str, float]:
-    """``sparsity``: share of the matrices' entries without a connection; ``off_erdos_renyi``: how far a layer's number
-    of connections is from equation 1's mean, in standard deviations, at most; ``connections_changed``: by how many it
-    changed; ``off_schedule``: steps that evolved where none should, or the other way round; ``wrongly_dropped``: kept
-    connections that are gone, or lost their weight; ``growth_not_random``: how far the mean rank of the grown
-    connections' places is from that of a uniform choice, in standard deviations; ``grown_off_zero``: grown ones
-    whose weight or state is not 0; ``moved``: further numbers that an evolution changed; ``dead``, ``dead_moved``: of
-    the weights outside, that are not 0; ``sparse_flops``: of the matrices' products, over dense ones.
-    """
+    """``off_erdos_renyi`` and ``growth_not_random`` (the mean rank of the grown connections' places) are in standard
+    deviations; what is off is counted. For a claim, ``sparse_flops`` is of the matrices' products, over dense ones."""
     if own.is_reference:
         return {}
     run, traces = recording.run, recording.traces

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from suite.loop.data import mixed_seed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.sparse import pruned
 from techniques.shared.sparse.connections import paths_of, pooled
@@ -19,11 +20,45 @@ from techniques.sparse_training.snip.technique import Snip
 SLACK = 2.0**-17  # of a weight times its tensor's largest gradient: 64 roundings of float32
 
 
+@judged(
+    "off_count",
+    "Exactly kappa connections stay, of all layers together.",
+    "Section 4, equation 6",
+    id="sparsity",
+    note="kappa is a fifth of the blocks' weights, rounded",
+)
+@judged(
+    "wrongly_kept",
+    "They are those with the highest |dL(c * w)/dc| at c = 1, over all layers.",
+    "Section 4, equations 4 to 6",
+    id="most_sensitive",
+    note=(
+        "differentiated by the switches themselves, in float64; sensitivities that differ by rounding alone may "
+        "change places"
+    ),
+)
+@judged("off_initial", "What stays trains on from its initial weights.", "Section 4, algorithm 1", id="initial_weights")
+@judged(
+    "topology_changed",
+    "The connections are fixed before training and never change.",
+    "Section 4, algorithm 1",
+    id="fixed",
+)
+@judged(
+    "dead",
+    "Pruned weights are zero after every step, and get neither gradient nor momentum.",
+    "Section 4, algorithm 1",
+    id="pruned_weights_are_zero",
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient.",
+    "Section 4, algorithm 1",
+    id="pruned_weights_stay_zero",
+)
 def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
-    """``off_count``: by how many connections the masks are off the share to keep; ``wrongly_kept``: connections that
-    are not among the most sensitive, and others that are, of
-    blocks by their sums; ``choosing_cost``: in training steps; the invariants of
-    :mod:`techniques.shared.sparse.pruned`."""
+    """Includes the invariants of :mod:`techniques.shared.sparse.pruned`. Connections that are off are counted, blocks
+    by the sums of their sensitivities. For a claim, ``choosing_cost`` is in training steps."""
     if own.is_reference:
         return {}
     run = recording.run

@@ -12,6 +12,7 @@ from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
 from suite.model.anatomy import out_features
 from suite.model.pruning import Units
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment, Trace
 from techniques.shared.sparse.connections import (
@@ -37,17 +38,76 @@ def records(run: Run, own: SViTE) -> bool:
     return not own.is_reference
 
 
+@judged(
+    "sparsity",
+    "Training starts and ends with the same sparsity: 50 % of the weights of all layers.",
+    "Section 3.2, algorithm 1",
+    equals=0.5,
+    tolerance=0.001,
+    note="sparsity 0.5; rounding to whole weights in each layer",
+)
+@judged(
+    "off_erk",
+    "A layer's density is proportional to (n + m) / (n m), and layers that would need more than all weights are dense.",
+    "Section 3.2; fixed_ERK of the authors' code",
+    id="erdos_renyi",
+    at_most=0.501,  # a layer has a whole number of connections
+)
+@judged(
+    "connections_changed",
+    "The number of connections of each layer stays fixed throughout training.",
+    "Section 3.2, algorithm 1",
+    id="constant_connections",
+)
+@judged(
+    "off_schedule",
+    "Connections move after every dT-th update of the weights, and the weights are updated in every step.",
+    "Section 3.2, algorithm 1; dst_utils/core.py of the authors' code",
+    id="schedule",
+)
+@judged(
+    "misplaced",
+    "The share r(t) of the connections, rounded up, goes at the smallest weights, and as many grow at the largest "
+    "dense gradients; r falls from 0.5 to 0.005 by half a cosine.",
+    "Section 3.2, algorithm 1; CosineDecay and magnitude_death of the authors' code",
+    id="topology",
+)
+@judged(
+    "grown_off_zero",
+    "New connections start at zero, with fresh optimizer state.",
+    "apply_mask of the authors' code",
+    id="grown_at_zero",
+)
+@judged(
+    "moved",
+    "An exploration changes no weight that stays, and none of its optimizer state.",
+    "Section 3.2, algorithm 1",
+    id="nothing_else_moves",
+)
+@judged(
+    "dead",
+    "Weights outside the topology are zero after every step, and get neither gradient nor momentum.",
+    "Section 3.2",
+    id="inactive_weights_are_zero",
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient.",
+    "Section 3.2",
+    id="inactive_weights_stay_zero",
+)
+@judged(
+    "evaluated_apart",
+    "Training ends with one sparse network as the final output; heads and neurons that are off are out of it.",
+    "Abstract; the structured form",
+    id="one_sparse_network",
+    at_most=1e-5,  # roundings of smaller sums
+    note="its loss against the masked model's; of structured=true, as without it there is nothing to take out",
+)
 def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
-    """``sparsity``: share of the matrices' entries without a connection; ``off_erk``: how many connections a layer is
-    away from its density at most; ``connections_changed``: by how many its number changed; ``off_schedule``: steps that
-    moved connections where none should, or the other way round, or did not update the weights; ``misplaced``:
-    connections that the rule does not choose; ``grown_off_zero``: grown ones whose weight or optimizer state is not 0;
-    ``moved``: further numbers that an exploration changed; ``dead``, ``dead_moved``: numbers outside the topology that
-    are not 0; ``sparse_flops``: of the matrices' products, over dense ones.
-
-    Where heads and neurons move, ``sparsity`` is the share of their weights that is off, ``misplaced`` is of neurons,
-    and ``evaluated_apart`` is how far the loss of the model that is evaluated is from the trained one's, relatively:
-    infinite if a unit that is off is still there."""
+    """Connections and numbers that are off are counted. Where heads and neurons move, ``sparsity`` is the share of
+    their weights that is off, ``misplaced`` is of neurons, and ``evaluated_apart`` is relative: infinite if a unit that
+    is off is still there. For a claim, ``sparse_flops`` is of the matrices' products, over dense ones."""
     if own.is_reference:
         return {}
     run, traces = recording.run, recording.traces

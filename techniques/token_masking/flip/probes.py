@@ -18,6 +18,7 @@ from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
@@ -33,12 +34,42 @@ def records(run: Run, own: Flip) -> bool:
     return own.drop > 0
 
 
+@judged(
+    "gradient_roundings",
+    "A masked step is a plain one in which the blocks get floor(L (1 - r)) patches of each picture, of the lowest "
+    "noise, with the positions that they have.",
+    "Section 3; models_flip.py of the authors, random_masking",
+    id="trains_on_the_kept",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "tuned_otherwise",
+    "Training ends with a short phase without masking, whose steps are plain ones.",
+    "Section 3: unmasking",
+    id="unmasked_tuning",
+)
+@judged(
+    "evaluated_otherwise",
+    "Evaluation sees every patch: it is the plain model's.",
+    "Section 3: the encoder is applied to intact images",
+    id="evaluated_on_all",
+    scope="end_to_end",
+)
+@judged(
+    "flops_over_formula",
+    "A block costs what the kept patches cost: FLOPs linear in them for matrices, quadratic for attention.",
+    "follows from section 3",
+    id="flops_of_the_kept",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],
+    note="a masked step's and a whole one's, forward and backward; eager attention",
+)
 def probes(recording: Recording, own: Flip) -> Mapping[str, float]:
-    """``gradient_roundings``: how far the gradients of the first, a middle and the last masked step are from a plain
-    model's on the kept patches; ``tuned_otherwise``: numbers of the last steps' gradients that are not the plain
-    model's to the bit; ``evaluated_otherwise``: outputs in evaluation that are not; ``flops_over_formula``: of a block,
-    over the formula's for floor(L (1 - r)) tokens, and for L in the end; ``relative_block_flops``: of a masked step's
-    block, over a whole one's; ``relative_saved_bytes``: what its forward pass saves for the backward one, likewise."""
+    """Roundings are of the first, a middle and the last masked step. Claims read ``relative_block_flops`` of a masked
+    step's block, over a whole one's, and ``relative_saved_bytes``, what its forward pass saves for the backward one,
+    likewise."""
     if own.drop == 0:
         return {}
     run, traces = recording.run, recording.traces

@@ -20,6 +20,7 @@ from suite.loop.data import Batch
 from suite.loop.run import Run
 from suite.model.anatomy import anatomy
 from suite.model.segments import split_hidden
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.block_flops import block_step_flops, counted_block_flops
 from techniques.token_masking.mae.technique import Mae
@@ -31,15 +32,79 @@ TOLERANCE = 1e-4  # of values near 1: sums of a few products, and an encoder's f
 STEPS = 3  # of a run whose steps are counted
 
 
+@judged(
+    "off_tokens",
+    "Each block of the encoder gets the class token and int(L (1 - r)) patches, each of the decoder the class token "
+    "and all L.",
+    "Section 3; models_mae.py of the authors, random_masking",
+    id="visible_tokens",
+)
+@judged(
+    "off_rows",
+    "What is visible enters with the positions that it has among all patches.",
+    "Section 3; models_mae.py, forward_encoder: positions are added, then patches are left out",
+    id="positions_before_masking",
+)
+@judged(
+    "misplaced",
+    "The decoder gets every patch once, at its own place: what the encoder made of it, or the mask token.",
+    "Section 3; models_mae.py, forward_decoder: ids_restore",
+    id="unshuffled",
+)
+@judged(
+    "heard",
+    "The loss is computed on masked patches only.",
+    "Section 3; models_mae.py, forward_loss",
+    id="loss_of_masked",
+)
+@judged(
+    "reference_off",
+    "The reference's encoder gets, beside the visible patches, a mask token with its position for each other one, and "
+    "its decoder what becomes of all of them, each at its own place.",
+    "Table 1c: encoder with [M]",
+    id="reference",
+)
+@judged(
+    "token_at_rest", "The reference's mask token is learned.", "Section 3: a shared, learned vector", id="learned_token"
+)
+@judged(
+    "flops_over_formula",
+    "A block of the encoder costs what 1 + int(L (1 - r)) tokens cost, FLOPs linear in them for matrices and "
+    "quadratic for attention.",
+    "follows from section 3",
+    id="flops_of_the_visible",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],
+    note="forward and backward; eager attention",
+)
+@judged(
+    "reference_flops_over_formula",
+    "A block of the reference's encoder costs what 1 + L tokens cost.",
+    "follows from table 1c",
+    id="flops_of_all",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],
+    note="forward and backward; eager attention",
+)
+@judged(
+    "scores_over_formula",
+    "The encoder's attention has ((1 + L) / (1 + int(L (1 - r))))^2 times fewer scores: 15.5 times at the paper's "
+    "size, 3.6 at the digits'.",
+    "follows from section 3",
+    id="attention_scores",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],
+    note="the ratio counted over this formula; where scores are made, that is in eager attention",
+)
 def probes(recording: Recording, own: Mae) -> Mapping[str, float]:
-    """``off_tokens``: blocks that get another number of tokens than 1 + int(L (1 - r)) in the encoder and 1 + L in the
-    decoder; ``off_rows``: tokens that enter the encoder and are not the visible patches with their own positions;
-    ``misplaced``: tokens that enter the decoder and are not, at each patch's place, what the encoder made of it or the
-    mask token; ``heard``: by how much the loss changes where the pixels of visible patches do, as targets;
-    ``flops_over_formula``: of an encoder block, over the formula's for these tokens; ``scores_over_formula``:
-    attention scores of the encoder that the reference has for each of ours, over ((1 + L) / (1 + int(L (1 - r))))^2,
-    where they are made. ``reference_off``: all that is off in the reference; ``token_at_rest``: values of its mask
-    token that a step leaves alone."""
+    """Blocks, tokens and values that are off are counted; ``heard`` is by how much the loss changes where the pixels of
+    visible patches do, as targets. ``reference_off`` is all that is off in the reference."""
     if own.encoder == "all":
         return {}
     run, batch = recording.run, recording.trace.batch

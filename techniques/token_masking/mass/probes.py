@@ -16,6 +16,7 @@ from suite.device.random_state import replayed
 from suite.loop.data import generator
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.plain import apart
 from techniques.token_masking.mass.technique import Mass
@@ -25,13 +26,37 @@ MASK, ABSENT = 1, -1
 DRAWS = 512  # rows
 
 
+@judged(
+    "gradient_roundings",
+    "The decoder needs the fragment alone: the step's gradients are those of one that has every token in its place, "
+    "where all but the fragment is padding.",
+    "Section 3.2; the authors' masked_dataset.py, positions",
+    id="fragment_alone",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "rows_off",
+    "The encoder reads the text but for the fragment, the decoder the token before each one of the fragment, and it "
+    "has to write the fragment.",
+    "Section 3.2, figure 1; masked_dataset.py, __getitem__",
+    id="rows",
+)
+@judged(
+    "saved_over_formula",
+    "The decoder's layers cost k / m of their FLOPs, its self-attention (k / m)^2.",
+    "Follows from the tokens: 6 B (m - k) for each matrix entry, 12 B d (m^2 - k^2) for self-attention, 12 B d m (m - "
+    "k) for cross-attention",
+    id="half_the_decoder",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],  # the backward pass of fused attention multiplies once more
+    note="cross-attention's keys and values are of the encoder's tokens, and stay",
+)
 def probes(recording: Recording, own: Mass) -> Mapping[str, float]:
-    """``rows_off``: rows of a batch whose encoder does not read the text but for a run of ``share`` of each block, or
-    whose decoder does not read the tokens before that run's, or does not have to write that run; ``masked``: the share
-    of a fragment that the encoder sees as [MASK], in many draws; ``starts_off``: how far the frequencies of a
-    fragment's starts are from being equal, at most; ``off_tokens``: by how much the tokens in decoder blocks are more
-    or less than a fragment's; ``gradient_roundings``: of the step's from those with the whole row in the decoder;
-    ``saved_over_formula``: FLOPs that a step saves, over the formula's for as many tokens less in the decoder."""
+    """``rows_off`` counts rows of a batch. Claims read ``masked``, the share of a fragment that the encoder sees as
+    [MASK], in many draws; ``starts_off``, how far the frequencies of a fragment's starts are from being equal, at most;
+    ``off_tokens``, by how much the tokens in decoder blocks are more or less than a fragment's."""
     if own.decoder == "all":
         return {}
     return {

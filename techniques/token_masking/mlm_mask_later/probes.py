@@ -17,6 +17,7 @@ from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
 from suite.model.attention import eager
 from suite.model.segments import split_hidden
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.block_flops import block_step_flops
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
@@ -27,14 +28,57 @@ MASK, NO_LABEL = 1, -100
 DRAWS = 512  # rows, to see how many labelled tokens are kept as they are
 
 
+@judged(
+    "gradient_roundings",
+    "The first blocks make of the other tokens what they would without any [MASK], at their own positions; [MASK]s "
+    "join the last: the step's gradients are those of a plain model on whole rows whose first blocks attend to none.",
+    "Figure 2, left",
+    id="masks_join_late",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "masks_off",
+    "Half of each row's tokens are to be predicted, 80 % of these are masked, and no other token is changed.",
+    "Abstract; the shares of BERT",
+    id="masks_more",
+)
+@judged(
+    "kept",
+    "Of the tokens to be predicted that stay in sight, half or more are as they were.",
+    "The shares of BERT, 10 % each; where a row's draw masks too many, these are shown as they were",
+    id="kept_tokens",
+    at_least=0.5,
+    note="512 rows",
+)
+@judged(
+    "held_out_otherwise",
+    "Validation and test have the reference's tokens and labels.",
+    "This entry: losses at another share of masks are not comparable",
+    id="same_test",
+    scope="end_to_end",
+)
+@judged(
+    "evaluated_roundings",
+    "In evaluation, too, the first blocks see no [MASK], however many a row has.",
+    "This entry",
+    id="evaluated_alike",
+    at_most=1000.0,
+    scope="end_to_end",
+)
+@judged(
+    "saved_over_formula",
+    "A step costs the first blocks n tokens less, in their matrices and their attention.",
+    "Follows from the tokens of each block",
+    id="saves_its_flops",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    recipes=["classic"],  # the backward pass of fused attention multiplies once more
+    note="6 B (T entries + 2 T^2 d) for each block, at T and at T - n",
+)
 def probes(recording: Recording, own: MaskLater) -> Mapping[str, float]:
-    """``tokens_off``: by how much the tokens in blocks of a step differ from T - n in the first and T in the last;
-    ``masks_off``: rows of a batch without exactly rate T labels, or hidden rate T masks among these, or with another
-    token changed; ``kept``: the share of the labelled tokens in sight that are as they were, in many draws;
-    ``gradient_roundings``: of the step's from the plain model's; ``saved_over_formula``: FLOPs that a
-    step saves, over the formula's for n tokens less in the first blocks; ``held_out_otherwise``: tokens and labels of
-    the test that are not the baseline's own; ``evaluated_roundings``: of logits in evaluation from the plain model's.
-    """
+    """``masks_off`` counts rows of a batch. For a claim, ``tokens_off`` is by how much the tokens in blocks of a step
+    differ from T - n in the first and T in the last."""
     if not own.rate:
         return {}
     trace = recording.trace

@@ -14,6 +14,7 @@ from suite.device.random_state import replayed
 from suite.loop.run import Run
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy, in_features, is_linear, out_features
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.plain import apart, filled, gradients_of, outputs_of, plain_model
 from techniques.token_masking.mlm_sparse_head.technique import SparseHead
@@ -27,11 +28,39 @@ def records(run: Run, own: SparseHead) -> bool:
     return run.step == run.recipe.steps - 1
 
 
+@judged(
+    "loss_roundings",
+    "The loss is that of the whole head.",
+    "Section 3.1, task 1: the masked tokens alone are predicted",
+    id="same_loss",
+    at_most=16.0,  # of a mean of cross-entropies
+)
+@judged(
+    "gradient_roundings",
+    "All gradients are those of the whole head.",
+    "By the chain rule: what the loss leaves out sends none back",
+    id="same_gradients",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+)
+@judged(
+    "evaluated_otherwise",
+    "Evaluation has all logits, to the bit.",
+    "This entry: metrics read positions without a label, too",
+    id="whole_at_evaluation",
+    scope="end_to_end",
+)
+@judged(
+    "saved_over_formula",
+    "A position without a label costs the head no FLOPs, forwards or backwards, in its transform or its projection.",
+    "Follows from the gather before the head",
+    id="saves_its_flops",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    note="6 for each matrix entry of the head and each position without a label",
+)
 def probes(recording: Recording, own: SparseHead) -> Mapping[str, float]:
-    """``loss_roundings``, ``gradient_roundings``: how far the step's loss and gradients are from those with the whole
-    head; ``rows_per_label``: rows of logits that a step computes, for each label; ``saved_over_formula``: the FLOPs
-    that a step saves, over 6 for each matrix entry of the head and position without a label; ``evaluated_otherwise``:
-    outputs in evaluation that are not the whole head's."""
+    """For a claim, ``rows_per_label`` is the rows of logits that a step computes, for each label."""
     run, trace = recording.run, recording.trace
     plain = filled(plain_model(recording), trace.before.parameters)
     loss = _loss(recording, plain)
