@@ -3,6 +3,7 @@
 import json
 import statistics
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,6 +81,25 @@ def test_no_field_of_a_card_equals_its_default(id: str) -> None:
             except ValueError:
                 continue  # it has none
             assert without != claim, f"{id}: {claim.id}: {field} is what it is without being said"
+    content = {name: value for name, value in content.items() if name not in ("claim", "property")}
+    whole = Card.model_validate(content)
+    for table in (content, content["paper"], content.get("study", {}), *content.get("by_others", [])):
+        for field, value in list(table.items()):
+            del table[field]
+            with suppress(ValueError):  # it has no default
+                assert Card.model_validate(content) != whole, f"{id}: {field} is what it is without being said"
+            table[field] = value
+
+
+def test_no_line_of_a_card_is_long() -> None:
+    """But for tables on one line, which TOML may not break."""
+    long = [
+        f"{id}: {line[:40]}"
+        for id, entry in catalogue().items()
+        for line in (entry.folder / "card.toml").read_text("utf-8").splitlines()
+        if len(line) > 120 and " = { " not in line
+    ]
+    assert long == []
 
 
 @pytest.mark.parametrize(
@@ -176,7 +196,7 @@ def test_hostile_values_give_a_clear_error(value: str, tmp_path: Path) -> None:
 
 def test_half_of_the_cards_are_read_at_a_glance() -> None:
     lines = [(entry.folder / "card.toml").read_text("utf-8").count("\n") for entry in catalogue().values()]
-    assert statistics.median(lines) <= 80
+    assert statistics.median(lines) <= 90  # of 120 letters at most
 
 
 def test_what_is_measured_says_where_its_paper_saw_it() -> None:
