@@ -214,9 +214,10 @@ def test_a_meter_changes_counts_alone_and_a_record_neither(edit: Edit) -> None:
 
 
 def test_what_reads_recorded_steps_changes_counts_alone(edit: Edit) -> None:
-    probe = "techniques/optimizers/lion/probes.py", "\ndef probes", "\nx = 1\ndef probes"
-    assert edit(*probe) == set()
-    assert edit(probe[0], "\nx = 1", "\nx = 2", layer="counts") == {"lion", "lion+adam"}
+    probes = "techniques/optimizers/lion/probes.py"
+    assert edit(probes, "\nTIMES = 64.0", "\nTIMES = 32.0") == set()
+    assert edit(probes, "\nTIMES = 32.0", "\nTIMES = 16.0", layer="counts") == {"lion", "lion+adam"}
+    assert edit(probes, "    at_most=4.0,", "    at_most=5.0,", layer="counts") == set()  # of verdicts alone
     assert "lion" in edit("suite/reading/trace.py", *IN_CLASS, layer="counts")
     assert edit("suite/reading/recording.py", *IN_CLASS) == set()
 
