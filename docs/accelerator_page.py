@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from suite.entries.catalogue import catalogue
-from suite.judge.studies import Study
-from suite.show.pages.markdown import code, escape
+from suite.judge.study_tables import Study
+from suite.topics.board.markdown import code, escape
 from techniques.shared.chips import headlines
 from techniques.shared.chips.headlines import headline_claims
 from techniques.shared.chips.model import Chip, chips, context, energy_tables

@@ -12,11 +12,11 @@ from suite.entries.installed import baselines
 from suite.loop.baseline import Baseline
 from suite.loop.recipe import Recipe
 from suite.record.job import SIZES
-from suite.record.references import LearnedReference, Power
-from suite.show import references
-from suite.show.pages.markdown import escape
-from suite.show.pages.report import Report
 from suite.show.pictures.charts import by_curve, ruler
+from suite.topics.board.markdown import escape
+from suite.topics.board.report import Report
+from suite.topics.references import references_on_board as references
+from suite.topics.references.learned_references import LearnedReference, Power
 
 SHOWN = [size for size in SIZES if size != "pico"]  # which is for tests
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from suite.cli import Exit, app
-from suite.show.pages.markdown import escape
+from suite.topics.board.markdown import escape
 
 
 def page() -> str:

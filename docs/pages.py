@@ -22,10 +22,10 @@ import technique_pages
 import yaml
 
 from suite.entries.catalogue import catalogue
-from suite.show.pages import html
-from suite.show.pages.markdown import code, escape
-from suite.show.pages.report import Report
 from suite.show.pictures.drawing import COLOURS, charts_css
+from suite.topics.board import html
+from suite.topics.board.markdown import code, escape
+from suite.topics.board.report import Report
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 
-from suite.record.modelled import believed
-from suite.record.published import FOLDER
-from suite.show.pages.markdown import escape
+from suite.topics.board.markdown import escape
+from suite.topics.modelled_time.modelled import believed
+from suite.topics.published_steps.published_rows import FOLDER
 
 PICTURES = {
     "gpu_times.svg": "modelled over published step times, a shape a source",
@@ -33,14 +33,14 @@ def _head() -> Iterator[str]:
         "source predicted by constants that were fitted to the other sources alone.\n"
     )
     yield "All of it is made again, without torch, by\n"
-    yield "```console\n$ python -m suite.show.published\n```\n"
+    yield "```console\n$ python -m suite.topics.published_steps.published_tables\n```\n"
     yield (
-        "from the rows beside `suite/record/published/` (its README has their sources and licences), their traced "
+        "from the rows beside `suite/topics/published_steps/` (its README has their sources and licences), their traced "
         "operators, and the records in `results/`.\n"
     )
     if "gpu_times.svg" in pictures():
         yield f"![{PICTURES['gpu_times.svg']}](gpu_times.svg)\n"
-    yield "::: suite.judge.step_time.roofline\n"
+    yield "::: suite.topics.modelled_time.roofline\n"
 
 
 def _bands() -> Iterator[str]:
@@ -90,7 +90,7 @@ def _small() -> Iterator[str]:
         yield f"![{PICTURES['small_steps.svg']}](small_steps.svg)\n"
     else:
         yield "Unavailable: no machine's operators are among the results.\n"
-    yield "::: suite.judge.step_time.own_device\n"
+    yield "::: suite.topics.modelled_time.device_model\n"
 
 
 def _left_out() -> Iterator[str]:

@@ -14,9 +14,8 @@ from suite.entries.spelling import build
 from suite.judge.metrics import METRICS
 from suite.judge.rows import Row
 from suite.measure.mutants import mutants_of
-from suite.pipeline.schedule import PipelineSchedule
+from suite.pipeline.timetable import PipelineSchedule
 from suite.record.job import StackError
-from suite.show import by_others, claims, gpu_page, peers
 from suite.show.bibtex import bibtex
 from suite.show.described import Figure
 from suite.show.pages import matrix
@@ -30,14 +29,18 @@ from suite.show.pages.board import (
     timings_text,
     unverified_text,
 )
-from suite.show.pages.markdown import code, escape
 from suite.show.pages.markup import unverified
 from suite.show.pages.rendered import as_markdown
-from suite.show.pages.report import Report
 from suite.show.pictures.charts import curves, span, whisker
-from suite.show.pictures.study_plots import MOST_ROWS
 from suite.show.pipelines import picture
-from suite.show.studies import placed_studies, plot_of, section
+from suite.topics.board.markdown import code, escape
+from suite.topics.board.report import Report
+from suite.topics.claims import claims_on_board as claims
+from suite.topics.modelled_time import gpu_page
+from suite.topics.peers import peers_on_board as peers
+from suite.topics.published_steps import by_others_on_page as by_others
+from suite.topics.studies.studies_on_board import placed_studies, plot_of, section
+from suite.topics.studies.study_plots import MOST_ROWS
 
 DRAWN_RANKS = 4
 SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]

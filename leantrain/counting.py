@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from suite.entries.setting import DEVICES, chosen, setting_of
 from suite.entries.together import built
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, SideBySide, side_by_side
+from suite.measure.at_scale.full_size import Scale, SideBySide, side_by_side
 from suite.record.job import TASKS
 from suite.show.counts import lines, notes, title
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from suite.judge.rows import Row, rows
 from suite.record.store import Store
-from suite.show.export import row_values
+from suite.topics.publish.export import row_values
 
 DTYPES = {"text": "string", "integer": "Int64", "real": "float64", "boolean": "boolean"}
 

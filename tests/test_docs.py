@@ -30,8 +30,8 @@ import leantrain
 from suite.cli import app
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baselines
-from suite.record import references
 from suite.record.store import Store
+from suite.topics.references import learned_references as references
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -262,7 +262,7 @@ def test_every_technique_has_a_page_with_what_its_card_and_the_records_say() -> 
 @pytest.mark.slow
 def test_the_page_of_all_records_is_no_larger_than_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
-    from suite.show.pages import html
+    from suite.topics.board import html
 
     assert len(html.render(importlib.import_module("pages").report()).encode()) <= 3e6
 

@@ -34,10 +34,10 @@ from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_ta
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
-    from suite.measure.at_scale.aside import Aside
-    from suite.measure.at_scale.gpu_time import TimesBeside
-    from suite.measure.at_scale.paper_scale import Scale, SideBySide
+    from suite.measure.at_scale.full_size import Scale, SideBySide
     from suite.record.job import Task
+    from suite.topics.modelled_time.aside import Aside
+    from suite.topics.modelled_time.traced import TimesBeside
 
 AUTO = "auto"
 ASKED_MINUTES, KEPT_MINUTES = 1.0, 10.0  # somebody waits for the first
@@ -73,14 +73,14 @@ Operators = Annotated[
 
 
 def gpu_names(incomplete: str) -> list[str]:
-    from suite.record.devices import devices
+    from suite.topics.modelled_time.devices import devices
 
     return [name for name in devices() if name.lower().startswith(incomplete.lower())]
 
 
 def check_gpu(name: str) -> None:
     from suite.entries.catalogue import lookup
-    from suite.record.devices import by_any_name
+    from suite.topics.modelled_time.devices import by_any_name
 
     lookup("GPU", name, by_any_name())
 
@@ -140,10 +140,10 @@ def count(
         if named(context, "folder") and not keep:
             raise ValueError("--results says where counts are kept: add --keep, or leave it out")
         from suite.entries.catalogue import catalogue, lookup
-        from suite.measure.at_scale import paper_scale
-        from suite.measure.at_scale.aside import aside
+        from suite.measure.at_scale import full_size as paper_scale
         from suite.record.job import Spelling
         from suite.show.counts import lines, notes, title
+        from suite.topics.modelled_time.aside import aside
 
         for name in [name for stack in stacks or () for name in Spelling(stack).names]:
             lookup("technique", name, catalogue())  # at once, without a process
@@ -191,14 +191,14 @@ def count(
 
 def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside]:
     """The modelled times of what was counted."""
-    from suite.measure.at_scale.gpu_time import times_beside
-    from suite.record.devices import by_any_name
+    from suite.topics.modelled_time.devices import by_any_name
+    from suite.topics.modelled_time.traced import times_beside
 
     return [times_beside(pair, by_any_name()[gpu], trace=apart.traced) for pair in counts]
 
 
 def _show_times(times: TimesBeside, counts: SideBySide) -> None:
-    from suite.show import gpu_time
+    from suite.topics.modelled_time import gpu_time_in_words as gpu_time
 
     out.print(escape(gpu_time.title(times)))
     names = [side.stack for side in (times.reference, times.stack) if side]
@@ -211,7 +211,7 @@ def _show_times(times: TimesBeside, counts: SideBySide) -> None:
 
 def _check_kept(scale: Scale) -> None:
     """Raises ValueError where a scale is none that the board shows."""
-    from suite.measure.at_scale.paper_scale import STEPS
+    from suite.measure.at_scale.full_size import STEPS
 
     if scale.setting.model or scale.batch_size or scale.sequence_length or scale.ranks or scale.setting.steps != STEPS:
         at = scale.setting.baseline
@@ -225,10 +225,10 @@ def _keep_times(
 ) -> None:
     """Models for the board the steps of these stacks, or of all, on a GPU, and keeps each when it is known."""
     from suite.entries.catalogue import catalogue
-    from suite.measure.at_scale.aside import aside
-    from suite.measure.at_scale.gpu_time import survey_times
-    from suite.record import gpu_times
-    from suite.record.devices import by_any_name
+    from suite.topics.modelled_time import gpu_times
+    from suite.topics.modelled_time.aside import aside
+    from suite.topics.modelled_time.devices import by_any_name
+    from suite.topics.modelled_time.traced import survey_times
 
     _check_kept(scale)
     device, at = by_any_name()[gpu], scale.setting.baseline
@@ -259,11 +259,11 @@ def _keep(
 ) -> None:
     """Counts for the board what its file lacks, and shows what it has of these stacks."""
     from suite.entries.catalogue import catalogue
-    from suite.measure.at_scale.aside import aside
-    from suite.measure.at_scale.paper_scale import StepCount, survey
+    from suite.measure.at_scale.full_size import StepCount, survey
     from suite.record import paper_scale
     from suite.record.job import canonical
-    from suite.show.paper_scale import HEADINGS, cells, tables
+    from suite.topics.at_scale.paper_scale_on_board import HEADINGS, cells, tables
+    from suite.topics.modelled_time.aside import aside
 
     at = scale.setting.baseline
     _check_kept(scale)
@@ -318,9 +318,9 @@ def _flops(text: str) -> float:
 def _planned_for(gpu: str | None, memory: str | None, rate: str | None, link: str | None) -> tuple[int, Any]:
     """The bytes, and what moves and multiplies them, of a GPU, where the others do not say. Raises ValueError where
     nothing does."""
-    from suite.measure.memory_plan import Device
-    from suite.record.devices import by_any_name
-    from suite.record.modelled import believed
+    from suite.topics.memory_plan.within_budgets import Device
+    from suite.topics.modelled_time.devices import by_any_name
+    from suite.topics.modelled_time.modelled import believed
 
     if gpu is None:
         if memory is None:
@@ -387,9 +387,9 @@ def plan(
     fastest in a loop of your own. Exit code 1 if no solver fits the memory.
     """
     with understandable(as_json):
-        from suite.measure import memory_plan
-        from suite.measure.at_scale.paper_scale import Scale
-        from suite.show.memory_plan import lines, title
+        from suite.measure.at_scale.full_size import Scale
+        from suite.topics.memory_plan import within_budgets as memory_plan
+        from suite.topics.memory_plan.plans_in_words import lines, title
 
         scale = Scale(
             setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(model=model)).but(

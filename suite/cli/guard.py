@@ -83,10 +83,10 @@ def kernels(
 
 def _calibrate_operators(device: str, folder: Path, as_json: bool) -> None:
     """Measures this device's operators, and keeps them in its machine's folder."""
-    from suite.measure.own_device.device import measured
-    from suite.record import own_device
     from suite.record.machine import fitness
-    from suite.show.small_steps import calibrated
+    from suite.topics.modelled_time import device_samples as own_device
+    from suite.topics.modelled_time.own_device.device import measured
+    from suite.topics.modelled_time.small_steps_in_words import calibrated
 
     for sentence in fitness(device):
         warn(sentence)
@@ -199,7 +199,7 @@ def check(
                 findings = checks.against_revision(against, top_of(Path()), selection, timing, progress)
         if badge:
             from suite.record.files import replacing
-            from suite.show.pictures.badge import of_check
+            from suite.topics.board.badge import of_check
 
             with replacing(badge) as file:
                 file.write_text(of_check(findings, regression.exit_code(findings, accept_changes)), encoding="utf-8")

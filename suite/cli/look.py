@@ -34,10 +34,10 @@ from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table
 if TYPE_CHECKING:
     from suite.entries.catalogue import Entry
     from suite.guard.rehearsal import Outcome
-    from suite.judge.studies import Study
+    from suite.judge.study_tables import Study
     from suite.measure.evidence import Progress
     from suite.record.job import Setting
-    from suite.record.references import LearnedReference
+    from suite.topics.references.learned_references import LearnedReference
 
 
 def _categories_and_techniques(incomplete: str) -> list[str]:
@@ -124,7 +124,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
 
 
 def _show(entry: Entry, folder: Path, as_json: bool) -> None:
-    from suite.judge.studies import path_of
+    from suite.judge.study_tables import path_of
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
     card, cls = entry.card, entry.technique
@@ -172,7 +172,7 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
 
 
 def _studies_of(technique: str, folder: Path) -> list[Study]:
-    from suite.judge.studies import read_studies
+    from suite.judge.study_tables import read_studies
 
     studies, problems = read_studies(folder)
     for problem in problems:
@@ -248,8 +248,8 @@ def baselines(
 
 def _learned(settings: Sequence[Setting], seeds: int, folder: Path, progress: Progress) -> list[LearnedReference]:
     """Trains the references, and keeps each in the results folder as soon as it is known."""
-    from suite.measure.references import learned_references
-    from suite.record import references as record
+    from suite.topics.references import learned_references as record
+    from suite.topics.references.measured_references import learned_references
 
     def keep(reference: LearnedReference) -> None:
         record.write(record.read(folder).with_newer([reference]), folder)
@@ -272,8 +272,8 @@ def _power(
 ) -> None:
     """Prints what each baseline tells apart, and keeps it."""
     from suite.measure.evidence import part
-    from suite.measure.power import power
-    from suite.record import references as record
+    from suite.topics.references import learned_references as record
+    from suite.topics.references.power import power
 
     studied = []
     for number, setting in enumerate(settings):

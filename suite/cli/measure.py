@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from suite.judge.rows import Row
     from suite.judge.verdicts import ChangeVerdict
     from suite.measure.campaign import Effort, Measured
-    from suite.measure.plan import Pair
+    from suite.measure.missing import Pair
     from suite.record.store import Records
 
 
@@ -165,11 +165,11 @@ def run(
         )
         from suite.measure.contenders.result import results_of
         from suite.measure.controls import control_pairs
-        from suite.measure.peers import peer_pairs, with_updates
-        from suite.measure.plan import Wanted, pairs_of
+        from suite.measure.missing import Wanted, pairs_of
         from suite.record.job import RECIPES, SIZES
         from suite.record.store import Store
         from suite.show.pages.beside import HEAD, beside
+        from suite.topics.peers.peer_stacks import peer_pairs, with_updates
 
         sound, broken = with_cards(catalogue())
         stacks, names = techniques or list(sound), on or list(baselines())
@@ -263,7 +263,7 @@ def run(
 def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool) -> None:
     """Prints what measuring the pairs would take."""
     from suite.measure.forecast import forecast
-    from suite.measure.plan import CampaignPlan
+    from suite.measure.missing import CampaignPlan
     from suite.record.store import Store
 
     records, _ = Store(folder).read()
@@ -351,13 +351,12 @@ def compare(
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of
-        from suite.measure.plan import pair_of
-        from suite.record import gpu_times
+        from suite.measure.missing import pair_of
         from suite.record.store import Store
-        from suite.show import gpu_page
         from suite.show.pictures.drawing import check_format, save
-        from suite.show.pictures.plots import figure
         from suite.show.terminal import summary
+        from suite.topics.board.plots import figure
+        from suite.topics.modelled_time import gpu_page, gpu_times
 
         setting = setting_of(target, training, machine)
         if write:
@@ -411,9 +410,9 @@ def stack(
         from suite.measure.campaign import measure
         from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of_stack
-        from suite.measure.plan import pairs_of_stack
+        from suite.measure.missing import pairs_of_stack
         from suite.record.store import Store
-        from suite.show import stacks
+        from suite.topics.stacks import stacks_on_board as stacks
 
         setting = setting_of(target, training, machine)
         pairs = pairs_of_stack(setting, techniques, against, task_of(training))
@@ -474,10 +473,10 @@ def study(
     """
     with understandable(as_json):
         from suite.entries.catalogue import catalogue
-        from suite.measure.lab import Lab
-        from suite.measure.study import baseline_for, stored_form, study_of, write_study
         from suite.record.files import replacing
-        from suite.show.pictures.study_plots import keep as keep_plot
+        from suite.topics.studies.lab import Lab
+        from suite.topics.studies.study import baseline_for, stored_form, study_of, write_study
+        from suite.topics.studies.study_plots import keep as keep_plot
 
         setting = setting_of(target, machine=machine)
         entry = catalogue()[id]
@@ -597,7 +596,7 @@ def tracking(wanted: bool) -> Iterator[Any]:
     if not wanted:
         yield lambda line: None
         return
-    from suite.show.tracking import Tracker
+    from suite.topics.publish.tracking import Tracker
 
     tracker = Tracker(warn)
     try:

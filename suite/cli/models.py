@@ -12,7 +12,7 @@ from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, und
 
 
 def _models(incomplete: str) -> list[str]:
-    from suite.measure.models.survey import models as known
+    from suite.topics.models.survey import models as known
 
     return [name for name in known() if name.startswith(incomplete)]
 
@@ -34,7 +34,8 @@ def models(
     code 1 if a technique silently does nothing, fails in words that are not its own, or breaks an identity of its card.
     """
     with understandable(as_json):
-        from suite.measure.models import matrix, survey
+        from suite.topics.models import survey
+        from suite.topics.models import tried_models as matrix
 
         earlier = matrix.read(folder) or matrix.ModelsMatrix()
 

@@ -376,7 +376,7 @@ class EvidenceOptions(Options):
     def effort(self, learning: LearningOptions) -> Effort:
         from suite.measure.campaign import Effort
         from suite.measure.contenders.contender import Limits
-        from suite.measure.plan import Wanted
+        from suite.measure.missing import Wanted
         from suite.measure.timing import ROUNDS
 
         timings = self.timings if self.time else 0

@@ -30,20 +30,20 @@ from suite.cli.shared import USE, Exit, app, bar, escape, out, show_table, under
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
-    from suite.measure.recommending.recommend import Recommendation
+    from suite.topics.recommend.whole_answer import Recommendation
 
 SHOWN = 10  # of the counted stacks
 
 
 def _goals(incomplete: str) -> list[str]:
-    from suite.judge.choice import GOALS
+    from suite.topics.recommend.choice import GOALS
 
     return [goal for goal in GOALS if goal.startswith(incomplete)]
 
 
 def _check_goal(goal: str) -> None:
     from suite.entries.setting import chosen
-    from suite.judge.choice import GOALS
+    from suite.topics.recommend.choice import GOALS
 
     chosen("goal", goal, GOALS)
 
@@ -102,10 +102,10 @@ def recommend(
     """
     with understandable(as_json):
         from suite.entries.catalogue import lookup
-        from suite.measure.at_scale.paper_scale import Scale
-        from suite.measure.recommending.choose import Question
-        from suite.measure.recommending.recommend import recommend as answer_to
-        from suite.record.devices import by_any_name
+        from suite.measure.at_scale.full_size import Scale
+        from suite.topics.modelled_time.devices import by_any_name
+        from suite.topics.recommend.choose import Question
+        from suite.topics.recommend.whole_answer import recommend as answer_to
 
         at = setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(task=task, model=model))
         if at.recipe == "compiled":
@@ -129,7 +129,7 @@ def recommend(
 
 
 def _show(answer: Recommendation, as_json: bool) -> None:
-    from suite.show import recommendation as shown
+    from suite.topics.recommend import recommendation as shown
 
     if as_json:
         print(json.dumps(shown.as_dict(answer), indent=1))

@@ -33,7 +33,7 @@ def publish(
     """
     with understandable(as_json):
         from suite.record.store import Store
-        from suite.show import publishing
+        from suite.topics.publish import publishing
 
         records, problems = Store(folder).read()
         for problem in problems:
@@ -76,7 +76,7 @@ def merge(
     line was refused: it is damaged, of another schema, or contradicts the one here with its id.
     """
     with understandable(as_json):
-        from suite.record.merging import merge as merged_into
+        from suite.topics.publish.merging import merge as merged_into
 
         merged = merged_into(paths, folder)
     for sentence in merged.refused:

@@ -219,7 +219,7 @@ class Property(Claim):
         return self.place
 
 
-# studies that several techniques share; suite/measure/studies says what each one does --------------------------------
+# studies that several techniques share; suite/topics/studies says what each one does --------------------------------
 
 N = TypeVar("N", int, float)
 

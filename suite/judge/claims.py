@@ -52,7 +52,7 @@ from suite.judge.statistics import (
     detectable_effect,
     required_replicates,
 )
-from suite.judge.studies import Study
+from suite.judge.study_tables import Study
 from suite.judge.verdicts import CONTRADICTED, FAILS, HOLDS, NOT_EXERCISED, Outcome, Unjudged, word
 from suite.record.job import Setting, Size, Spelling, canonical
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, Beside

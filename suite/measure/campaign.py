@@ -34,7 +34,7 @@ from suite.measure.learning import (
     renewal_up_to_rounding,
     witness_of,
 )
-from suite.measure.plan import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, witness_job
+from suite.measure.missing import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, witness_job
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
 from suite.record.job import Job, Setting

@@ -14,7 +14,7 @@ from suite.entries.card import Card, Claim, of_study
 from suite.entries.catalogue import catalogue
 from suite.judge.claims import control_of, is_exact, stack_of, unfit
 from suite.judge.metrics import metric_of
-from suite.measure.plan import Pair
+from suite.measure.missing import Pair
 
 
 def control_pairs(pairs: Iterable[Pair]) -> list[Pair]:

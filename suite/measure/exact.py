@@ -2,7 +2,7 @@
 
 The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
 a small size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger size
-a step is counted without values (:mod:`suite.measure.at_scale.paper_scale`): claims about bytes, FLOPs and parameters
+a step is counted without values (:mod:`suite.measure.at_scale.full_size`): claims about bytes, FLOPs and parameters
 need none.
 """
 
@@ -33,8 +33,8 @@ from suite.judge.distance import EvidenceSetting, differences
 from suite.judge.known import Facts
 from suite.judge.statistics import Interval
 from suite.loop.run import Diverged
-from suite.measure.at_scale import paper_scale
-from suite.measure.at_scale.paper_scale import Scale, of_its_ranks
+from suite.measure.at_scale import full_size as paper_scale
+from suite.measure.at_scale.full_size import Scale, of_its_ranks
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of

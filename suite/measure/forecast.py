@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from suite.measure.learning import cores
-from suite.measure.plan import CampaignPlan
+from suite.measure.missing import CampaignPlan
 from suite.record.job import Setting
 from suite.record.schema import Counted, Learned, Line, Timed
 from suite.record.store import Records

@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_leaves
 from suite.meters.flops import FlopCounter
 from suite.meters.free_operators import LIBRARIES, free
 from suite.meters.tensors import launches
-from suite.record.operators import HOST_ONLY, Operator, Phase, TracedStep, step_of
+from suite.record.operator_counts import HOST_ONLY, Operator, Phase, TracedStep, step_of
 
 Bytes = dict[int, int]
 """Bytes by storage; a storage's number is never another's."""

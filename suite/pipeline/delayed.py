@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from suite.pipeline.schedule import Delay
+from suite.pipeline.timetable import Delay
 
 Correction = Callable[[str, Tensor, int], Tensor]
 """The weights of a backward pass: of a parameter's name, its newest values, and its stage."""

@@ -1,7 +1,7 @@
 """The append-only store of evidence: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
 
 A line is appended whole or not at all, with its checksum (:mod:`suite.record.seal`). What others measured is in
-``<results>/merged/`` (:mod:`suite.record.merging`).
+``<results>/merged/`` (:mod:`suite.topics.publish.merging`).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from suite.judge.metrics import METRICS
-from suite.measure.at_scale.paper_scale import SideBySide, StepCount
+from suite.measure.at_scale.full_size import SideBySide, StepCount
 from suite.record.paper_scale import PROVENANCE
 from suite.record.schema import COUNTS
-from suite.show.amounts import amount
+from suite.show.amounts_in_words import amount
 
 FLOAT32_BYTES = 4
 TITLES = {name: metric.title + (", bytes" if metric.unit == "B" else "") for name, metric in METRICS.items()} | {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from suite.pipeline.schedule import PipelineSchedule, Program
-from suite.pipeline.simulate import Timeline, bubble_in_the_middle, bubble_of_a_step, simulated
+from suite.pipeline.simulated import Timeline, bubble_in_the_middle, bubble_of_a_step, simulated
+from suite.pipeline.timetable import PipelineSchedule, Program
 from suite.show.pictures.drawing import Drawing, Line, Mark, MarkGroup, Words
 
 UNIT, ROW, LEFT, TOP = 20.0, 22.0, 60.0, 8.0

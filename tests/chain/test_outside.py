@@ -16,7 +16,7 @@ from suite.chain.plan import Infeasible, least, outside, planned, unplanned, why
 from suite.chain.schedule import Schedule, every_input
 from suite.chain.simulate import predicted
 from suite.loop.sites import NotAttached
-from suite.measure.at_scale.paper_scale import Scale, trained_at
+from suite.measure.at_scale.full_size import Scale, trained_at
 from suite.record.job import Setting
 from techniques.rematerialization.rotor.technique import Rotor
 from tests.chain.chains import chains

@@ -27,11 +27,11 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
 from suite.measure.contenders.processes import living
-from suite.record import gpu_times
-from suite.record.gpu_times import ModelledTime
 from suite.record.placed import CountPlace
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store
+from suite.topics.modelled_time import gpu_times
+from suite.topics.modelled_time.gpu_times import ModelledTime
 from tests import factories, plugin
 from tests.plugin import called
 
@@ -646,7 +646,7 @@ def test_a_full_disk_is_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tm
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("suite.show.pages.report.Report.read", full)
+    monkeypatch.setattr("suite.topics.board.report.Report.read", full)
     code, _, error = called("leaderboard", "--results", tmp_path)
     assert code == Exit.USAGE
     assert "the disk is full: free some room" in error and "set LEANTRAIN_CACHE to a folder on another disk" in error

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app, shared
 from suite.cli.shared import GROUPS, bar, show_table
 from suite.entries.catalogue import catalogue
-from suite.judge.studies import StudyTable
-from suite.measure.study import write_study
+from suite.judge.study_tables import StudyTable
+from suite.topics.studies.study import write_study
 from tests.factories import evidence, put
 from tests.plugin import called, command
 from tests.show.samples import study
@@ -76,7 +76,7 @@ def test_the_list_is_tab_separated_in_a_pipe() -> None:
 
 
 def test_claims_fit_a_terminal(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("suite.cli.report.out", shared.out)
+    monkeypatch.setattr("suite.cli.read.out", shared.out)
     put(tmp_path, {line.id: line for line in evidence("lion")}.values())
     assert called("claims", "lion", "--results", tmp_path)[0] in (Exit.FINE, Exit.REGRESSED)
     said = terminal.getvalue()

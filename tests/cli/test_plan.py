@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import leantrain
 from suite.cli import app
 from suite.loop.run import Run
-from suite.record.devices import by_any_name
-from suite.record.modelled import believed
+from suite.topics.modelled_time.devices import by_any_name
+from suite.topics.modelled_time.modelled import believed
 from tests.runs import new_run
 
 runner = CliRunner()

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.cli.shared import Exit
-from suite.judge.choice import BY_FLOPS, Candidate, Estimate, StepCost
-from suite.measure.at_scale.paper_scale import Scale
-from suite.measure.recommending.costs import Counting
+from suite.measure.at_scale.full_size import Scale
 from suite.record.job import Setting
-from suite.show import recommendation
+from suite.topics.recommend import recommendation
+from suite.topics.recommend.choice import BY_FLOPS, Candidate, Estimate, StepCost
+from suite.topics.recommend.costs import Counting
 from tests.model.transformer_models import SIZES, TEXT
 
 PICO = ["recommend", "-b", "gpt", "--size", "pico"]

@@ -11,7 +11,7 @@ import typer
 
 from suite.cli import Exit, app
 from suite.measure.campaign import Effort, Measured
-from suite.measure.plan import Pair
+from suite.measure.missing import Pair
 from tests.plugin import called
 
 SWEEP = """\

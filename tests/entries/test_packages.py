@@ -15,7 +15,7 @@ from suite.entries.together import built
 from suite.entries.updates import UPDATES
 from suite.loop.recipe import Recipe
 from suite.record.job import Setting, Spelling, StackError, is_updates_alone, package_of
-from suite.show import peers
+from suite.topics.peers import peers_on_board as peers
 from tests.runs import new_run
 
 GPT = Setting(baseline="gpt", size="pico")

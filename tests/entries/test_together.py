@@ -16,8 +16,9 @@ from suite.entries.together import built, run_of
 from suite.loop.sites import NotAttached
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.measure import memory_plan, torchrun
+from suite.measure import torchrun
 from suite.record.job import Job, Setting, StackError
+from suite.topics.memory_plan import within_budgets as memory_plan
 
 SETTING = Setting(baseline="gpt", size="pico", steps=4)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite.guard.confirm import SEEDS, confirm
-from suite.judge.history import ChangePoint, alarms, change_points, series
 from suite.measure.campaign import Effort, Measured
-from suite.measure.plan import Pair, Wanted
+from suite.measure.missing import Pair, Wanted
 from suite.record.schema import Code, Line
 from suite.record.store import Records, Store
+from suite.topics.history.change_points import ChangePoint, alarms, change_points, series
+from suite.topics.history.confirm import SEEDS, confirm
 from tests.factories import evidence, learned, records, timings
 
 TIMES = ("step_time", "training_time")
@@ -50,7 +50,7 @@ def test_only_a_fresh_comparison_makes_an_alarm(
         asked.append((pairs, folder, effort))
         return Measured(revised(timings("x", effort.wanted.timings, pace_s=pace_s), "c", "03"))
 
-    monkeypatch.setattr("suite.guard.confirm.measure", measured)
+    monkeypatch.setattr("suite.topics.history.confirm.measure", measured)
     steps = confirm(change_points(series(past(), metrics=TIMES)), tmp_path / "results", minutes=1)
     assert {each.verdict for each in steps} == {verdict}
     assert {each.series.metric for each in alarms(steps)} == (set(TIMES) if verdict == "regressed" else set())
@@ -72,8 +72,8 @@ def test_a_loss_is_confirmed_by_learning_and_nothing_is_timed(tmp_path: Path, mo
         asked.append(effort.wanted)
         return Measured(revised(runs(2.2, effort.wanted.seeds), "c", "03"))
 
-    monkeypatch.setattr("suite.guard.confirm.measure", measured)
-    monkeypatch.setattr("suite.judge.history.card_reference", lambda stack: "baseline")
+    monkeypatch.setattr("suite.topics.history.confirm.measure", measured)
+    monkeypatch.setattr("suite.topics.history.change_points.card_reference", lambda stack: "baseline")
     both = records(runs(2.0, 12), revised(runs(2.2, 12), "b", "02"))
     (step,) = confirm(change_points(series(both, metrics=("loss",))), tmp_path, minutes=1)
     assert step.verdict == "regressed"
@@ -81,7 +81,7 @@ def test_a_loss_is_confirmed_by_learning_and_nothing_is_timed(tmp_path: Path, mo
 
 
 def test_a_step_that_a_later_one_hides_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.guard.confirm.measure", lambda *a, **k: pytest.fail("nothing to measure"))
+    monkeypatch.setattr("suite.topics.history.confirm.measure", lambda *a, **k: pytest.fail("nothing to measure"))
     (one, *_) = series(records(timings("x", 1)))
     hidden = ChangePoint(one, 0, 0, 0, 0.1, 0.01, np.zeros(3), np.ones(3), last=False)
     (step,) = confirm([hidden], tmp_path, minutes=1)
@@ -98,7 +98,7 @@ def test_a_step_whose_fresh_comparison_gave_no_number_stays_suspected(
 ) -> None:
     conditions = [each.conditions.model_copy(update={"data_sha256": "e" * 64}) for each in lines]
     other = [each.model_copy(update={"conditions": its}) for each, its in zip(lines, conditions, strict=True)]
-    monkeypatch.setattr("suite.guard.confirm.measure", lambda *a, **k: Measured(other))
+    monkeypatch.setattr("suite.topics.history.confirm.measure", lambda *a, **k: Measured(other))
     suspected = change_points(series(past(), metrics=("step_time",)))
     warnings: list[str] = []
     assert confirm(suspected, tmp_path, minutes=1, warn=warnings.append) == suspected

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from suite.judge.choice import (
+from suite.record.job import BASELINE
+from suite.topics.recommend.choice import (
     A_CATEGORY,
     BY_FLOPS,
     GOALS,
@@ -34,7 +35,6 @@ from suite.judge.choice import (
     useful,
     without_each,
 )
-from suite.record.job import BASELINE
 
 PLAIN = StepCost(stack=BASELINE, peak_bytes=1000, flops=10, parameter_bytes=100)
 

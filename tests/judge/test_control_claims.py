@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from suite.entries.card import Claim
 from suite.judge.claims import Judgement, control_of, only_controls, shown, stack_of, verdicts
-from suite.judge.studies import Study, StudyTable
+from suite.judge.study_tables import Study, StudyTable
 from suite.record.schema import Counted, Learned, Line, Timed
 from tests.factories import CODE, MACHINE, claim, evidence, machine, rows, side, timed
 from tests.judge.test_claims import card

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from suite.judge import history as h
 from suite.record.schema import Code, Counted, Learned, Line, Timed
-from suite.show.pictures.timelines import figure
+from suite.topics.history import change_points as h
+from suite.topics.history.timelines import figure
 from tests.factories import (
     MACHINE,
     conditions,

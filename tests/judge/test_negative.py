@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from suite.entries.card import Card
-from suite.judge.negative import negative_results
-from suite.show.claims import log_line
+from suite.topics.claims.claims_on_board import log_line
+from suite.topics.claims.negative import negative_results
 from tests.factories import claim, evidence
 from tests.show.samples import shown
 

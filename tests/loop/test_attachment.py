@@ -21,8 +21,8 @@ from suite.loop.run import Diverged, Run
 from suite.loop.sites import Act, NotAttached, Site
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.measure.at_scale import paper_scale
-from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.at_scale import full_size as paper_scale
+from suite.measure.at_scale.full_size import Scale
 from suite.model.anatomy import AroundLinear, anatomy
 from suite.record.job import Job, Setting
 from tests.runs import Planted, new_run

@@ -9,7 +9,7 @@ from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.spelling import build
 from suite.judge.claims import control_of, stack_of
 from suite.measure.controls import control_pairs
-from suite.measure.plan import CampaignPlan, Pair, Wanted, pairs_of
+from suite.measure.missing import CampaignPlan, Pair, Wanted, pairs_of
 from suite.record.job import Setting, Spelling
 from suite.record.store import Records
 

@@ -15,10 +15,10 @@ from suite.cli import app
 from suite.device.ranks import STEP_S, wait_a_few_times
 from suite.measure import exact, torchrun
 from suite.measure.at_scale.fake_ranks import fake_ranks
-from suite.measure.at_scale.paper_scale import Scale, StepCount, counted
+from suite.measure.at_scale.full_size import Scale, StepCount, counted
 from suite.measure.contenders.contender import check_batches
 from suite.measure.contenders.world import is_distributed, with_ranks
-from suite.measure.plan import pairs_of
+from suite.measure.missing import pairs_of
 from suite.record.job import Setting
 
 # Rajbhandari et al., SC 2020, figure 1 and section 7, Adam in float32: bytes of states a parameter, volume in models.

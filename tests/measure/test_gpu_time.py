@@ -10,15 +10,15 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure.at_scale import gpu_time as at_scale
-from suite.measure.at_scale.gpu_time import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
-from suite.measure.at_scale.paper_scale import Scale, side_by_side
+from suite.measure.at_scale.full_size import Scale, side_by_side
 from suite.measure.contenders.child import ContenderFailed
-from suite.record import step_traces
-from suite.record.devices import by_any_name
 from suite.record.job import Setting
-from suite.record.operators import IN, OUT, TracedStep
-from suite.show import gpu_time as shown
+from suite.record.operator_counts import IN, OUT, TracedStep
+from suite.topics.modelled_time import gpu_time_in_words as shown
+from suite.topics.modelled_time import step_traces
+from suite.topics.modelled_time import traced as at_scale
+from suite.topics.modelled_time.devices import by_any_name
+from suite.topics.modelled_time.traced import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
 
 AT = Scale(Setting(baseline="gpt", size="pico", recipe="modern", device="cuda"))
 A100 = by_any_name()["A100-80"]
@@ -33,7 +33,7 @@ def test_an_optimizer_s_own_kernel_moves_what_its_bench_declares() -> None:
 
 
 def _parameters() -> list[torch.Tensor]:
-    from suite.measure.at_scale.paper_scale import trained_at
+    from suite.measure.at_scale.full_size import trained_at
 
     with trained_at("baseline", AT) as run:
         return [torch.empty(each.shape, device="meta") for each in run.model.parameters()]

@@ -9,11 +9,11 @@ import pytest
 from transformers import LlamaConfig
 
 from suite.chain.plan import budget_between, unplanned
-from suite.measure.at_scale.paper_scale import Scale, trained_at
-from suite.measure.lab import Lab
-from suite.measure.memory_plan import Device, plan_all, solvers
-from suite.measure.studies import memory_budgets
+from suite.measure.at_scale.full_size import Scale, trained_at
 from suite.record.job import RecipeName, Setting
+from suite.topics.memory_plan.within_budgets import Device, plan_all, solvers
+from suite.topics.studies import memory_budgets
+from suite.topics.studies.lab import Lab
 from techniques.shared.scheduled import Scheduled
 
 H100 = Device(4e14, 5e10)

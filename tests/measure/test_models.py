@@ -9,11 +9,11 @@ import torch
 from suite.cli import Exit
 from suite.entries.installed import baselines
 from suite.loop.technique import Unavailable
-from suite.measure.models import matrix
-from suite.measure.models.matrix import Cell, Model, ModelsMatrix
-from suite.measure.models.survey import models
-from suite.measure.models.trial import is_refusal
 from suite.model.anatomy import NoBlocks, anatomy
+from suite.topics.models import tried_models as matrix
+from suite.topics.models.survey import models
+from suite.topics.models.trial import is_refusal
+from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
 from tests import plugin
 
 SCALES = """

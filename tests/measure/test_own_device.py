@@ -10,12 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure.own_device import samples
-from suite.measure.own_device.calls import LADDERS, calls
-from suite.measure.own_device.samples import noted, sampled
-from suite.measure.own_device.steps import reference_step, settings_of
-from suite.measure.small_steps import traced
 from suite.record.job import Setting
+from suite.topics.modelled_time.own_device import samples
+from suite.topics.modelled_time.own_device.operator_calls import LADDERS, calls
+from suite.topics.modelled_time.own_device.samples import noted, sampled
+from suite.topics.modelled_time.own_device.steps import reference_step, settings_of
+from suite.topics.modelled_time.small_step_traces import traced
 
 SMALL = replace(
     LADDERS["cpu"],

@@ -19,14 +19,14 @@ from suite.entries.catalogue import catalogue
 from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
-from suite.measure.at_scale.paper_scale import Scale, SideBySide, StepCount, counted, side_by_side
+from suite.measure.at_scale.full_size import Scale, SideBySide, StepCount, counted, side_by_side
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.contenders.stock import data_of
 from suite.measure.exact import exact_verdicts, one_thread
 from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count
 from suite.record.job import RECIPES, Job, Setting
-from suite.show.amounts import amount
+from suite.show.amounts_in_words import amount
 from suite.show.counts import lines, notes
 from tests.runs import IN_EVERY_RUN, unless
 

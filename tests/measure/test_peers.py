@@ -4,10 +4,10 @@ import pytest
 
 from suite.entries.catalogue import catalogue
 from suite.entries.packages import done_by
-from suite.measure import peers
-from suite.measure.peers import peer_pairs, peers_of, with_updates
-from suite.measure.plan import pair_of
+from suite.measure.missing import pair_of
 from suite.record.job import Setting
+from suite.topics.peers import peer_stacks as peers
+from suite.topics.peers.peer_stacks import peer_pairs, peers_of, with_updates
 
 
 def test_a_technique_says_by_its_field_who_else_can_do_it() -> None:

@@ -12,13 +12,13 @@ import torch
 
 from suite.entries.sources import code_of
 from suite.judge.ruler import BUDGETS, Ruler, steps_at
-from suite.measure import power as module
 from suite.measure.evidence import Heading, Progress, conditions_of
-from suite.measure.power import PERTURBATION, REFERENCE_SEEDS, SEEDS, Perturbed, other_seeds, power
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Learned
 from suite.record.store import Store
+from suite.topics.references import power as module
+from suite.topics.references.power import PERTURBATION, REFERENCE_SEEDS, SEEDS, Perturbed, other_seeds, power
 from tests import factories
 from tests.runs import new_run
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from suite.measure.at_scale.aside import Aside, aside
-from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.at_scale.full_size import Scale
 from suite.measure.at_scale.processor_limit import OutOfTime, processor_limit
 from suite.record.job import Setting
+from suite.topics.modelled_time.aside import Aside, aside
 
 
 def busy(rounds: float) -> int:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.measure.at_scale.weightless import weightless
 from suite.meters.activations import SavedActivations
 from suite.meters.state import gradient_bytes, parameter_bytes, parameter_count, state_bytes

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from suite.entries.catalogue import Entry, catalogue
-from suite.judge.choice import Estimate, Trial
-from suite.measure.at_scale.paper_scale import Scale, counted
-from suite.measure.recommending import members
-from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import Halving, Pace, Rung, TooLittleTime, Unmeasurable
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
+from suite.topics.recommend import members
+from suite.topics.recommend.choice import Estimate, Trial
+from suite.topics.recommend.costs import Counting
+from suite.topics.recommend.finalists import Halving, Pace, Rung, TooLittleTime, Unmeasurable
 from tests.factories import row
 
 SCALE = Scale(Setting(baseline="gpt", size="pico"))

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from suite.entries.installed import baselines
-from suite.measure.references import at_least_as_good, learned
 from suite.record.job import Setting
+from suite.topics.references.measured_references import at_least_as_good, learned
 from tests.plugin import called
 from tests.runs import new_run
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suite.entries.catalogue import UnknownId
-from suite.measure.plan import Pair, pairs_of_stack
+from suite.measure.missing import Pair, pairs_of_stack
 from suite.record.job import Setting, Spelling, StackError
 
 GPT = Setting(baseline="gpt")

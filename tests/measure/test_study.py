@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import suite.measure.study
+import suite.topics.studies.study
 from suite.cli import app
 from suite.entries.catalogue import catalogue
-from suite.measure.lab import NOT_FINITE, StudyTable
-from suite.measure.study import Study, baseline_for, read_studies, study_of, write_study
+from suite.topics.studies.lab import NOT_FINITE, StudyTable
+from suite.topics.studies.study import Study, baseline_for, read_studies, study_of, write_study
 from tests.factories import CODE, MACHINE, installed
 
 SWEEP = StudyTable(
@@ -202,7 +202,7 @@ def test_the_command_stores_its_tables_and_the_boards_show_them(
 ) -> None:
     tables = [SWEEP]
     module = SimpleNamespace(study=lambda lab: tables)
-    monkeypatch.setattr(suite.measure.study, "study_of", lambda entry: module)
+    monkeypatch.setattr(suite.topics.studies.study, "study_of", lambda entry: module)
     code, printed, error = called("study", "lamb", "-b", "gpt", "--seeds", 2, "--results", tmp_path)
     assert code == 0
     assert "n/a" in printed and "medians over the seeds" in printed

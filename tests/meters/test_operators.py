@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.measure.at_scale.gpu_time import compiled_graphs_marked
 from suite.measure.at_scale.weightless import weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.meters.operators import OperatorTrace
-from suite.record.operators import Operator, TracedStep, deepened
+from suite.record.operator_counts import Operator, TracedStep, deepened
+from suite.topics.modelled_time.traced import compiled_graphs_marked
 
 
 def one(step: TracedStep, name: str, phase: str = "forward") -> tuple[Operator, int]:

@@ -22,11 +22,11 @@ from rich.table import Table
 
 from suite.entries.catalogue import catalogue
 from suite.entries.sources import code_of
-from suite.measure.at_scale.aside import CORE_S, LIMIT_S, deputy, heap_set_aside
-from suite.measure.at_scale.paper_scale import STEPS, Scale, counted
+from suite.measure.at_scale.full_size import STEPS, Scale, counted
 from suite.measure.at_scale.processor_limit import OutOfTime, processor_limit
 from suite.measure.contenders.child import ContenderFailed, Deputy
 from suite.record.job import BASELINE, Setting
+from suite.topics.modelled_time.aside import CORE_S, LIMIT_S, deputy, heap_set_aside
 
 LLAMA = {
     "model_type": "llama",

@@ -21,10 +21,10 @@ from rich.table import Table
 
 from suite.entries.card import LinkSweep
 from suite.entries.catalogue import catalogue
-from suite.judge.studies import Study
-from suite.measure.studies.link_sweep import CROSSOVERS, MEASURED, MODELLED, PAPER, CrossoverRow
-from suite.measure.study import read_studies
+from suite.judge.study_tables import Study
 from suite.record.machine import busy_cores, fingerprint
+from suite.topics.studies.link_sweep import CROSSOVERS, MEASURED, MODELLED, PAPER, CrossoverRow
+from suite.topics.studies.study import read_studies
 
 BASELINE = "gpt"
 MOST_BUSY = 0.2  # cores that others may keep busy: two ranks need both

@@ -37,8 +37,8 @@ from suite.loop.stack import Stack
 from suite.measure.contenders.fork_servers import shared
 from suite.measure.links import BURST_BYTES, LinkedNodes, enter
 from suite.pipeline.link import AlphaBeta
-from suite.pipeline.schedule import PipelineOp, PipelineSchedule
-from suite.pipeline.simulate import PipelineCosts, on_link
+from suite.pipeline.simulated import PipelineCosts, on_link
+from suite.pipeline.timetable import PipelineOp, PipelineSchedule
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
 from techniques.parallelism.shared.pipelined import AHEAD, Pipelined

@@ -20,7 +20,7 @@ from rich.table import Table
 from suite.judge.known import timed_pair
 from suite.measure.campaign import Effort, measure
 from suite.measure.contenders.contender import Contender
-from suite.measure.plan import CampaignPlan, Pair, Wanted, pair_of
+from suite.measure.missing import CampaignPlan, Pair, Wanted, pair_of
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores
 from suite.record.store import Store

@@ -22,22 +22,22 @@ from typing import Any
 from rich.console import Console
 
 from suite.entries.installed import baselines
-from suite.judge.choice import Estimate, Member, StepCost, spelled, stacks, together
 from suite.judge.rows import pairs
 from suite.judge.ruler import steps_at
-from suite.measure.at_scale.paper_scale import Scale
+from suite.measure.at_scale.full_size import Scale
 from suite.measure.evidence import conditions_of
 from suite.measure.learning import learn_all
-from suite.measure.recommending.choose import Question
-from suite.measure.recommending.costs import Counting
-from suite.measure.recommending.finalists import MOST, Halving, MeasuredChoice, Rung
-from suite.measure.recommending.members import members_for
-from suite.measure.recommending.recommend import Recommendation, recommend
 from suite.record.amounts import bytes_of
 from suite.record.files import replacing
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import busy_cores
 from suite.record.store import Records
+from suite.topics.recommend.choice import Estimate, Member, StepCost, spelled, stacks, together
+from suite.topics.recommend.choose import Question
+from suite.topics.recommend.costs import Counting
+from suite.topics.recommend.finalists import MOST, Halving, MeasuredChoice, Rung
+from suite.topics.recommend.members import members_for
+from suite.topics.recommend.whole_answer import Recommendation, recommend
 
 CURVE = (0.5, 0.7, 1.4)  # of the steps of the last comparison, which the recipe learns beside them
 

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from suite.chain.plan import budget_between
 from suite.entries.installed import baselines
-from suite.measure.at_scale.paper_scale import Scale
-from suite.measure.memory_plan import Device, profile_at, solved, solvers
+from suite.measure.at_scale.full_size import Scale
 from suite.record.job import SIZES, Setting
+from suite.topics.memory_plan.within_budgets import Device, profile_at, solved, solvers
 
 SHARES = (0.1, 0.5)
 DEVICE = Device(flops_per_s=5e14, link_bytes_per_s=25e9)

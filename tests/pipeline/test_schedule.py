@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from suite.pipeline.schedule import Broken, Delay, PipelineOp, PipelineSchedule, check, delays, in_flight, live_versions
-from suite.pipeline.simulate import simulated
+from suite.pipeline.simulated import simulated
+from suite.pipeline.timetable import (
+    Broken,
+    Delay,
+    PipelineOp,
+    PipelineSchedule,
+    check,
+    delays,
+    in_flight,
+    live_versions,
+)
 
 F0, B0, U1 = PipelineOp("forward", 0, 0, 0), PipelineOp("backward", 0, 0, 0), PipelineOp("update", 0, -1, 1)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from suite.pipeline.link import AlphaBeta
-from suite.pipeline.schedule import Broken, Kind, PipelineOp, flushed
-from suite.pipeline.simulate import PipelineCosts, on_link, simulated
+from suite.pipeline.simulated import PipelineCosts, on_link, simulated
+from suite.pipeline.timetable import Broken, Kind, PipelineOp, flushed
 from techniques.parallelism.gpipe.technique import fill_and_drain
 from techniques.parallelism.mp_naive.technique import one_at_a_time
 

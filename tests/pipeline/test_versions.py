@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.pipeline.versions import WeightVersions
+from suite.pipeline.weight_versions import WeightVersions
 
 
 def test_an_exchange_brings_back_what_was_there_and_makes_no_copy():

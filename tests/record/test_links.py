@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.record.links import FABRICS, REACHED_ACROSS, REACHED_INSIDE, Collective, seconds, sent
-from suite.record.published import sharded
+from suite.topics.modelled_time.gpu_links import FABRICS, REACHED_ACROSS, REACHED_INSIDE, Collective, seconds, sent
+from suite.topics.published_steps.published_rows import sharded
 
 A100 = FABRICS["A100"]
 GATHER = Collective("all-gather", "forward", 8e9, 8)

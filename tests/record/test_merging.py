@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from suite.cli import Exit
 from suite.judge.claims import best
 from suite.judge.evidence import Currency
-from suite.judge.history import series
 from suite.judge.rows import Row, pairs
-from suite.measure.plan import CampaignPlan, Pair, Wanted
+from suite.measure.missing import CampaignPlan, Pair, Wanted
 from suite.record.job import Setting
-from suite.record.merging import merge
 from suite.record.schema import Code, Line, Renewal
 from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
-from suite.show import publishing
+from suite.topics.history.change_points import series
+from suite.topics.publish import publishing
+from suite.topics.publish.merging import merge
 from tests.factories import (
     CODE,
     MACHINE,
@@ -135,9 +135,9 @@ def rows_of(folder: Path) -> dict[str, Row]:
 
 
 def test_timings_that_were_merged_do_not_count_as_timed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.measure.plan.fingerprint", lambda *_: MACHINE)
-    monkeypatch.setattr("suite.measure.plan.installed_code", lambda *_: CODE)
-    monkeypatch.setattr("suite.measure.plan.conditions_of", lambda setting: conditions())
+    monkeypatch.setattr("suite.measure.missing.fingerprint", lambda *_: MACHINE)
+    monkeypatch.setattr("suite.measure.missing.installed_code", lambda *_: CODE)
+    monkeypatch.setattr("suite.measure.missing.conditions_of", lambda setting: conditions())
     pair = Pair(Setting(baseline="gpt"), "x", "baseline")
     put(tmp_path / "theirs", timings("x"))
     merge([tmp_path / "theirs"], tmp_path / "ours")
@@ -250,7 +250,9 @@ def test_a_merge_that_is_cut_off_leaves_what_was_there(tmp_path: Path, monkeypat
     merge([put(tmp_path / "first", [learned("x", 2)])], ours)
     before = contents(ours)
     put(tmp_path / "second", [learned("x", 3), learned("x", 4)])
-    monkeypatch.setattr("suite.record.merging.os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(
+        "suite.topics.publish.merging.os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full"))
+    )
     with pytest.raises(OSError, match="full"):
         merge([tmp_path / "second"], ours)
     assert contents(ours) == before

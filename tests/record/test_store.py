@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.judge import history
 from suite.judge import rows as results
 from suite.record import store as module
 from suite.record.schema import SCHEMA_VERSION, Renewal, parse
 from suite.record.seal import sealed
 from suite.record.store import Records, Store, StoreError
+from suite.topics.history import change_points as history
 from tests.factories import CODE, MACHINE, counted, counters, evidence, learned, machine, timings
 
 
@@ -307,8 +307,8 @@ def read_all(line: bytes) -> tuple[Records, list[str]]:
 @settings(max_examples=100, deadline=None)
 @given(bent())
 def test_a_bent_record_is_named_or_shown_and_costs_the_others_nothing(line):
-    from suite.show.pages import html, markdown
-    from suite.show.pages.report import Report
+    from suite.topics.board import html, markdown
+    from suite.topics.board.report import Report
 
     records, problems = read_all(line)
     assert len(records.lines) + len(problems) == 3

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from suite.show.pages import html
-from suite.show.pages.report import Report
+from suite.topics.board import html
+from suite.topics.board.report import Report
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 
 SCREENS = {"desktop": (1440, 900), "phone": (390, 844)}

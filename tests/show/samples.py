@@ -12,10 +12,10 @@ from typing import Any
 
 from suite.entries.card import Card, Paper
 from suite.judge.rows import Row, pairs
-from suite.measure.lab import StudyTable
-from suite.measure.studies.batch_sweep import SweepRow
-from suite.measure.study import Study
 from suite.record.schema import Code, Line
+from suite.topics.studies.batch_sweep import SweepRow
+from suite.topics.studies.lab import StudyTable
+from suite.topics.studies.study import Study
 from tests.factories import (
     CODE,
     MACHINE,

@@ -12,15 +12,15 @@ from suite.judge.at_scale import CountsAtScale
 from suite.judge.metrics import MetricValue
 from suite.judge.rows import Row, pairs
 from suite.judge.statistics import Interval
-from suite.record import gpu_times
-from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.paper_scale import PaperScale, SizeCount
 from suite.record.placed import CountPlace
 from suite.record.schema import Line
-from suite.show.answer import NOTHING, at_paper_sizes, cells, goals, heads
 from suite.show.pages.board import leaning, reads_as_one
 from suite.show.pages.cells import lean
 from suite.show.pages.matrix import alarms_in_words, false_alarms, matrix, verdict
+from suite.topics.at_scale.answer import NOTHING, at_paper_sizes, cells, goals, heads
+from suite.topics.modelled_time import gpu_times
+from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 from tests.factories import counters, evidence, installed, records, row
 from tests.show.samples import on, shown, twins
 

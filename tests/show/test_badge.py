@@ -10,9 +10,9 @@ import pytest
 
 from suite.guard.findings import Finding
 from suite.judge.verdicts import ChangeVerdict
-from suite.show.pages.report import Report
-from suite.show.pictures import badge
 from suite.show.pictures.drawing import COLOURS
+from suite.topics.board import badge
+from suite.topics.board.report import Report
 from tests.factories import evidence
 from tests.show.samples import EVIL, card, failing, lean, on, shown
 

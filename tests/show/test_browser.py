@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from suite.judge.claims import ClaimPlace, judge
-from suite.show.pages.html import render
-from suite.show.pages.report import Report
-from suite.show.studies import Studied
+from suite.topics.board.html import render
+from suite.topics.board.report import Report
+from suite.topics.studies.studies_on_board import Studied
 from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole

@@ -7,7 +7,7 @@ from dataclasses import replace
 from suite.entries.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, Observation, judge
 from suite.judge.statistics import Interval
-from suite.show import claims
+from suite.topics.claims import claims_on_board as claims
 from tests.factories import between, claim
 
 

@@ -20,7 +20,7 @@ from suite.judge.rows import as_dict
 from suite.record.schema import Energy
 from suite.record.store import Store
 from suite.record.text import FORMULA_STARTS
-from suite.show.export import TidyTable, as_csv, as_parquet, model_card, replicates, row_values
+from suite.topics.publish.export import TidyTable, as_csv, as_parquet, model_card, replicates, row_values
 from tests.factories import MACHINE, conditions, evidence, learned, records
 from tests.show.samples import shown
 

@@ -20,14 +20,14 @@ from suite.entries.catalogue import catalogue
 from suite.judge.claims import ClaimPlace, Observation, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
-from suite.measure.lab import StudyTable
-from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.placed import CountPlace
 from suite.show.packing import packed
-from suite.show.pages import html
-from suite.show.pages.report import Folder, Report, origins
 from suite.show.pictures.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
-from suite.show.studies import Studied
+from suite.topics.board import html
+from suite.topics.board.report import Folder, Report, origins
+from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
+from suite.topics.studies.lab import StudyTable
+from suite.topics.studies.studies_on_board import Studied
 from tests.factories import MACHINE, between, claim, evidence, records, row, side, timed
 from tests.show.samples import EVIL, card, failing, lean, on, shown, study, unpacked, whole
 

@@ -9,8 +9,8 @@ from suite.judge.metrics import MetricValue
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
 from suite.show.pages.board import boards, leaning, text
-from suite.show.pages.markdown import MOST_LINES, render, split
-from suite.show.pages.report import Report
+from suite.topics.board.markdown import MOST_LINES, render, split
+from suite.topics.board.report import Report
 from tests.factories import between, claim, evidence, heading, row
 from tests.show.samples import card, failing, of_every_sort, on, shown, study
 
@@ -173,7 +173,7 @@ def test_a_hostile_baseline_names_no_other_folder_s_file():
 
 
 def test_a_study_stands_on_its_baseline_s_page():
-    from suite.show.studies import Studied
+    from suite.topics.studies.studies_on_board import Studied
 
     _, pages = split(Report(studies=[Studied(study(baseline="mae"))]), "boards")
     assert list(pages) == ["mae.md"] and "steps_to_quality" in pages["mae.md"]

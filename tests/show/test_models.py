@@ -2,9 +2,9 @@
 
 import re
 
-from suite.measure.models.matrix import Cell, Model, ModelsMatrix
-from suite.show.models import Shown, reasons, section, tables
 from suite.show.pages.rendered import as_html, as_markdown
+from suite.topics.models.models_on_board import Shown, reasons, section, tables
+from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
 from tests.show.samples import EVIL
 
 MODELS = {name: Model(baseline="gpt" if name != "swin" else "vit") for name in ("llama", "opt", "swin")}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from suite.entries.card import Card
 from suite.record.job import join
 from suite.record.schema import Timed
-from suite.show import peers
-from suite.show.pages import html, markdown
 from suite.show.pages.rendered import as_markdown
-from suite.show.pages.report import Report
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.peers import peers_on_board as peers
 from tests.factories import MACHINE, evidence, rows, timings
 from tests.show.samples import card, whole
 

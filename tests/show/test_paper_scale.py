@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
-from suite.measure.at_scale.aside import Aside
-from suite.measure.at_scale.paper_scale import Scale, StepCount, survey
+from suite.measure.at_scale.full_size import Scale, StepCount, survey
 from suite.measure.contenders.child import ContenderFailed
 from suite.record.job import Setting
 from suite.record.paper_scale import NAME, PaperScale, SizeCount, read, write
 from suite.record.placed import CountPlace
-from suite.show.pages import html, markdown
-from suite.show.pages.report import Report
-from suite.show.paper_scale import tables
+from suite.topics.at_scale.paper_scale_on_board import tables
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.modelled_time.aside import Aside
 from tests.show.samples import EVIL, whole
 
 PLACE = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
@@ -83,7 +83,7 @@ def test_what_was_counted_of_this_code_is_not_counted_again(monkeypatch: pytest.
     assert by_stack["lion"].ratio("optimizer_state_bytes") == pytest.approx(0.5, abs=0.01)
     assert (by_stack["dp_ddp"].reference.stack, by_stack["zero1"].reference.stack) == ("baseline", "dp_ddp")
     assert by_stack["zero1"].ratio("optimizer_state_bytes") == pytest.approx(0.5, abs=0.01)
-    monkeypatch.setattr("suite.measure.at_scale.paper_scale.counted", lambda *_: pytest.fail("it is known"))
+    monkeypatch.setattr("suite.measure.at_scale.full_size.counted", lambda *_: pytest.fail("it is known"))
     assert survey(["lion", "zero1"], scale, first, kept.append) == first
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from suite.pipeline.schedule import flushed, steady
+from suite.pipeline.timetable import flushed, steady
 from suite.show.pipelines import SHOWN_UNITS, picture
 
 SVG = "{http://www.w3.org/2000/svg}"

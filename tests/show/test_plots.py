@@ -6,11 +6,11 @@ import pytest
 
 from suite.show.pages.board import leaning
 from suite.show.pages.labels import Labels, point_box
-from suite.show.pages.report import Report
 from suite.show.pictures.axes import Axis, even_ticks, log_ticks
 from suite.show.pictures.charts import KINDS, CurveFrame, curves, forest, learning_curves, loss_range, pareto, ruler
 from suite.show.pictures.drawing import Dot, Line, MarkGroup, Words, save
-from suite.show.pictures.plots import PLOTS, figure, of_boards
+from suite.topics.board.plots import PLOTS, figure, of_boards
+from suite.topics.board.report import Report
 from tests.factories import evidence, learned, row
 from tests.show.samples import failing, lean, on, shown
 

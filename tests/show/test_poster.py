@@ -10,8 +10,8 @@ import pytest
 from suite.judge.at_scale import CountsAtScale
 from suite.record.paper_scale import PaperScale, SizeCount
 from suite.record.placed import CountPlace
-from suite.show.pages.report import Report
-from suite.show.pictures import poster
+from suite.topics.board import poster
+from suite.topics.board.report import Report
 from tests.factories import counters, evidence
 from tests.show.samples import EVIL, failing, on, shown
 

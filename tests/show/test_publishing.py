@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard
 
-from suite.record.merging import merge
 from suite.record.store import Records, Store
-from suite.show import publishing
+from suite.topics.publish import publishing
+from suite.topics.publish.merging import merge
 from tests.factories import MACHINE, every_kind, evidence, learned, put
 from tests.plugin import called, kept
 

@@ -9,11 +9,11 @@ import pytest
 
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import ClaimPlace, judge
-from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.paper_scale import PaperScale, SizeCount
 from suite.record.placed import CountPlace
-from suite.show.pages.html import render
-from suite.show.pages.report import Report
+from suite.topics.board.html import render
+from suite.topics.board.report import Report
+from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 from tests.factories import between, claim, evidence, learned
 from tests.show.chromium import FOUND, MISSING, Chromium
 from tests.show.samples import card, lean, shown

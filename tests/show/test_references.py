@@ -19,14 +19,14 @@ from pydantic import ValidationError
 from suite.entries.sources import code_of
 from suite.loop.baseline import Sample
 from suite.measure.evidence import conditions_of
-from suite.measure.references import _picture
-from suite.record import references as record
 from suite.record.job import BASELINE, Setting
-from suite.record.references import Bar, Control, LearnedReference, Picture, Power, References
 from suite.record.schema import Code
-from suite.show.pages import html, markdown
-from suite.show.pages.report import Report
-from suite.show.references import drawn
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.references import learned_references as record
+from suite.topics.references.learned_references import Bar, Control, LearnedReference, Picture, Power, References
+from suite.topics.references.measured_references import _picture
+from suite.topics.references.references_on_board import drawn
 
 MAE = Setting(baseline="mae", size="pico")
 GPT = Setting(baseline="gpt", size="pico")

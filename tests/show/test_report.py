@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from suite.measure.models import matrix
-from suite.measure.models.matrix import Cell, Model, ModelsMatrix
 from suite.record.store import Store
-from suite.show.pages import html, markdown
-from suite.show.pages.report import Report
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.models import tried_models as matrix
+from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
 from tests.factories import MACHINE, evidence, records
 
 LIGHT = """
 import sys
 import suite.judge.claims, suite.judge.interaction, suite.judge.rows, suite.record.store
-import suite.show.export, suite.show.pages.html, suite.show.pages.markdown, suite.show.terminal
+import suite.topics.publish.export, suite.topics.board.html, suite.topics.board.markdown, suite.show.terminal
 heavy = ("torch", "matplotlib", "multiprocessing.forkserver", "suite.measure.contenders.contender")
 sys.exit(", ".join(each for each in heavy if each in sys.modules) or None)
 """

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from scipy.stats import spearmanr
 
-from suite.judge.step_time.own_device import CalibratedDevice
-from suite.record import own_device, step_traces
 from suite.record.placed import CountPlace
-from suite.record.published import FOLDER
-from suite.show import small_steps
-from suite.show.small_steps import drawing, read
+from suite.topics.modelled_time import device_samples as own_device
+from suite.topics.modelled_time import small_steps_in_words as small_steps
+from suite.topics.modelled_time import step_traces
+from suite.topics.modelled_time.device_model import CalibratedDevice
+from suite.topics.modelled_time.small_steps_in_words import drawing, read
+from suite.topics.published_steps.published_rows import FOLDER
 
 ROOT = Path(__file__).parents[2]
 

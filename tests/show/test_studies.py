@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from suite.measure.lab import StudyTable
-from suite.show import studies
-from suite.show.pages import html, markdown
 from suite.show.pages.rendered import as_html
-from suite.show.pages.report import Report
-from suite.show.studies import Studied
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.studies import studies_on_board as studies
+from suite.topics.studies.lab import StudyTable
+from suite.topics.studies.studies_on_board import Studied
 from tests.factories import evidence
 from tests.show.samples import EVIL, shown, study, whole
 from tests.show.test_html import Page
@@ -21,7 +21,7 @@ from tests.show.test_html import Page
 def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
     """The section of a study whose module's ``plot`` is ``draw``."""
     monkeypatch.setattr(
-        "suite.measure.study.study_of", lambda entry: SimpleNamespace(**({"plot": draw} if draw else {}))
+        "suite.topics.studies.study.study_of", lambda entry: SimpleNamespace(**({"plot": draw} if draw else {}))
     )
     return as_html(studies.section(studies.placed_studies([Studied(study(**changes))], {}), {}))
 

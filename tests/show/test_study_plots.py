@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pytest
 
 from suite.entries.catalogue import catalogue
-from suite.judge.studies import read_studies
-from suite.measure.lab import StudyTable
-from suite.measure.study import study_of
-from suite.show.pages import html
-from suite.show.pages.report import Report
-from suite.show.pictures import study_plots
-from suite.show.studies import Studied
+from suite.judge.study_tables import read_studies
+from suite.topics.board import html
+from suite.topics.board.report import Report
+from suite.topics.studies import study_plots
+from suite.topics.studies.lab import StudyTable
+from suite.topics.studies.studies_on_board import Studied
+from suite.topics.studies.study import study_of
 from tests.show.samples import study, whole
 from tests.show.test_html import Page
 from tests.show.test_studies import labelled
@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.fixture
 def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suite.measure.study.study_of", lambda entry: SimpleNamespace(plot=labelled))
+    monkeypatch.setattr("suite.topics.studies.study.study_of", lambda entry: SimpleNamespace(plot=labelled))
 
 
 @pytest.mark.usefixtures("drawing")
@@ -38,7 +38,7 @@ def test_a_kept_plot_is_shown_as_it_would_be_drawn_without_the_module(
     fresh = study_plots.element(made, "a", "b")
     path = study_plots.keep(made, tmp_path)
     assert path and path.suffix == ".svg" and path.parent.name == "studies"
-    monkeypatch.setattr("suite.measure.study.study_of", None)
+    monkeypatch.setattr("suite.topics.studies.study.study_of", None)
     assert study_plots.element(made, "a", "b", study_plots.stored_plot(made, tmp_path)) == fresh
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg", "a picture by itself, too"
 
@@ -92,7 +92,7 @@ def test_the_committed_plots_are_of_the_committed_tables() -> None:
     studies, _ = read_studies(RESULTS)
     drawn = [each for each in studies if hasattr(study_of(catalogue()[each.technique]), "plot")]
     missing = [each.technique for each in drawn if not study_plots.stored_plot(each, RESULTS)]
-    assert len(drawn) > 10 and not missing, "draw them: python -m suite.show.pictures.study_plots"
+    assert len(drawn) > 10 and not missing, "draw them: python -m suite.topics.studies.study_plots"
 
 
 def test_a_page_of_records_loads_no_torch_and_draws_nothing(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_page_of_records_loads_no_torch_and_draws_nothing(tmp_path: Path) -> N
         copy.write_bytes(path.read_bytes())
     script = (
         "import sys; from pathlib import Path; from suite.show.pages import html, markdown; "
-        "from suite.show.pages.report import Report; report = Report.read(Path(sys.argv[1])); "
+        "from suite.topics.board.report import Report; report = Report.read(Path(sys.argv[1])); "
         "page = html.render(report) + markdown.render(report); assert 'Studies' in page; "
         "sys.exit(', '.join({'torch', 'transformers', 'matplotlib'} & sys.modules.keys()) or 0)"
     )

@@ -17,8 +17,8 @@ from suite.judge.known import timed_pair
 from suite.record.schema import Renewal
 from suite.record.seal import opened
 from suite.record.store import Store
-from suite.show import tracking
-from suite.show.tracking import Tracker, group, history, summary
+from suite.topics.publish import tracking
+from suite.topics.publish.tracking import Tracker, group, history, summary
 from tests.factories import MACHINE, conditions, counted, counters, learned, side, timed, timings
 
 
@@ -257,7 +257,7 @@ REAL = """
 import sys
 from pathlib import Path
 from suite.record.store import Store
-from suite.show.tracking import Tracker
+from suite.topics.publish.tracking import Tracker
 tracker = Tracker(lambda text: sys.exit(text))
 for line in Store(Path(sys.argv[1])).read()[0].lines:
     tracker(line)

@@ -14,13 +14,12 @@ from suite.judge.claims import best, observed
 from suite.judge.rows import Row, as_dict, pairs
 from suite.record.schema import Line, Machine
 from suite.show import terminal
-from suite.show.export import row_values
-from suite.show.pages import html, markdown
 from suite.show.pages.board import boards, older_sentence, remarks
 from suite.show.pages.matrix import first, matrix, parts
-from suite.show.pages.report import Report
-from suite.show.pictures import badge, poster
-from suite.show.references import ShownReferences
+from suite.topics.board import badge, html, markdown, poster
+from suite.topics.board.report import Report
+from suite.topics.publish.export import row_values
+from suite.topics.references.references_on_board import ShownReferences
 from tests.factories import CODE, MACHINE, claim, conditions, evidence, machine, put, records
 from tests.show.samples import CHANGED, failing, whole
 

@@ -29,7 +29,7 @@ from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups
 from suite.pipeline.delayed import Delayed
-from suite.pipeline.schedule import Delay
+from suite.pipeline.timetable import Delay
 from techniques.parallelism.pipemare.technique import ahead
 from techniques.parallelism.shared.pipelined import Pipelined
 from tests.runs import OF_SEVERAL_RANKS, Planted, new_run

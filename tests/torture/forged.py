@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.judge.history import series
 from suite.judge.rows import as_dict
 from suite.record.seal import sealed
 from suite.record.store import Store
-from suite.show import export
-from suite.show.pages import markdown
-from suite.show.pages.report import Report
+from suite.topics.board import markdown
+from suite.topics.board.report import Report
+from suite.topics.history.change_points import series
+from suite.topics.publish import export
 from tests import factories
 from tests.torture import Row, Scale, row
 

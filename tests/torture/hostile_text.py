@@ -18,12 +18,13 @@ from suite.cli.shared import escape
 from suite.guard.findings import Finding
 from suite.guard.regression import markdown as summary
 from suite.judge.rows import Row as BoardRow
-from suite.measure.lab import StudyTable
 from suite.record.text import FORMULA_STARTS
-from suite.show import export, terminal
-from suite.show.pages import html, markdown
-from suite.show.pages.report import Report
-from suite.show.studies import Studied
+from suite.show import terminal
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
+from suite.topics.publish import export
+from suite.topics.studies.lab import StudyTable
+from suite.topics.studies.studies_on_board import Studied
 from tests import factories
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 from tests.show.samples import failing, shown, study

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from suite.record.store import Store
-from suite.show.pages import html, markdown
-from suite.show.pages.report import Report
+from suite.topics.board import html, markdown
+from suite.topics.board.report import Report
 from tests import factories
 from tests.torture import Row, Scale, row
 

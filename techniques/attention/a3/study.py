@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.a3.chip import TOKENS, modelled, over_itself
 from techniques.attention.a3.technique import A3, near_best
 from techniques.attention.shared.kept_pairs import kept_attention

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.dota.blocks import detected_blocks
 from techniques.attention.dota.chip import TOKENS, modelled, over_gpu
 from techniques.attention.dota.technique import Dota, ternary

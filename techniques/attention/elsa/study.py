@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.elsa.blocks import near_blocks
 from techniques.attention.elsa.chip import TOKENS, modelled, over_gpu
 from techniques.attention.elsa.hashing import hamming, quantile_bias, signs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.sanger.blocks import predicted_blocks
 from techniques.attention.sanger.chip import TOKENS, modelled, over_gpu
 from techniques.attention.sanger.technique import HIGHEST, UNIFORM, Sanger, prediction_mask, unit

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suite.measure.exact import one_thread
-from suite.measure.lab import Lab, StudyTable
 from suite.model.attention import eager
 from suite.record.job import canonical
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.shared.block_attention import block_attention
 from techniques.attention.shared.kept_pairs import Pairs, pairs_of, worth
 from techniques.shared.chips.headlines import Beside, Modelled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.attention.shared.skipping import TOPIC, Head, as_it_is, beside, drawn, drift_here, without_model
 from techniques.attention.vitcod.chip import HEADS, TOKENS, WIDTH, modelled, over_gpu
 from techniques.attention.vitcod.masks import informative, split_attention

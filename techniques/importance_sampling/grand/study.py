@@ -17,8 +17,8 @@ from torch import Tensor
 
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
-from suite.measure.lab import Lab, StudyTable
 from suite.record.job import Job
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.importance_sampling.grand.technique import Grand
 from techniques.importance_sampling.shared.pruning_study import KeptRow, draw, kept_rows, kept_table
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 import torch
 
 from suite.entries.installed import baseline_of
-from suite.measure.lab import Lab, StudyTable
-from suite.measure.studies.label_noise import written
 from suite.record.files import cache_folder
 from suite.record.job import canonical
 from suite.record.schema import Learned
+from suite.topics.studies.lab import Lab, StudyTable
+from suite.topics.studies.label_noise import written
 from techniques.importance_sampling.shared.data_pruning import Order
 
 if TYPE_CHECKING:

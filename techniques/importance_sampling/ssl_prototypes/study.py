@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.importance_sampling.shared.pruning_study import ORDERS, KeptRow, draw, kept_rows, kept_table
 from techniques.importance_sampling.ssl_prototypes.perceptron import error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.incremental.shared.growth_cost import growth_costs
 
 

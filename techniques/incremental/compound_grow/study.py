@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from suite.judge.statistics import replicate_interval
-from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Counted, Learned
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.incremental.compound_grow.technique import CompoundGrow
 from techniques.incremental.shared.growth_cost import growth_costs
 

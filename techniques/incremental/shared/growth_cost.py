@@ -14,9 +14,9 @@ from typing import NamedTuple
 from suite.entries.jobs import run_of
 from suite.judge.statistics import replicate_interval
 from suite.loop.run import Run
-from suite.measure.lab import Lab, StudyTable
 from suite.meters.clock import Clock
 from suite.record.job import Job
+from suite.topics.studies.lab import Lab, StudyTable
 
 STEPS = 40  # of the short run that grows; every schedule by progress comes round
 ROUNDS = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.initialization.shared.depth_study import BASELINES as BASELINES
 from techniques.initialization.shared.depth_study import depth_study
 from techniques.initialization.shared.depth_study import plot as plot

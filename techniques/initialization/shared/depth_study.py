@@ -19,7 +19,7 @@ import torch
 from suite.entries.spelling import build
 from suite.loop.run import Diverged, Run
 from suite.loop.stack import Stack
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.initialization.shared.depth import WithoutNorms, deep_run, first_step, gradient_step, slope
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suite.judge.known import counters_of
-from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Counted, Learned
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.large_batch.chinchilla.law import (
     GOPHER_FLOPS,
     PUBLISHED,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from suite.judge.statistics import replicate_interval
 from suite.loop.recipe import Recipe
-from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
+from suite.topics.studies.lab import Lab, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from suite.measure.lab import Lab, StudyTable
-from suite.measure.studies.batch_sweep import NOTE, SweepRow, draw, sweep_row
 from suite.record.job import canonical
+from suite.topics.studies.batch_sweep import NOTE, SweepRow, draw, sweep_row
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.large_batch.linear_scaling_warmup.technique import Rule
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from suite.loop.run import Run
 from suite.loop.sites import Site
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.measure.lab import Lab, StudyTable
-from suite.measure.studies.rate_grid import draw
 from suite.record.job import Job
+from suite.topics.studies.lab import Lab, StudyTable
+from suite.topics.studies.rate_grid import draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,8 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Diverged
 from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups, Technique
-from suite.measure.lab import Cell, Lab, StudyTable
 from suite.record.job import Job
+from suite.topics.studies.lab import Cell, Lab, StudyTable
 from techniques.shared.adam import Adam, Decay
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
 from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 

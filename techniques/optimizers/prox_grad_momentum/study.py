@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.optimizers.prox_grad_momentum.iterations import apgnc, soft_threshold
 from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.data import generator
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.overparameterization.arora_depth.technique import balanced_factors, product
 
 if TYPE_CHECKING:

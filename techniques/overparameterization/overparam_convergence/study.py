@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.data import generator
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,9 +17,9 @@ import torch
 
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
-from suite.measure.lab import Lab, StudyTable
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import Job, canonical
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.overparameterization.train_large_compress.technique import largest, matrices, quantised
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
+from suite.pipeline.timetable import PipelineOp, PipelineSchedule, Program
 from techniques.parallelism.shared.pipelined import Pipelined
 
 

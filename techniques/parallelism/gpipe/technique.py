@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import Kind, PipelineSchedule, flushed
+from suite.pipeline.timetable import Kind, PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 PASSES: tuple[Kind, Kind] = ("forward", "backward")

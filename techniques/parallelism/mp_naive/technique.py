@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suite.pipeline.schedule import PipelineSchedule, flushed
+from suite.pipeline.timetable import PipelineSchedule, flushed
 from techniques.parallelism.shared.pipelined import Pipelined
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suite.pipeline.schedule import Delay, Kind, PipelineSchedule, steady
+from suite.pipeline.timetable import Delay, Kind, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 

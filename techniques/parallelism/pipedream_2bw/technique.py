@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suite.pipeline.schedule import Kind, PipelineSchedule, steady
+from suite.pipeline.timetable import Kind, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups
-from suite.pipeline.schedule import Kind, PipelineOp, PipelineSchedule, steady
+from suite.pipeline.timetable import Kind, PipelineOp, PipelineSchedule, steady
 from techniques.parallelism.shared.pipelined import Pipelined
 
 

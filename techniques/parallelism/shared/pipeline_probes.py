@@ -18,8 +18,8 @@ from torch import Tensor
 
 from suite.loop.data import mixed_seed
 from suite.loop.run import Run
-from suite.pipeline.schedule import PipelineOp
-from suite.pipeline.simulate import simulated
+from suite.pipeline.simulated import simulated
+from suite.pipeline.timetable import PipelineOp
 from suite.reading.recording import Recording
 from suite.reading.trace import Pass, Trace, Values
 from techniques.shared.plain import apart, filled, gradients_of, plain_model

@@ -1,6 +1,6 @@
 """A pipeline of stages on several ranks: one executor for every schedule, over point-to-point messages.
 
-Each rank keeps the parameters of its stages and does what its list says (:mod:`suite.pipeline.schedule`)::
+Each rank keeps the parameters of its stages and does what its list says (:mod:`suite.pipeline.timetable`)::
 
     forward     take what the stage before handed on ── run the stage ── send what it hands on
     backward    take the gradient of that ── run the stage backward ── send the gradient of what was taken
@@ -36,9 +36,9 @@ from suite.loop.run import OWN_STAGES, Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique, auxiliary_of
 from suite.pipeline.mail import Letter, Mail, Shape
-from suite.pipeline.schedule import PipelineOp, PipelineSchedule, Program
 from suite.pipeline.stages import HandedOn, Stages, cut
-from suite.pipeline.versions import WeightVersions
+from suite.pipeline.timetable import PipelineOp, PipelineSchedule, Program
+from suite.pipeline.weight_versions import WeightVersions
 from suite.record.job import StackError
 from techniques.shared.replicas import begin_alike
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from suite.entries.card import Claim, read_card
-from suite.judge.studies import StudyTable
+from suite.judge.study_tables import StudyTable
 
 METRIC = "study.headlines.modelled"
 NOTE = (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from suite.entries.card import read_card
-from suite.judge.studies import StudyTable
-from suite.record.devices import devices
+from suite.judge.study_tables import StudyTable
+from suite.topics.modelled_time.devices import devices
 from techniques.shared.chips.headlines import METRIC as HEADLINE
 from techniques.shared.chips.model import Chip, Phase, bound_s, energy_j, energy_tables, time_s
 

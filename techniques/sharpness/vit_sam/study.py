@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from suite.measure.lab import Lab, StudyTable
 from suite.record.job import canonical
 from suite.record.schema import Learned
+from suite.topics.studies.lab import Lab, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ import torch
 from scipy.sparse import csr_array
 
 from suite.measure.exact import one_thread
-from suite.measure.lab import Lab, StudyTable
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.shared.chips.headlines import Beside, between, headlines
 from techniques.shared.chips.model import chips
 from techniques.shared.chips.numbers import Number, numbers, quoted

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from suite.measure.exact import one_thread
-from suite.measure.lab import Cell, Lab, StudyTable
+from suite.topics.studies.lab import Cell, Lab, StudyTable
 from techniques.sparse_matmul.shared.dataflows import expanded, in_rows, multiplications
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from transformers import CLIPConfig, CLIPModel
 from suite.entries.installed import baseline_of
 from suite.loop.data import Batch, Data, generator, mixed_seed
 from suite.loop.recipe import Recipe
-from suite.measure.lab import Lab, StudyTable
 from suite.meters.flops import FlopCounter
 from suite.model.patch_tokens import Entrance, patch_entrance
+from suite.topics.studies.lab import Lab, StudyTable
 from techniques.token_masking.flip.technique import Flip, dropping, kept_patches
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 
 from suite.entries.card import MeasuredByOthers
 from suite.entries.catalogue import catalogue
-from suite.judge.step_time.by_others import AGREES, DISAGREES, lines_by_others, ratios_by_others
-from suite.record.published import FOLDER, lines_of
-from suite.show.by_others import section
 from suite.show.pages.rendered import as_html, as_markdown
+from suite.topics.published_steps.by_others import AGREES, DISAGREES, lines_by_others, ratios_by_others
+from suite.topics.published_steps.by_others_on_page import section
+from suite.topics.published_steps.published_rows import FOLDER, lines_of
 
 
 def test_every_card_s_line_finds_rows_and_names_their_sources() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from suite.entries.card import Claim
 from suite.entries.catalogue import catalogue
-from suite.judge.step_time.claimed import AGREES, DISAGREES, beside_model
-from suite.record.gpu_times import GpuTimes, ModelledTime
 from suite.record.placed import CountPlace
-from suite.show.gpu_page import section
 from suite.show.pages.rendered import as_html
+from suite.topics.modelled_time.claimed import AGREES, DISAGREES, beside_model
+from suite.topics.modelled_time.gpu_page import section
+from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 
 AT = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from suite.judge.step_time.own_device import CalibratedDevice, OperatorCosts, residuals, sample_errors
-from suite.judge.step_time.small_steps import SmallStep, agreement, small_steps
-from suite.record.operators import HOST_ONLY, Operator, TracedStep, fields_of
-from suite.record.own_device import OperatorSample, OwnDevice, ReferenceStep, read, write
+from suite.record.operator_counts import HOST_ONLY, Operator, TracedStep, fields_of
 from suite.record.placed import CountPlace
-from suite.record.step_traces import KeptTrace
+from suite.topics.modelled_time.device_model import CalibratedDevice, OperatorCosts, residuals, sample_errors
+from suite.topics.modelled_time.device_samples import OperatorSample, OwnDevice, ReferenceStep, read, write
+from suite.topics.modelled_time.small_step_ratios import SmallStep, agreement, small_steps
+from suite.topics.modelled_time.step_traces import KeptTrace
 
 LAUNCH_S, BYTE_S, FLOP_S = 5e-6, 2e-10, 1e-11
 VIEW = Operator("view", HOST_ONLY, kernels=0)

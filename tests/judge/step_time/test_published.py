@@ -13,9 +13,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from suite.judge.step_time import published as judged
-from suite.judge.step_time.fits import confusion, shared_peaks
-from suite.judge.step_time.published import (
+from suite.topics.modelled_time.devices import devices
+from suite.topics.modelled_time.modelled import (
+    RUNS,
+    TIME,
+    TIME_ACROSS_NODES,
+    TIME_IN_A_NODE,
+    WIDEST,
+    Band,
+    Believed,
+    believed,
+)
+from suite.topics.modelled_time.roofline import modelled
+from suite.topics.published_steps import published_fit as judged
+from suite.topics.published_steps import published_rows as published
+from suite.topics.published_steps import published_tables as shown
+from suite.topics.published_steps.fits import confusion, shared_peaks
+from suite.topics.published_steps.published_fit import (
     Comparison,
     Fit,
     Predictable,
@@ -27,22 +41,8 @@ from suite.judge.step_time.published import (
     study,
     why_not,
 )
-from suite.judge.step_time.roofline import modelled
-from suite.record import published
-from suite.record.devices import devices
-from suite.record.modelled import (
-    RUNS,
-    TIME,
-    TIME_ACROSS_NODES,
-    TIME_IN_A_NODE,
-    WIDEST,
-    Band,
-    Believed,
-    believed,
-)
-from suite.record.published import READERS, cases, lines_of, rows, traces
-from suite.show import published as shown
-from suite.show.published import drawing, expressible, sentences, table
+from suite.topics.published_steps.published_rows import READERS, cases, lines_of, rows, traces
+from suite.topics.published_steps.published_tables import drawing, expressible, sentences, table
 
 
 @cache

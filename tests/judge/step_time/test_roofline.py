@@ -15,7 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.judge.step_time.roofline import (
+from suite.record.operator_counts import OUT, Operator, TracedStep, operator_of
+from suite.topics.modelled_time.devices import by_any_name, devices, parsed
+from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RUNS, SHAPES, Believed
+from suite.topics.modelled_time.roofline import (
     ATTENTION,
     PER_CYCLE,
     SHARES,
@@ -27,9 +30,6 @@ from suite.judge.step_time.roofline import (
     operator_cost,
     timeline,
 )
-from suite.record.devices import by_any_name, devices, parsed
-from suite.record.modelled import KERNELS, PRECISION, RUNS, SHAPES, Believed
-from suite.record.operators import OUT, Operator, TracedStep, operator_of
 
 A100, H100, V100 = (by_any_name()[name] for name in ("A100-80", "H100", "V100"))
 PRODUCT = Operator(
@@ -184,5 +184,5 @@ def test_multipliers_never_lift_a_rate_above_its_peak() -> None:
 
 
 def test_it_loads_no_torch() -> None:
-    code = "import sys, suite.judge.step_time.published, suite.record.modelled; sys.exit('torch' in sys.modules)"
+    code = "import sys, suite.topics.published_steps.published_fit, suite.topics.modelled_time.modelled; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,9 +11,9 @@ from suite.entries.card import BatchSweep
 from suite.entries.catalogue import catalogue
 from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
-from suite.measure.studies.batch_sweep import REFERENCE, SweepRow, SweepRun, best, plot, steps_to, study, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned
+from suite.topics.studies.batch_sweep import REFERENCE, SweepRow, SweepRun, best, plot, steps_to, study, sweep_row
 from tests.factories import with_curve
 
 LARS, LAMB = (catalogue()[id].card.study for id in ("lars", "lamb"))

@@ -11,10 +11,10 @@ from suite.entries.card import CardError, LinkSweep, read_card
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.scaffold import CARD
 from suite.entries.spelling import build
-from suite.measure.lab import Lab
-from suite.measure.study import CardStudy, study_of
 from suite.record.job import Setting, canonical
 from suite.record.schema import Counted, Learned
+from suite.topics.studies.lab import Lab
+from suite.topics.studies.study import CardStudy, study_of
 
 HAVING = [entry for entry in catalogue().values() if entry.card.study]
 OF_RUNS = [entry for entry in HAVING if not isinstance(entry.card.study, LinkSweep)]
@@ -33,7 +33,7 @@ def test_every_stack_that_a_card_asks_for_can_be_built(entry: Entry, monkeypatch
 
     monkeypatch.setattr(Lab, "runs", runs)
     monkeypatch.setattr(Lab, "counts", counts)
-    monkeypatch.setattr("suite.measure.studies.label_noise.written", lambda data, share, folder: folder)
+    monkeypatch.setattr("suite.topics.studies.label_noise.written", lambda data, share, folder: folder)
     question = study_of(entry)
     assert isinstance(question, CardStudy)
     question.own = None  # its runs are not through the lab

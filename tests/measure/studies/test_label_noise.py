@@ -13,10 +13,10 @@ from baselines.vit import TEST_REPEATS
 from suite.entries.card import LabelNoise
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baselines
-from suite.measure.lab import Lab
-from suite.measure.studies.label_noise import NoiseRow, equal_time_budget, noise_row, noisy, plot, study
 from suite.record.job import Setting, canonical
 from suite.record.schema import Evaluation, Learned
+from suite.topics.studies.lab import Lab
+from suite.topics.studies.label_noise import NoiseRow, equal_time_budget, noise_row, noisy, plot, study
 from tests.factories import with_curve
 from tests.runs import new_run
 

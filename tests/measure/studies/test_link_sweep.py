@@ -12,10 +12,10 @@ from suite.entries.card import LinkSweep
 from suite.entries.catalogue import catalogue
 from suite.measure.contenders.contender import LinkSpeed, StepTraffic, TimedBlock
 from suite.measure.links import BURST_BYTES, LinkedNodes
-from suite.measure.studies import link_sweep
-from suite.measure.studies.link_sweep import CrossoverRow, LinkRow, StepModel, crossover, plot, study
 from suite.pipeline.link import AlphaBeta
 from suite.record.job import Job, Setting
+from suite.topics.studies import link_sweep
+from suite.topics.studies.link_sweep import CrossoverRow, LinkRow, StepModel, crossover, plot, study
 
 ASKED = LinkSweep(name="link_sweep", stack="powersgd", mbit=(10.0, 100.0, 1000.0), paper="a cluster", paper_mbit=1e4)
 COMPUTE_S = {"dp_ddp": 0.1, "powersgd": 0.15}

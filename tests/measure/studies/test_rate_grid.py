@@ -8,9 +8,9 @@ from suite.entries.card import RateGrid
 from suite.entries.catalogue import catalogue
 from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
-from suite.measure.studies.rate_grid import BestRate, GridRow, best, grid_row, plot, study
 from suite.record.job import Setting, canonical
 from suite.record.schema import Evaluation, Learned
+from suite.topics.studies.rate_grid import BestRate, GridRow, best, grid_row, plot, study
 from tests.factories import with_curve
 
 ADAMW = "AdamW"

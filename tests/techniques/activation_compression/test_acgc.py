@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.loop.run import Run
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
 from techniques.activation_compression.acgc.bit_planes import packed, rows_of_planes, unpacked
 from techniques.activation_compression.acgc.technique import (

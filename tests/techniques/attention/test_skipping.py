@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suite.measure.lab import StudyTable
+from suite.topics.studies.lab import StudyTable
 from techniques.attention.a3 import study as of_a3
 from techniques.attention.a3.technique import A3
 from techniques.attention.dota import study as of_dota

@@ -18,7 +18,7 @@ from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
 from suite.measure.at_scale.weightless import weightless
-from suite.measure.plan import pair_of
+from suite.measure.missing import pair_of
 from suite.model.anatomy import anatomy
 from suite.model.projections import projection_rows
 from suite.record.job import Job, Setting

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.measure.lab import Lab
 from suite.record.job import Setting, canonical, split
 from suite.record.schema import Evaluation, Learned
+from suite.topics.studies.lab import Lab
 from tests.factories import with_curve
 
 LOSSES = {"hard": 1.0, "easy": 2.0, "random": 3.0}

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from suite.measure.lab import Lab
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab
 from techniques.incremental.progressive_stacking.technique import ProgressiveStacking
 from techniques.incremental.shared import growth_cost
 from techniques.incremental.shared.growth_cost import Cost, growth_costs

@@ -9,9 +9,9 @@ import torch
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baselines
 from suite.loop.stack import Stack
-from suite.measure.lab import Lab
-from suite.measure.study import study_of
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab
+from suite.topics.studies.study import study_of
 from techniques.initialization.shared import depth, depth_study
 from techniques.initialization.shared.depth_study import Trained, plot
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from suite.loop.recipe import Recipe
-from suite.measure.studies.batch_sweep import SweepRow, sweep_row
 from suite.record.job import canonical
 from suite.record.schema import Evaluation, Learned
+from suite.topics.studies.batch_sweep import SweepRow, sweep_row
 from techniques.large_batch.linear_scaling_warmup.study import FACTORS, break_points, plot, study
 from techniques.large_batch.linear_scaling_warmup.technique import LinearScalingWarmup
 from tests.factories import with_curve

@@ -12,7 +12,7 @@ from torch import nn
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.measure.contenders.stock import data_of
 from suite.meters.holders import Living
 from suite.meters.state import parameter_bytes

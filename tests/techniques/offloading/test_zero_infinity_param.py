@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from suite.chain.tiers import FileTier, TierFull
 from suite.loop.run import Run
 from suite.loop.technique import Unavailable
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.measure.contenders.stock import data_of
 from suite.meters.holders import Living
 from suite.meters.state import parameter_bytes

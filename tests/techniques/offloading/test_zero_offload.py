@@ -10,7 +10,7 @@ from torch import nn
 
 from suite.chain.tiers import HostTier, TierFull
 from suite.loop.run import Run
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
 from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.zero_offload.technique import ZeroOffload

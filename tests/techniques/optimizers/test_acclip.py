@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from suite.loop.recipe import Recipe
-from suite.measure.lab import Lab, StudyTable
-from suite.measure.studies.rate_grid import GridRow
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab, StudyTable
+from suite.topics.studies.rate_grid import GridRow
 from techniques.optimizers.acclip.optimizer import ACClip, acclip_step, clipped
 from techniques.optimizers.acclip.study import hill, kurtosis, plot
 from techniques.optimizers.acclip.technique import ACClipTechnique

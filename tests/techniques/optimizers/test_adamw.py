@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from suite.loop.recipe import Recipe
-from suite.measure.lab import Lab
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab
 from techniques.optimizers.adamw.study import Decayed, plot, tables
 from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique
 from techniques.shared.adam import Decay

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.measure.lab import Lab
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab
 from techniques.overparameterization.train_large_compress import study
 from techniques.overparameterization.train_large_compress.technique import (
     largest,

@@ -21,7 +21,7 @@ from suite.loop.technique import Technique
 from suite.measure.contenders.fork_servers import shared
 from suite.meters.communication import Communication
 from suite.pipeline.delayed import Correction, Delayed
-from suite.pipeline.schedule import Delay
+from suite.pipeline.timetable import Delay
 from suite.record.numerics import off_the_clock
 from techniques.parallelism.shared.pipelined import Pipelined
 from tests.runs import Planted, new_run

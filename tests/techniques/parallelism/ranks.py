@@ -17,7 +17,7 @@ from suite.loop.run import Run
 from suite.loop.sites import NotAttached
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.measure.at_scale.paper_scale import noted_state
+from suite.measure.at_scale.full_size import noted_state
 from suite.meters.communication import Communication
 from suite.meters.state import parameter_count, state_bytes
 from suite.meters.tensors import TensorBytes

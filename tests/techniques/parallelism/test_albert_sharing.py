@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from suite.entries.spelling import build
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
 from techniques.parallelism.albert_sharing.technique import (
     FactorisedEmbedding,

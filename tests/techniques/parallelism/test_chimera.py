@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.schedule import check, in_flight, live_versions
-from suite.pipeline.simulate import bubble_of_a_step
+from suite.pipeline.simulated import bubble_of_a_step
+from suite.pipeline.timetable import check, in_flight, live_versions
 from techniques.parallelism.chimera.technique import Chimera, bidirectional
 from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, same, trained
 

@@ -17,9 +17,9 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from suite.loop.data import mixed_seed
 from suite.loop.technique import Technique
-from suite.pipeline.schedule import check, in_flight
-from suite.pipeline.simulate import bubble_of_a_step
+from suite.pipeline.simulated import bubble_of_a_step
 from suite.pipeline.stages import HandedOn, Stages
+from suite.pipeline.timetable import check, in_flight
 from techniques.parallelism.gpipe.technique import GPipe, fill_and_drain
 from tests.runs import new_run
 from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, run_of, trained

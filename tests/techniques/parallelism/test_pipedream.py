@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.schedule import Delay, check, delays, in_flight, live_versions
-from suite.pipeline.simulate import bubble_in_the_middle
+from suite.pipeline.simulated import bubble_in_the_middle
+from suite.pipeline.timetable import Delay, check, delays, in_flight, live_versions
 from techniques.parallelism.pipedream.technique import PipeDream, delay, weight_stashing
 from tests.techniques.parallelism.pipelines import alone, delayed, on_ranks, trained
 

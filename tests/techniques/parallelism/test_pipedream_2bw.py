@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.schedule import Delay, check, delays, in_flight, live_versions
-from suite.pipeline.simulate import bubble_in_the_middle
+from suite.pipeline.simulated import bubble_in_the_middle
+from suite.pipeline.timetable import Delay, check, delays, in_flight, live_versions
 from techniques.parallelism.pipedream_2bw.technique import PipeDream2BW, double_buffered
 from tests.techniques.parallelism.pipelines import delayed, on_ranks, trained
 

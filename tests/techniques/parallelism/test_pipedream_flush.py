@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.schedule import check, in_flight, live_versions
-from suite.pipeline.simulate import bubble_of_a_step
+from suite.pipeline.simulated import bubble_of_a_step
+from suite.pipeline.timetable import check, in_flight, live_versions
 from techniques.parallelism.pipedream_flush.technique import PipeDreamFlush, one_forward_one_backward
 from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, trained
 

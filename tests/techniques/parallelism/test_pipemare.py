@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.schedule import Delay, check, delays, live_versions
-from suite.pipeline.simulate import bubble_in_the_middle
+from suite.pipeline.simulated import bubble_in_the_middle
+from suite.pipeline.timetable import Delay, check, delays, live_versions
 from techniques.parallelism.pipemare.technique import PipeMare, ahead, corrected, drifted, rescheduled, without_stash
 from tests.techniques.parallelism.pipelines import Planted, alone, delayed_steps, on_ranks, run_of, trained
 

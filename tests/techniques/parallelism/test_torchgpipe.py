@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.pipeline.simulate import simulated
+from suite.pipeline.simulated import simulated
 from techniques.parallelism.torchgpipe.technique import TorchGPipe, by_the_clock, clock_cycles
 from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, trained
 

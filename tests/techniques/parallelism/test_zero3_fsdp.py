@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.measure.at_scale.paper_scale import Scale, counted
+from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
 from techniques.parallelism.zero3_fsdp.technique import Zero3, even_placement
 

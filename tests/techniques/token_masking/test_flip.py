@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import DeiTConfig, DeiTForImageClassification, ViTConfig, ViTForImageClassification
 
-from suite.measure.lab import Lab
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
 from suite.model.patch_tokens import patch_entrance
 from suite.record.job import Setting
+from suite.topics.studies.lab import Lab
 from techniques.token_masking.flip import study
 from techniques.token_masking.flip.technique import Flip, dropping, kept_patches
 from tests.model.further_models import further_run

@@ -1,0 +1,397 @@
+"""Commands that read records: leaderboard, claims, history."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from suite.cli.options import (
+    OF_SIZES,
+    RESULTS,
+    Baselines,
+    Json,
+    KnownResults,
+    Techniques,
+    check_stack,
+    named,
+    technique_names,
+    words,
+)
+from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
+
+if TYPE_CHECKING:
+    from suite.topics.board.report import Report
+
+SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
+FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index")
+
+
+@app.command(rich_help_panel=REPORT)
+def leaderboard(
+    write: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--write",
+            help="A file to write, by its suffix: .md, .html, .svg (the matrix as a picture), .csv, .parquet; "
+            "repeatable. [leaderboard.md; with -t or -b it is printed]",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; or model-index: the "
+            "results in a Hugging Face model card, of which all else is kept. Without --write it is printed. "
+            "[by suffix]",
+            autocompletion=words(*FORMS),
+        ),
+    ] = None,
+    table: Annotated[
+        str,
+        typer.Option(
+            "--table",
+            help="Of csv and parquet: rows, or replicates (seeds and timings).",
+            autocompletion=words("rows", "replicates"),
+        ),
+    ] = "rows",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write over a board of other records, or over any other file.")
+    ] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            help="Draw this of every board to the one file of --write (.svg, .pdf, .png): pareto (time against "
+            "memory), forest (speedups with intervals), ruler (all on the reference's scaling curve), curves (losses).",
+        ),
+    ] = None,
+    techniques: Techniques = None,
+    on: Baselines = None,
+    folder: KnownResults = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Write the leaderboard from the records of the results folder: boards for people, tables for other tools.
+
+    A Markdown file of all records is a front page; its boards are written into `boards` in the results folder. A board
+    takes the place of an earlier one of the same results; that of others only with --replace.
+
+    In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    with understandable(as_json):
+        from suite.entries.setting import chosen
+        from suite.entries.together import built
+        from suite.judge.rows import as_dict
+        from suite.record.files import read_plain_text, replacing
+        from suite.record.job import canonical
+        from suite.record.text import lines
+        from suite.show.pictures import drawing
+        from suite.topics.board import badge, html, markdown, plots, poster
+        from suite.topics.board.report import Report
+        from suite.topics.board.stamp import check, stamp
+        from suite.topics.publish import export
+
+        pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render, "badge": badge.render}
+        whole = not (techniques or on)
+        if plot:
+            chosen("plot", plot, tuple(plots.PLOTS))
+            if form or len(write or ()) != 1:
+                raise ValueError("--plot draws one file: name it with --write, and leave --format out")
+            drawing.check_format(write[0])  # type: ignore[index]
+        if plot:
+            targets: list[tuple[Any, Path | None]] = []
+        elif write or form or (whole and not as_json):
+            targets = _targets(write, chosen("format", form, FORMS) if form else None)
+        else:  # a board of a few is for the terminal; rows as JSON write nothing that nobody asked for
+            targets = [] if as_json else [("markdown", None)]
+        chosen("table", table, export.TABLES)
+        for stack in techniques or ():
+            built(stack)
+        report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
+        for problem in (*report.problems, *report.unreadable):
+            warn(problem)
+        if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
+            none = "no such records" if report.records else "no records"
+            fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
+        stamps = {}
+        for kind, path in targets:
+            if path and kind in pages:
+                stamps[path] = stamp(path, folder, report.records, " ".join([*(techniques or ()), *(on or ())]))
+                if not replace:
+                    check(path, stamps[path])
+        if plot and write:
+            drawing.save(plots.of_boards(report, plot), write[0])
+        for kind, path in targets:
+            if kind == "markdown" and path and whole:
+                content = _split(report, path, folder / "boards")
+            elif kind in pages:
+                content = pages[kind](report).encode()
+            else:
+                existing = read_plain_text(path) if path and path.exists() and kind == "model-index" else ""
+                content = export.exported(report.rows, kind, table, existing)
+            if path is None:
+                sys.stdout.write(lines(content.decode()) if sys.stdout.isatty() else content.decode())
+                return
+            with replacing(path) as partial:
+                partial.write_bytes(content + stamps.get(path, b""))
+    if as_json:
+        print(json.dumps([as_dict(row) for row in report.rows], indent=1))
+    else:
+        written = ", ".join(map(str, write or (path for _, path in targets)))
+        out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {written}")
+
+
+def _split(report: Report, path: Path, boards: Path) -> bytes:
+    """Writes the boards of each baseline into ``boards`` and returns the front page that ``path`` becomes."""
+    from suite.record.files import replacing
+    from suite.topics.board import markdown
+
+    front, pages = markdown.split(report, Path(os.path.relpath(boards, path.parent)).as_posix())
+    for name, content in pages.items():
+        with replacing(boards / name) as partial:
+            partial.write_text(content, "utf-8")
+    return front.encode()
+
+
+def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:
+    """What to write where; no path where it is to be printed. Raises ValueError, with the way out."""
+    if form is None:
+        paths = paths or [Path("leaderboard.md")]
+        for path in paths:
+            if path.suffix not in SUFFIXES:
+                raise ValueError(f"{path}: a suffix says what to write: {', '.join(SUFFIXES)}; or say it with --format")
+        return [(SUFFIXES[path.suffix], path) for path in paths]
+    if len(paths or ()) > 1:
+        raise ValueError("--format is of one file: leave it out, and each file's suffix says what to write")
+    if form == "parquet" and not paths:
+        raise ValueError("Parquet is for a file: name one with --write")
+    return [(form, paths[0] if paths else None)]
+
+
+def _techniques_and_claims(incomplete: str) -> list[str]:
+    from suite.entries.catalogue import catalogue
+
+    names = list(catalogue())
+    if (id := incomplete.partition(".")[0]) in names:
+        names += [f"{id}.{claim.id}" for claim in catalogue()[id].card.judged]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@app.command(rich_help_panel=REPORT)
+def claims(
+    context: typer.Context,
+    id: Annotated[
+        str | None,
+        typer.Argument(
+            help="A technique's id, or one claim or property: sam.radius; with --exact also sam:adaptive=true. [all]",
+            autocompletion=_techniques_and_claims,
+        ),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Count the exact claims now, without records.")] = False,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Break each technique on purpose, and see which exact claim notices.")
+    ] = False,
+    on: Baselines = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            help="With --exact: nano, or a larger one, counted without values. [nano]",
+            **OF_SIZES,
+        ),
+    ] = None,
+    folder: KnownResults = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Judge the papers' claims by the records: outcome, distance from the paper's setting, interval, evidence, and the
+    command that repeats it.
+
+    Only near the paper's setting, and of a statement that somebody read there, a claim is reproduced or contradicted.
+    Far from it, it holds at a size, or is not seen at it.
+
+    What an implementation must satisfy besides (its properties) is judged too, and counted apart.
+
+    With --mutants: each method of a technique is taken away, and each edit in its mutants.toml is made, one at a time;
+    a mutant that no claim notices survives.
+
+    Exit code 1 if a claim is contradicted, one that --exact counts does not hold, or a mutant survives; 3 if one claim
+    was asked for and the records cannot decide it.
+    """
+    with understandable(as_json):
+        from suite.entries.catalogue import lookup
+        from suite.entries.installed import baselines
+        from suite.entries.setting import chosen
+        from suite.judge import claims as judging
+        from suite.judge import rows
+        from suite.judge.at_scale import counts_at_scale
+        from suite.judge.study_tables import read_studies
+        from suite.judge.verdicts import FAILS
+        from suite.record.job import SIZES
+        from suite.record.store import Store
+        from suite.topics.claims import claims_on_board as showing
+
+        name, _, settings = (id or "").partition(":")
+        if settings and not exact:
+            raise ValueError("records and mutants are of the card's own hyper-parameters: for others add --exact")
+        if (exact or mutants) and named(context, "folder"):
+            raise ValueError("--results says where records are, and --exact and --mutants read none: leave it out")
+        if mutants and (exact or size is not None):
+            raise ValueError("--mutants counts exact claims where its mutants show: leave out --exact and --size")
+        cards = judging.chosen(name or None)
+        for baseline in on or ():
+            lookup("baseline", baseline, baselines())
+        if mutants:
+            return _try_mutants([card.id for card in cards], tuple(on or baselines()), as_json)
+        if size is not None and not exact:
+            raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
+        if exact:
+            from suite.measure.exact import exact_verdicts
+
+            at = chosen("size", size or "nano", SIZES)
+            with bar(quiet=as_json) as progress:
+                judgements = exact_verdicts(cards, tuple(on or baselines()), at, settings, progress)
+        else:
+            records, problems = Store(folder).read()
+            none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"
+            for problem in problems or ([] if records.lines else [none]):
+                warn(problem)
+            stacks = judging.stacks_of(cards)
+            at_scale, unread = counts_at_scale(folder, stacks)
+            for problem in unread:
+                warn(problem)
+            left_out: list[str] = []
+            studies, damaged = read_studies(folder)
+            for problem in damaged:
+                warn(problem)
+            known = rows.rows(records, stacks.__contains__, left_out)
+            judgements = judging.verdicts(known, cards, at_scale, studies)
+            for problem in left_out:
+                warn(problem)
+            judgements = [judgement for judgement in judgements if not on or judgement.baseline in ("", *on)]
+    outcomes = {judgement.outcome for judgement in judgements}
+    if not outcomes:
+        fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
+    if as_json:
+        print(json.dumps([judgement.as_dict() for judgement in judgements], indent=1))
+    else:
+        by_worth = showing.sort(judgements)
+        for title, part in by_worth.parts:
+            show_table(showing.columns(title), [line.cells for line in part], title=title, whole=(0, 1))
+        out.print(by_worth.sentence)
+        if "." in name:
+            for judgement in judgements:
+                records_of = f" (records {' '.join(judgement.evidence)})" if judgement.evidence else ""
+                out.print(
+                    escape(
+                        f"{judgement.claim.id}, {judgement.place.title or 'quoted'}: {judgement.command}{records_of}"
+                    )
+                )
+    if any(judgement.contradicted or (exact and judgement.outcome == FAILS) for judgement in judgements):
+        raise typer.Exit(int(Exit.REGRESSED))
+    open_ones = {"undecided", "not exercised", "tuning open"}
+    if "." in name and outcomes & open_ones and outcomes <= open_ones | {"not measured"}:
+        raise typer.Exit(int(Exit.INCONCLUSIVE))
+
+
+def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
+    """Prints what notices each mutant. Raises typer.Exit if one survives."""
+    from suite.entries.catalogue import catalogue
+    from suite.measure.learning import cores
+    from suite.measure.mutants import noticed, processes
+
+    with bar(quiet=as_json) as progress, processes(min(cores(), len(ids))) as pool:
+        notices = list(noticed([catalogue()[id] for id in ids], on, pool, progress))
+    survivors = [notice for notice in notices if notice.survives]
+    if as_json:
+        print(json.dumps([notice.as_dict() for notice in notices], indent=1))
+    else:
+        by_worth = sorted(notices, key=lambda notice: (not notice.survives, notice.mutant.technique))
+        lines = [(notice.mutant.technique, notice.mutant.name, notice.sentence) for notice in by_worth]
+        show_table(("technique", "mutant", "noticed by"), lines)
+        out.print(f"{len(notices) - len(survivors)} of {len(notices)} mutants noticed, {len(survivors)} survive")
+    if survivors:
+        raise typer.Exit(int(Exit.REGRESSED))
+
+
+@app.command(rich_help_panel=REPORT)
+def history(
+    stacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--technique",
+            help="A technique or a stack, also one that is gone; repeatable. [all]",
+            autocompletion=technique_names,
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="A metric that has a history, e.g. step_time or loss; repeatable. [all]"),
+    ] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Compare afresh what seems to have changed, before calling it an alarm.")
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Seeds, and timings, of a confirming comparison.")] = 5,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="For all confirming comparisons.")] = 10.0,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Draw the series and their steps to this file (.svg, .pdf, .png).")
+    ] = None,
+    folder: KnownResults = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Find where a technique's ratios changed over time: steps beyond chance, in the records of the results folder.
+
+    Exit code 1 for a confirmed change for the worse, 3 for one that is only suspected: --confirm decides it.
+    """
+    with understandable(as_json):
+        from suite.record.job import Spelling, canonical
+        from suite.record.store import Store
+
+        store = Store(folder)
+        for stack in stacks or ():  # a technique that is gone still has its history
+            if not all(map(store.mentions, Spelling(stack).names)):
+                check_stack(stack)
+        from suite.entries.setting import chosen
+        from suite.topics.history import change_points as times
+
+        if write:
+            from suite.show.pictures.drawing import check_format
+            from suite.topics.history.timelines import draw
+
+            check_format(write)
+        metrics = [chosen("metric", name, times.METRICS) for name in metric or times.METRICS]
+        records, problems = store.read()
+        all_series = times.series(records, list(map(canonical, stacks or ())), metrics, problems)
+        for problem in problems:
+            warn(problem)
+        if not all_series:
+            from suite.entries.together import built
+
+            for stack in stacks or ():
+                built(stack)
+            fail(
+                f"{folder} holds no such ratios; measure some: leantrain run --results {folder}", Exit.NOTHING, as_json
+            )
+        steps = times.change_points(all_series)
+        if confirm and steps:
+            from suite.topics.history.confirm import confirm as confirmed
+
+            with bar(quiet=as_json) as progress:
+                steps = confirmed(steps, folder, minutes=minutes, seeds=seeds, progress=progress, warn=warn)
+        if write:
+            draw(all_series, steps, write)
+    if as_json:
+        print(json.dumps([step.as_dict() for step in steps], indent=1))
+    else:
+        for step in steps:
+            out.print(escape(step.sentence()))
+        out.print(escape(times.summary(all_series, steps)))
+    if times.alarms(steps):
+        raise typer.Exit(int(Exit.REGRESSED))
+    if any(step.last and step.shift > 0 and step.verdict == "inconclusive" for step in steps):
+        raise typer.Exit(int(Exit.INCONCLUSIVE))

@@ -1,4 +1,0 @@
-"""What this device takes: single operators at several sizes, and whole steps of the baselines.
-
-Constants are not made here (:mod:`suite.judge.step_time.own_device`).
-"""

@@ -1,0 +1,1 @@
+"""What techniques take at the papers' own sizes."""

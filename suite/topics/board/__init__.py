@@ -1,0 +1,1 @@
+"""The board: what the records say, for people."""

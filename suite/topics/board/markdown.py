@@ -1,0 +1,266 @@
+"""The leaderboard as Markdown that reads well raw and rendered, and is the same for the same records.
+
+:func:`render` is one page with everything. A whole catalogue is too long for one: :func:`split` gives a front page of
+at most MOST_LINES lines, the matrix of all techniques, and the boards of each baseline as pages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from urllib.parse import quote
+
+from suite.entries.card import Good
+from suite.judge.rows import Row
+from suite.record.text import code_in_markdown as code
+from suite.record.text import in_markdown as escape
+from suite.show.described import Section, slug
+from suite.show.pages import matrix
+from suite.show.pages.board import (
+    HEADLINE,
+    HOW_TO_READ,
+    Board,
+    boards,
+    detectable_text,
+    failure_lines,
+    older_sentence,
+    remarks,
+    seeds_text,
+    setup_text,
+    summarised,
+    text,
+    timings_text,
+    unverified_sentence,
+)
+from suite.show.pages.markup import free_anchor
+from suite.show.pages.rendered import Pictures, as_markdown
+from suite.topics.at_scale import answer
+from suite.topics.at_scale import paper_scale_on_board as paper_scale
+from suite.topics.at_scale.answer import AtPaperSize, SizedCell
+from suite.topics.board.overview import unmeasured
+from suite.topics.board.report import Report
+from suite.topics.claims import claims_on_board as claims
+from suite.topics.models import models_on_board as models
+from suite.topics.peers import peers_on_board as peers
+from suite.topics.references import references_on_board as references
+from suite.topics.stacks import stacks_on_board as stacks
+from suite.topics.studies import studies_on_board as studies
+
+MOST_LINES = 200  # of the front page
+NOTHING = "No records yet. Measure some: `leantrain run`"
+
+
+def render(report: Report) -> str:
+    """Everything on one page."""
+    further = [line for section, _, _ in _further(report) for line in ("", *as_markdown(section))]
+    return _page([*_front(report), *_numbers(report), *further])
+
+
+def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
+    """The front page, which links to the others in ``folder``, and those by their files' names."""
+    names: dict[str, str] = {}
+    pages: dict[str, str] = {}
+    taken: set[str] = set()
+    for baseline in sorted(
+        {row.conditions.baseline for row in report.rows}
+        | {studied.baseline for studied in report.studies}
+        | report.references.baselines
+    ):
+        own = replace(
+            report,
+            rows=[row for row in report.rows if row.conditions.baseline == baseline],
+            studies=[studied for studied in report.studies if studied.baseline == baseline],
+            references=report.references.on([baseline]),
+        )
+        names[baseline] = f"{free_anchor(slug(baseline) or 'baseline', taken)}.md"
+        pictures = Pictures(names[baseline].removesuffix(".md"))
+        learned = references.section(own.references)
+        lines = ["", *as_markdown(learned, pictures=pictures)] if learned else []
+        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_numbers(own), *lines]), **pictures.files}
+    for section, title, stem in _further(report):
+        names[title] = f"{free_anchor(stem, taken)}.md"
+        pages[names[title]] = _page(as_markdown(section, "#"))
+    links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
+    tally = f" Claims: {claims.sort(report.verdicts).sentence}" if report.verdicts else ""
+    further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
+    room = MOST_LINES - len(further) - 1
+    return _page([*_front(report, room), *further]), pages
+
+
+def _further(report: Report) -> Iterator[tuple[Section, str, str]]:
+    """Sections with pages of their own, the words of a link to each, and its file's stem."""
+    if report.verdicts:
+        yield claims.section(report.verdicts), "claims of the papers", "claims"
+    if report.negative:
+        yield claims.log(report.negative), "negative results", "log"
+    if report.paper_scale:
+        yield paper_scale.section(report.paper_scale), "the papers' own sizes", "paper-scale"
+    if report.models:
+        yield models.section(report.models), "techniques on other models", "models"
+    if beside := peers.section(report.peers, report.cards):
+        yield beside, "other implementations", "peers"
+
+
+def _page(lines: Sequence[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _front(report: Report, most_lines: int | None = None) -> list[str]:
+    """Title, matrix, and how to read it, in at most ``most_lines``."""
+    if not report.rows:
+        return ["# Leaderboard", "", NOTHING]
+    summary = summarised(report.rows)
+    generated = f"Generated by `leantrain leaderboard`; do not edit. {escape(summary.sentence)}"
+    head = ["# Leaderboard", "", generated, "", escape(matrix.standing(report.rows))]
+    end = ["", "## How to read it", "", *_reading(report)]
+    room = None if most_lines is None else most_lines - len(head) - len(end)
+    goods = {id: card.good for id, card in report.cards.items()}
+    sized = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
+    return [*head, "", *matrix_section(report.rows, room, goods, sized), *end]
+
+
+def matrix_section(
+    rows: Sequence[Row],
+    most_lines: int | None = None,
+    goods: Mapping[str, Good] | None = None,
+    sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
+) -> list[str]:
+    """Every technique in a line: what a larger model would take, then what was measured here, a column for each
+    baseline on which a time to the same quality is known, of the recipe and size of the most; what others there are is
+    said below."""
+    first = matrix.first(rows)
+    whole = matrix.matrix(first, goods or {})
+    known = [column for column in whole.columns if any(_is_known(entry.best.get(column)) for entry in whole.entries)]
+    columns = known or whole.columns
+    costs = [metric for metric in matrix.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
+    titles = [
+        "technique",
+        *(title for title, _ in answer.heads(sized)),
+        *(f"here: {whole.title(column)}" for column in columns),
+        *(f"here: {metric.heading} {metric.arrow}" for metric in costs),
+        "in words",
+    ]
+    older = matrix.older_in_words(whole.entries)
+    scope = f"{whole.shared}: {whole.tally}. {matrix.SCOPE}{f' {older}.' if older else ''}"
+    lines = ["## Every technique", "", escape(scope), ""]
+    lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
+    groups, shown = whole.groups, 0
+    every: dict[str, list[Row]] = {}
+    for row in rows:
+        every.setdefault(row.stack, []).append(row)
+    left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
+    for title, entries in groups:
+        lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
+        for entry in entries[:left]:
+            own, best = sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
+            cells = list(map(_sized, answer.cells(own, best, every[entry.stack], sized)))
+            cells += [
+                _headline(entry.best[column], entry.versions.get(column, "")) if column in entry.best else ""
+                for column in columns
+            ]
+            ranges = [entry.cost(metric.name) for metric in costs]
+            lines.append(_line([code(entry.stack), *cells, *ranges, escape(entry.sentence)]))
+        shown += len(entries[:left])
+        left = max(0, left - len(entries))
+    hidden = len(whole.entries) - shown
+    notes = [f"{hidden} more stand on the pages below."] if hidden else []
+    here = {id(row) for row in first}
+    if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if id(row) not in here):
+        notes.append(f"On the pages below also: {escape(', '.join(others))}.")
+    if unknown := [column for column in whole.columns if column not in columns]:
+        notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
+    return [*lines, "", " ".join(notes)] if notes else lines
+
+
+def _place_name(row: Row, beside: Row) -> str:
+    """Recipe, size and model; and the machine where it is another than that of the row ``beside``."""
+    at = row.conditions
+    machine = f"on {row.machine.name}" if row.machine.key != beside.machine.key else ""
+    return " ".join(filter(None, (at.recipe, at.size, at.model, machine)))
+
+
+def _is_known(row: Row | None) -> bool:
+    return row is not None and (row.failed or row.value(HEADLINE.name).kind != "unavailable")
+
+
+def _headline(row: Row, version: str) -> str:
+    """The headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
+    value = row.value(HEADLINE.name)
+    is_known = value.kind not in ("unavailable", "missed")
+    words = text(value, HEADLINE.direction) if is_known else matrix.word_without_number(row)
+    mark = matrix.OLDER if version else "†" if row.unverified else ""
+    return f"**{words}**{mark}" if matrix.surely(row) else f"{words}{mark}"
+
+
+def _sized(cell: SizedCell) -> str:
+    """A cell of a larger model: slanted where it is modelled; bold where an interval says that it is no accident."""
+    words = escape(cell.words)
+    if "modelled" in cell.kind:
+        return f"*{words}*"
+    return f"**{words}**" if cell.kind in ("better", "worse") and not cell.words.startswith("=") else words
+
+
+def _reading(report: Report) -> list[str]:
+    summary = summarised(report.rows)
+    lines = [f"- {escape(sentence)}" for sentence in HOW_TO_READ]
+    if alarms := matrix.alarms_in_words(report.rows):
+        lines.append(f"- {escape(alarms)}")
+    lines += [f"- Machine {code(name)}: {escape(facts)}." for name, facts in summary.machines]
+    if summary.unverified:
+        lines.append(f"- {escape(unverified_sentence(summary.unverified))}")
+    if older := older_sentence(report.rows):
+        lines.append(f"- {escape(older)}")
+    if report.problems:
+        lines.append(f"- Lines of the records that could not be read and are left out: {len(report.problems)}.")
+    if missing := unmeasured(report.rows, report.cards):
+        names = ", ".join(map(code, missing))
+        lines.append(
+            f"- Not measured at all: {len(missing)} of {len(report.cards)} techniques of the catalogue: {names}."
+        )
+    return lines
+
+
+def _numbers(report: Report) -> list[str]:
+    """Boards, stacks and studies."""
+    lines: list[str] = []
+    all_boards = boards(report.rows)
+    for board in all_boards:
+        lines += ["", *section(board)]
+    of_studies = studies.placed_studies(report.studies, report.cards)
+    for part in (stacks.section(stacks.stacks(all_boards)), studies.section(of_studies, report.cards)):
+        lines += ["", *as_markdown(part)] if part else []
+    return lines
+
+
+def section(board: Board) -> list[str]:
+    """One board: heading, conditions, table, remarks."""
+    lines = [f"## {escape(board.title)}", "", f"{escape(board.subtitle)} {escape(board.detectable)}"]
+    columns = board.columns()
+    if board.ranked:
+        titles = ["tier", "technique", *(f"{column.heading} {column.arrow}" for column in columns)]
+        titles += ["set-up", "seeds", "timings", "sees"]
+        lines += ["", _line(titles), _line(["--:", ":--", *["--:"] * (len(titles) - 2)])]
+        for tier, row in board.ranked:
+            cells = [text(row.value(column.name), column.direction) for column in columns]
+            name = code(row.stack) + ("†" if row.unverified else "") + (" (A/A)" if row.stack == row.reference else "")
+            evidence = [setup_text(row), seeds_text(row), timings_text(row), detectable_text(row)]
+            lines.append(_line([tier, name, *cells, *evidence]))
+    for title, reason in board.empty_columns():
+        lines += ["", f"{escape(title[0].upper() + title[1:])}: n/a ({escape(reason)})."]
+    remarked = [(row.stack, sentences) for _, row in board.ranked if (sentences := remarks(row, columns))]
+    lines += _remarks(remarked)
+    if board.failed:
+        lines += ["", "No numbers:", ""]
+        lines += [f"- {code(row.stack)}: {escape('; '.join(failure_lines(row)))}" for row in board.failed]
+    return lines
+
+
+def _remarks(remarked: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """A list of stacks with sentences; nothing when there are none."""
+    lines = [f"- {code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked]
+    return ["", *lines] if lines else []
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

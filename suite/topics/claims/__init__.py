@@ -1,0 +1,1 @@
+"""The papers' claims on the board."""

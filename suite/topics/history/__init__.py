@@ -1,0 +1,1 @@
+"""Whether a technique's gain changed over time."""

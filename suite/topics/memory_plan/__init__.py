@@ -1,0 +1,1 @@
+"""What every solver would do with a budget of memory."""

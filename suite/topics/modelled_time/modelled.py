@@ -1,0 +1,99 @@
+"""How far a modelled step time is believed, and what was fitted to published steps.
+
+``modelled.json`` beside this module has it. The study (:mod:`suite.topics.published_steps.published_fit`) writes it. No torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import exp
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from suite.record.files import Stored, parse_versioned, read_plain, write_json
+from suite.topics.modelled_time.devices import Gpu
+
+PATH = Path(__file__).with_name("modelled.json")
+SCHEMA = 1
+Change = Literal[
+    "the number of runs of equal operators", "shapes or what is trained", "compilation or kernels", "precision"
+]
+RUNS: Change = "the number of runs of equal operators"
+SHAPES: Change = "shapes or what is trained"
+KERNELS: Change = "compilation or kernels"
+PRECISION: Change = "precision"
+TIME = "time"
+TIME_IN_A_NODE = "time of several GPUs of a node"
+TIME_ACROSS_NODES = "time of several nodes"
+PROVENANCE = "modelled"
+UNKNOWN_HALF_WIDTH = 0.35
+"""Where no study gives a band."""
+WIDEST = 1.0
+"""A band beyond a factor of two either way says nothing of a step: there is none."""
+
+
+class Band(NamedTuple):
+    """``half_width``: 0.2 is from a factor of 1/1.2 to one of 1.2; of so many residuals, of so many sources."""
+
+    half_width: float
+    residuals: int
+    sources: int
+
+
+class Believed(Stored):
+    """``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none;
+    ``multipliers``: logarithms by name (of a step's own time, s); ``rows``, ``sources``: that they come from."""
+
+    schema_version: int = SCHEMA
+    bands: dict[str, Band] = Field(default_factory=dict)
+    no_bands: dict[str, str] = Field(default_factory=dict)
+    multipliers: dict[str, float] = Field(default_factory=dict)
+    rows: int = 0
+    sources: list[str] = Field(default_factory=list)
+
+    def band(self, change: str) -> Band:
+        """The band of a kind of change, or of TIME."""
+        return self.bands.get(change, Band(UNKNOWN_HALF_WIDTH, 0, 0))
+
+    def calibrated(self, device: Gpu) -> Gpu:
+        """The GPU with what published steps say of it, or of its generation."""
+        reached, generation, name = device.reached, device.generation, device.name
+
+        def product(width: str) -> float:
+            all_levels = (f"product {width}", f"product {generation} {width}", f"product {generation} {width} {name}")
+            return exp(sum(self.multipliers.get(level, 0.0) for level in all_levels))
+
+        own = any(key.endswith(f" {name}") for key in self.multipliers)
+        return replace(
+            device,
+            reached=replace(
+                reached,
+                half=min(1.0, reached.half * product("half")),
+                float32=min(1.0, reached.float32 * product("float32")),
+                copy=min(1.0, reached.copy * exp(self.multipliers.get(f"moving {generation}", 0.0))),
+                kind="calibrated" if own else reached.kind,
+                source="published steps" if own else reached.source,
+            ),
+        )
+
+    def attention(self, kernel: str, device: Gpu) -> float:
+        """What multiplies the rate of a generation of attention kernels there."""
+        both = ("attention any", f"attention {kernel} {device.generation}")
+        return exp(sum(self.multipliers.get(name, 0.0) for name in both))
+
+
+@cache
+def believed() -> Believed:
+    """What ships with the package."""
+    try:
+        return parse_versioned(read_plain(PATH), Believed, SCHEMA)
+    except FileNotFoundError:
+        return Believed()
+
+
+def write(known: Believed, path: Path = PATH) -> None:
+    write_json(known, path)
+    believed.cache_clear()

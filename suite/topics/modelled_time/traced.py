@@ -1,0 +1,378 @@
+"""The operators of a step of a stack, traced at a size that need not fit this machine, for a modelled time on a GPU.
+
+The step is the counted one (:mod:`suite.measure.at_scale.full_size`): tensors without values, a GPU's operators. What
+it does besides its operators is noted where it is done: copies to the host's memory and back
+(:mod:`suite.chain.tiers`), an optimizer's own kernel with the bytes that its bench declares, and, where something has
+no declared cost, that it has none: another path of a technique's on a GPU, a thread of the host's, a collective.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+
+from suite.chain import tiers
+from suite.entries.catalogue import catalogue, reference_of
+from suite.entries.sources import code_of
+from suite.loop.run import Run
+from suite.loop.technique import Unavailable
+from suite.measure.at_scale.full_size import (
+    Asking,
+    Scale,
+    SideBySide,
+    StepCount,
+    compared_with,
+    here,
+    trained_at,
+    why_not,
+)
+from suite.measure.at_scale.weightless import replaced
+from suite.measure.contenders import compiled_graphs
+from suite.measure.contenders.child import ContenderFailed
+from suite.measure.evidence import Progress, silent
+from suite.meters.operators import OperatorTrace
+from suite.record.job import Setting, Spelling, Task, canonical
+from suite.record.operator_counts import IN, OUT, Operator, TracedStep
+from suite.record.placed import CountPlace
+from suite.topics.modelled_time import gpu_times, step_traces
+from suite.topics.modelled_time.devices import Gpu
+from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
+from suite.topics.modelled_time.modelled import PROVENANCE, TIME, Band, Change, believed
+from suite.topics.modelled_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
+from suite.topics.modelled_time.step_traces import KeptTrace
+
+AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
+"""What a kernel's module sets to True where torch's operators, taken elsewhere, move as many bytes as the kernel."""
+Tracing = Callable[[str, Scale], TracedStep]
+OWN_UPDATE = "update by the optimizer's own kernel"
+
+
+def traced(stack: str, scale: Scale) -> TracedStep:
+    """The operators of one step of the stack at that scale.
+
+    Raises what :func:`suite.measure.at_scale.full_size.trained_at` does, and RuntimeError where a step reads values.
+    """
+    trace = OperatorTrace()
+    with compiled_graphs_marked(trace), trained_at(stack, scale) as run:
+        return trace_step(run, trace)
+
+
+def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
+    """The operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads some."""
+    batch = run.next_batch()
+    asked = _Asked(trace)
+    with trace, beside_the_dispatcher(trace), asked.noted():
+        run.train_step(*batch)
+    step = trace.step()
+    return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
+
+
+@contextmanager
+def compiled_graphs_marked(trace: OperatorTrace) -> Iterator[None]:
+    """What partitioned graphs run is marked in the trace as compiled."""
+    as_it_is = compiled_graphs._as_it_is
+
+    def marked(graph: Any, inputs: Any, **more: Any) -> Any:
+        inner = as_it_is(graph, inputs, **more)
+
+        def run(arguments: list[Any]) -> Any:
+            with trace.in_compiled_graph():
+                return inner(arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    with replaced(compiled_graphs, "_as_it_is", marked):
+        yield
+
+
+# what the dispatcher does not see -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def beside_the_dispatcher(trace: OperatorTrace) -> Iterator[None]:
+    """While active, copies to the host's memory and back are noted in the trace, and so is work on a thread of the
+    host's."""
+    with _transfers(trace), _host_threads(trace):
+        yield
+
+
+@contextmanager
+def _transfers(trace: OperatorTrace) -> Iterator[None]:
+    out, into = tiers.Tier._move_out, tiers.Tier._move_in
+
+    def moved_out(tier: Any, storage: Any, device: Any, nbytes: int, memory: Any) -> Any:
+        trace.add(Operator("to the host", OUT, trace.phase, read_bytes=nbytes, kernels=0))
+        return out(tier, storage, device, nbytes, memory)
+
+    def moved_in(tier: Any, copy: Any, storage: Any) -> Any:
+        trace.add(Operator("from the host", IN, trace.phase, written_bytes=copy.nbytes, kernels=0))
+        return into(tier, copy, storage)
+
+    with replaced(tiers.Tier, "_move_out", moved_out), replaced(tiers.Tier, "_move_in", moved_in):
+        yield
+
+
+@contextmanager
+def _host_threads(trace: OperatorTrace) -> Iterator[None]:
+    worker: Any = tiers.Tier.__dict__["worker"]
+
+    def asked(tier: Any) -> Any:
+        trace.undeclared("its step works on a thread of the host's, and what that takes has no declared cost")
+        return worker.__get__(tier)
+
+    with replaced(tiers.Tier, "worker", property(asked)):
+        yield
+
+
+@dataclass
+class _Asked:
+    """Who asked whether a tensor is on a GPU: there another path is taken, which is seen nowhere else."""
+
+    trace: OperatorTrace
+    optimizers: list[Any] = field(default_factory=list)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        def is_cuda(_: FakeTensor) -> bool:
+            self._note(sys._getframe(1))
+            return False
+
+        FakeTensor.is_cuda = property(is_cuda)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del FakeTensor.is_cuda
+
+    def _note(self, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_name in ("launchable", "<genexpr>", "<listcomp>"):
+            frame = frame.f_back
+        module = frame.f_globals.get("__name__", "") if frame is not None else ""
+        if frame is None or module.partition(".")[0] in ("torch", "transformers", "timm"):
+            return
+        asking = frame.f_locals.get("self")
+        if isinstance(asking, torch.optim.Optimizer):
+            self.optimizers.append(asking)
+        elif not _moves_as_much(module):
+            where = module.removesuffix(".technique").replace(".", "/")
+            self.trace.undeclared(f"on a GPU {where} takes a kernel of its own, which has no declared cost")
+
+
+def _moves_as_much(module: str) -> bool:
+    """Whether the kernel beside a module says that torch's operators move as many bytes."""
+    for name in (f"{module}_kernel", f"{module.rpartition('.')[0]}.kernel"):
+        spec = importlib.util.find_spec(name) if module.count(".") else None
+        if spec is not None and spec.origin is not None:
+            with open(spec.origin, encoding="utf-8") as source:  # importing it would load Triton
+                return f"\n{AS_MUCH} = True\n" in source.read()
+    return False
+
+
+def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
+    """The step, with what its optimizer's kernel declares in place of torch's operators of the update."""
+    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    elements = sum(parameter.numel() for parameter in parameters)
+    declared = _declared_bytes(stack, str(parameters[0].dtype).removeprefix("torch."))
+    if declared is None:
+        why = "its optimizer takes a kernel of its own, whose bench declares no bytes for these parameters"
+        return replace(step, undeclared=(*step.undeclared, why))
+    others = {operator: count for operator, count in step if operator.phase != "optimizer"}
+    update = Operator(OWN_UPDATE, "optimizer", "optimizer", read_bytes=round(declared * elements), kernels=1, tensors=1)
+    return replace(step, counts=type(step.counts)({**others, update: 1}))
+
+
+def _declared_bytes(stack: str, dtype: str) -> float | None:
+    """Bytes that a step moves for each parameter, by the benches of the stack's techniques."""
+    for name in Spelling(stack).names:
+        entry = catalogue()[name]
+        if (entry.folder / "peer.py").is_file():
+            benches = import_module(entry.module.rpartition(".")[0] + ".peer").BENCHES
+            if dtype in benches:
+                return float(benches[dtype].bytes_per_element)
+    return None
+
+
+# a step's time ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A stack's step on a named GPU, modelled; or the reason why it is not."""
+
+    stack: str
+    step: ModelledStep | None = None
+    trace: TracedStep | None = None
+    unavailable: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "stack": self.stack,
+            "provenance": PROVENANCE if self.step else "unavailable",
+            "reason": self.unavailable,
+            **(asdict(self.step) if self.step else {}),
+        }
+
+
+@dataclass(frozen=True)
+class TimesBeside:
+    """A stack's modelled step beside its reference's (None for the baseline itself), on ``device`` under ``software``.
+
+    Attributes:
+        change: what the two differ in, which says how far their ratio is believed; None where they run the same.
+        time_band, ratio_band: what 90 % of published steps kept within that the model had not seen.
+    """
+
+    device: Gpu
+    software: Software
+    reference: StepTime | None
+    stack: StepTime
+    change: Change | None
+    time_band: Band
+    ratio_band: Band | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Stack over reference; None where either has no time."""
+        if self.reference is None or self.reference.step is None or self.stack.step is None:
+            return None
+        return self.stack.step.step_s / self.reference.step.step_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values. Equal operators take equal time: a band without width."""
+        band = Band(0.0, 0, 0) if self.ratio is not None and self.change is None else self.ratio_band
+        return {
+            "provenance": PROVENANCE,
+            "gpu": {"name": self.device.name, "title": self.device.title, **asdict(self.device.reached)},
+            "software": self.software.name,
+            "reference": self.reference and self.reference.as_dict(),
+            "stack": self.stack.as_dict(),
+            "ratio": self.ratio,
+            "change": self.change,
+            "time_band": self.time_band._asdict(),
+            "ratio_band": band and band._asdict(),
+        }
+
+
+def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> StepTime:
+    """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
+    return _time(stack, trace_of(stack, scale, trace=trace), device, software)
+
+
+def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> TimesBeside:
+    """The modelled times of what was counted side by side."""
+
+    def of(side: StepCount) -> KeptTrace:
+        if side.counters is None:
+            return KeptTrace("", unavailable=side.unavailable)
+        return trace_of(side.stack, pair.scale, trace=trace)
+
+    reference = (pair.reference.stack, of(pair.reference)) if pair.reference else None
+    return beside(reference, (pair.stack.stack, of(pair.stack)), device, software)
+
+
+def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) -> KeptTrace:
+    """The stack's operators at that scale, or why there are none; what failed has no code, and is tried again."""
+    try:
+        return KeptTrace(code, trace(stack, scale))
+    except ContenderFailed as failure:
+        return KeptTrace("", unavailable=str(failure))
+    except (Unavailable, ValueError) as refusal:
+        return KeptTrace(code, unavailable=str(refusal))
+    except RuntimeError as error:
+        return KeptTrace(code, unavailable=why_not(error))
+
+
+def beside(
+    reference: tuple[str, KeptTrace] | None, stack: tuple[str, KeptTrace], device: Gpu, software: Software = DEFAULT
+) -> TimesBeside:
+    """The modelled times of traces; names first."""
+    known = believed()
+    device = known.calibrated(device)
+    software = replace(software, attention_share=known.attention(software.attention, device))
+    ours = _time(*stack, device, software)
+    theirs = _time(*reference, device, software) if reference else None
+    change = band = None
+    before, after = theirs.trace if theirs else None, ours.trace
+    if before is not None and after is not None and before != after:  # equal operators take equal time
+        change = change_between(before, after)
+        band = known.band(change)
+    return TimesBeside(device, software, theirs, ours, change, known.band(TIME), band)
+
+
+def _time(name: str, trace: KeptTrace, device: Gpu, software: Software) -> StepTime:
+    if trace.step is None:
+        return StepTime(name, unavailable=trace.unavailable)
+    try:
+        return StepTime(name, modelled(trace.step, device, software), trace.step)
+    except ValueError as undeclared:
+        return StepTime(name, unavailable=str(undeclared))
+
+
+def survey_times(
+    stacks: Iterable[str],
+    scale: Scale,
+    device: Gpu,
+    folder: Path,
+    task: Task | None = None,
+    progress: Progress = silent,
+    trace: Tracing = traced,
+    ask: Asking = here,
+    failed: Callable[[str, str], object] = lambda stack, why: None,
+) -> GpuTimes:
+    """Models the steps of the stacks on a GPU and keeps each in the folder when it is known, its trace too: what has
+    the same code as then is not traced again. ``failed`` gets what failed, with the reason: it is not kept, and is
+    traced again."""
+    traces, times = dict(step_traces.read(folder)), gpu_times.read(folder)
+    wanted = list(map(canonical, stacks))
+    at = scale.setting
+
+    def known(stack: str, setting: Setting) -> KeptTrace:
+        place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
+        code = code_of(setting, stack).counts
+        step_trace = traces.get((place, stack))
+        if step_trace is None or step_trace.code != code:
+            step_trace = trace_of(stack, replace(scale, setting=setting), code, trace)
+            if step_trace.code:
+                traces[place, stack] = step_trace
+                step_traces.write(traces, folder)
+        return step_trace
+
+    for done, stack in enumerate(wanted):
+        progress(done / len(wanted), stack)
+        try:
+            reference, own = ask(compared_with, stack, at.task)
+        except ContenderFailed:  # so will its trace
+            reference, own = reference_of(stack)
+        setting = at.but(task=task or own)
+        other = (reference, known(reference, setting)) if reference != stack else None
+        own_trace = known(stack, setting)
+        if not own_trace.code:
+            failed(stack, own_trace.unavailable)
+            continue
+        comparison = beside(other, (stack, own_trace), device)
+        place = CountPlace(at.baseline, at.size, at.recipe, at.device, setting.task)
+        times = times.with_newer(
+            ModelledTime(
+                place=place,
+                gpu=device.name,
+                stack=stack,
+                reference=reference if other else "",
+                step_s=comparison.stack.step.step_s if comparison.stack.step else None,
+                ratio=comparison.ratio,
+                half_width=comparison.ratio_band.half_width if comparison.ratio_band else None,
+                unavailable=comparison.stack.unavailable,
+            )
+        )
+        gpu_times.write(times, folder)
+    return times

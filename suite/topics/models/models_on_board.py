@@ -1,0 +1,121 @@
+"""The matrix of models for the board: for each baseline a table of techniques and of the models in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from suite.show.described import Folded, Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
+from suite.topics.models.tried_models import Cell as ModelCell
+from suite.topics.models.tried_models import ModelsMatrix, Placed, Verdict
+
+TITLE = "Models"
+SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
+READING = (
+    "✓ works: the technique attaches, trains and changes something, and the identities of its card hold; "
+    "– it refuses with the sentence below; ✗ a defect; empty: not tried. Models are tiny and randomly initialised: "
+    "this says whether a technique runs on an architecture as it should, not whether it helps there."
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A matrix with cells, and the techniques whose code changed since they were tried."""
+
+    matrix: ModelsMatrix
+    changed: frozenset[str] = frozenset()
+
+    def mark(self, technique: str) -> str:
+        return "†" if technique in self.changed else ""
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """The models in one baseline's place: ``rows`` are a technique's cells, None where it was not tried."""
+
+    baseline: str
+    models: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[ModelCell | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A sentence with which techniques do not work, and where it was said."""
+
+    verdict: Verdict
+    words: str
+    techniques: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def tables(matrix: ModelsMatrix) -> Iterator[ModelTable]:
+    """The matrix by baseline."""
+    for baseline in dict.fromkeys(model.baseline for model in matrix.models.values()):
+        names = tuple(name for name, model in matrix.models.items() if model.baseline == baseline)
+        rows = tuple((technique, tuple(map(row.get, names))) for technique, row in matrix.cells.items())
+        yield ModelTable(baseline, names, rows)
+
+
+def reasons(matrix: ModelsMatrix) -> list[Reason]:
+    """Every sentence once, with the first one's numbers where they alone differ; defects first."""
+    said: dict[tuple[Verdict, str], list[Placed]] = {}
+    for placed in matrix.placed():
+        if placed.cell.verdict != "works":
+            said.setdefault((placed.cell.verdict, re.sub(r"\d+", "0", placed.cell.reason)), []).append(placed)
+    sentences = [
+        Reason(
+            verdict,
+            where[0].cell.reason,
+            tuple(dict.fromkeys(one.technique for one in where)),
+            tuple(dict.fromkeys(one.model for one in where)),
+        )
+        for (verdict, _), where in said.items()
+    ]
+    return sorted(sentences, key=lambda reason: reason.verdict != "defect")
+
+
+def sentence(shown: Shown) -> str:
+    """What was tried, how it ended, with which libraries, and how much of it is of older code."""
+    matrix = shown.matrix
+    libraries = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
+    old = f" † The code of {len(shown.changed)} techniques changed since: leantrain models" if shown.changed else ""
+    return f"{matrix.tally()} (leantrain models, {matrix.made}; {libraries}).{old}"
+
+
+def listed(names: Sequence[str], of: int, noun: str) -> str:
+    """The names, or how many where they are all or many."""
+    if len(names) == of:
+        return f"all {of} {noun}"
+    return ", ".join(names) if len(names) <= 12 else f"{len(names)} {noun}"
+
+
+def place(reason: Reason, matrix: ModelsMatrix) -> str:
+    """Which techniques on which models."""
+    techniques = listed(reason.techniques, len(matrix.cells), "techniques")
+    return f"{techniques} on {listed(reason.models, len(matrix.models), 'models')}"
+
+
+def section(shown: Shown) -> Section:
+    """Shows for each baseline the table of techniques and of the models in its place; then why some do not work."""
+    parts: list[Part] = []
+    for table in tables(shown.matrix):
+        title = f"In the place of {table.baseline}'s model"
+        columns: list[TableCell | str] = ["technique", *(TableCell(name, code=True) for name in table.models)]
+        lines = [
+            TableRow([TableCell(technique, code=True, head=True, mark=shown.mark(technique)), *map(_cell, cells)])
+            for technique, cells in table.rows
+        ]
+        anchor = f"models-{slug(table.baseline)}-title"
+        parts += [Subheading(title), PageTable(anchor, title, columns, lines, align="lc")]
+    if why := [
+        f"{SIGNS[reason.verdict]} {place(reason, shown.matrix)}: {reason.words}" for reason in reasons(shown.matrix)
+    ]:
+        parts.append(Folded("Why not", [Items(list(map(Item, why)))]))
+    return Section("models", TITLE, sentence(shown), parts, READING)
+
+
+def _cell(cell: ModelCell | None) -> TableCell:
+    if cell is None:
+        return TableCell("")
+    return TableCell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)

@@ -1,0 +1,1 @@
+"""Records for others, and of others."""

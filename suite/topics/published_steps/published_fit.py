@@ -1,0 +1,539 @@
+"""How far modelled step times can be believed: held against steps that others measured and published.
+
+Every row beside :mod:`suite.topics.published_steps.published_rows` that this suite can express is predicted from its trace. The constants
+are those of the table of GPUs, and multipliers that are fitted to rows:
+
+    product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
+    attention  of a rate: of all kernels, and by the generation of the kernel and of the GPU
+    moving   of the bandwidth that memory-bound operators reach, by generation
+    link     of the bandwidth that collectives reach, inside nodes and across
+    step     a time a step that no operator explains, by source
+
+A source is predicted by multipliers that were fitted to the *other* sources alone: its residuals are those of a source
+that the fit never saw. Bands are the 90 % quantile of such residuals, by kind of change; a source's coverage is by
+bands of the others' residuals. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from suite.record.operator_counts import PHASES, Operator, TracedStep
+from suite.topics.modelled_time.devices import Gpu, devices
+from suite.topics.modelled_time.gpu_links import FABRICS, NODE, Sent, sent
+from suite.topics.modelled_time.modelled import TIME, TIME_ACROSS_NODES, TIME_IN_A_NODE, WIDEST, Band, Believed, Change
+from suite.topics.modelled_time.roofline import Software, beside, change_between, parts_of
+from suite.topics.published_steps.published_rows import PublishedRow, rows, traces
+
+SOFTWARE: Mapping[str, Software] = {
+    "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
+    "neusight_steps": Software("torch 2.1, CUDA 12.1, eager", synchronised=True),
+    "fms_finetune_techniques": Software("torch 2.4, flash-attn 2, transformers 4.4x"),
+    "llm_foundry_mpt": Software("torch 1.13 to 2.1, FSDP, flash 1 in Triton", "flash 1"),
+    "nanotron_ultrascale": Software("nanotron, torch version not stated, flash 2"),
+    "peft_methods": Software("torch 2.13, transformers 5, peft 0.19", synchronised=True),
+}
+"""What each source's rows ran under."""
+
+SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "link": 0.30, "step": 0.05}
+"""How far a multiplier's logarithm is from 0 before a row was seen, and a step's own time in s: one deviation."""
+NOISE = 0.05
+"""Of a row's logarithm: equal systems differ by 1 to 2 %, software by up to 19 %."""
+LEVELS = 3
+"""Multipliers of one operator's rate at most."""
+COVERED = 0.90
+"""Of all residuals, each source's by the band of the others."""
+FEWEST, SOURCES = 8, 2
+"""Residuals that a band takes, and the sources that they are of."""
+
+WAITED = 0.10
+"""Of a step, for other ranks, where its row says something of its GPU."""
+NO_RESULT = "it has no result"
+WHERE = ("inside", "across")
+"""A node's links, and those between nodes."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Predictable:
+    """A row that can be predicted."""
+
+    row: PublishedRow
+    step: TracedStep
+    device: Gpu
+
+    @property
+    def measured_s(self) -> float:
+        assert self.row.measured_s is not None
+        return self.row.measured_s
+
+
+@cache
+def known_rows() -> tuple[Predictable, ...]:
+    """The rows that have a time and a trace."""
+    rows_with_steps = ((row, step_of_row(row)) for row in rows() if row.measured_s)
+    return tuple(Predictable(row, step, devices()[row.device]) for row, step in rows_with_steps if step is not None)
+
+
+def step_of_row(row: PublishedRow) -> TracedStep | None:
+    """The operators of one update of the row: as many passes as it accumulates, its share of the update."""
+    known = traces().get(row.case.key) if row.case is not None else None
+    if known is None or known.step is None:
+        return None
+    counts: Counter[Operator] = Counter()
+    for operator, count in known.step:
+        if operator.phase == "optimizer":
+            read, written = operator.read_bytes // row.shards, operator.written_bytes // row.shards
+            counts[replace(operator, read_bytes=read, written_bytes=written)] += count
+        else:
+            counts[operator] += count * row.accumulated
+    return replace(known.step, counts=counts)
+
+
+def why_not(row: PublishedRow) -> str:
+    """Why a row is not predicted; empty for one that is."""
+    if row.case is None:
+        return row.why_not
+    if row.power_w:
+        return "its time is of an epoch, of as many examples as it does not state; its power is compared"
+    if not row.measured_s:
+        return NO_RESULT
+    traced = traces().get(row.case.key)
+    return "it is not traced yet" if traced is None else traced.why_not
+
+
+# the fit --------------------------------------------------------------------------------------------------------------
+
+
+class Fit:
+    """Rows as arrays, and the multipliers that bring their modelled times nearest to the measured ones."""
+
+    def __init__(self, of: Sequence[Predictable]) -> None:
+        self.rows = of
+        alike: dict[object, int] = {}  # rows that run the same take the same
+        self._alike = [alike.setdefault(_same(point), len(alike)) for point in of]
+        firsts = {group: point for point, group in reversed([*zip(of, self._alike)])}
+        of = [firsts[group] for group in range(len(alike))]
+        self._groups = len(of)
+        named = {name for point in of for name in _names(point)} | {("link", where) for where in WHERE}
+        self.names: list[tuple[str, ...]] = sorted(named)
+        at = {name: index for index, name in enumerate(self.names)}
+        none = len(at)  # of what nothing multiplies
+        parts = [parts_of(point.step, point.device, SOFTWARE[point.row.table]) for point in of]
+        own = [[_of(operator, point) for operator in part.operators] for point, part in zip(of, parts)]
+        kinds = sorted({names for of_point in own for names in of_point})
+        self._levels = np.array(
+            [[*(at[name] for name in names), *[none] * (LEVELS - len(names))] for names in kinds], dtype=np.intp
+        ).reshape(-1, LEVELS)
+        of_kind = {names: index for index, names in enumerate(kinds)}
+        self._own = np.array([of_kind[names] for of_point in own for names in of_point], dtype=np.intp)
+        sizes = [len(part.operators) for part in parts]
+        self._moving = np.repeat([at["moving", point.device.generation] for point in of], sizes)
+        self._at = np.repeat(np.arange(len(of)) * len(PHASES), sizes)
+        self._step = np.array([at["step", point.row.table] for point in of], dtype=np.intp)
+        if parts:
+            self._computed_s = np.concatenate([part.computed_s for part in parts])
+            self._moved_s = np.concatenate([part.moved_s for part in parts])
+            self._in_cycles_s = np.concatenate([part.in_cycles_s for part in parts])
+            self._gaps_s = np.concatenate([part.gaps_s for part in parts])
+            self._at = self._at + np.concatenate([part.phases for part in parts])
+        ways = [sent_by(point.row) for point in of]
+        self._host_s = np.array(
+            [[part.host[phase] + way.asked[phase] for phase in PHASES] for part, way in zip(parts, ways)]
+        )
+        self._links = [at["link", where] for where in WHERE]
+        self._hidden_s, self._waited_s = (
+            np.array([[[way[phase, across] for across in (False, True)] for phase in PHASES] for way in kind])
+            for kind in ([way.hidden for way in ways], [way.waited for way in ways])
+        )
+        self._synchronised = np.array([SOFTWARE[point.row.table].synchronised for point in of])
+
+    def seconds(self, multipliers: Floats) -> Floats:
+        """Modelled times of all rows, s: :func:`suite.topics.modelled_time.roofline.modelled`, of all at once."""
+        if not self.rows:
+            return np.zeros(0)
+        scale = np.exp(np.append(multipliers, 0.0))
+        computed_s = self._computed_s / scale[self._levels].prod(1)[self._own]
+        moved_s = np.maximum(self._moved_s / scale[self._moving], self._in_cycles_s)
+        cost_s = np.maximum(computed_s, moved_s) + self._gaps_s
+        by_phase: Floats = np.bincount(self._at, cost_s, self._groups * len(PHASES)).astype(np.float64)
+        links = 1 / scale[self._links]
+        busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + self._waited_s @ links
+        plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
+        ways = [self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)]
+        timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
+        times: Floats = timeline_s + np.maximum(0.0, multipliers[self._step])
+        return times[self._alike]
+
+    def solved(self) -> dict[tuple[str, ...], float]:
+        """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
+        most."""
+        tables = Counter(point.row.table for point in self.rows)
+        weight = np.array([math.sqrt(min(1.0, 30 / tables[point.row.table])) for point in self.rows])
+        measured = np.array([point.measured_s for point in self.rows])
+        spread = np.array([SPREAD[name[0]] for name in self.names])
+
+        def residuals(values: Floats) -> Floats:
+            off = weight * np.log(self.seconds(values) / measured) / NOISE
+            return np.concatenate([off, values / spread])
+
+        if not self.rows:
+            return {}
+        fit = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
+        return dict(zip(self.names, map(float, fit.x)))
+
+    def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
+        """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
+        return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
+
+
+def _same(point: Predictable) -> object:
+    """Equal for rows that run the same, on the same."""
+    row = point.row
+    return row.table, row.case, row.device, row.accumulated, row.shards, row.collectives, row.fabric
+
+
+def sent_by(row: PublishedRow) -> Sent:
+    """What the row's ranks send a step."""
+    return sent(row.collectives, FABRICS[row.fabric] if row.fabric else FABRICS["PCIe"])
+
+
+def _width(dtype: str) -> str:
+    return "half" if dtype in ("float16", "bfloat16") else "float32"
+
+
+def _attention(operator: Operator, software: Software) -> str:
+    return software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
+
+
+def _of(operator: Operator, point: Predictable) -> tuple[tuple[str, ...], ...]:
+    """The multipliers of an operator's rate."""
+    generation, name = point.device.generation, point.device.name
+    if operator.kind == "product":
+        width = _width(operator.dtype)
+        return ("product", width), ("product", generation, width), ("product", generation, width, name)
+    if operator.kind == "attention":
+        kernel = _attention(operator, SOFTWARE[point.row.table])
+        return ("attention", "any"), ("attention", kernel, generation)
+    return ()
+
+
+def _names(point: Predictable) -> set[tuple[str, ...]]:
+    own = {name for operator, _ in point.step for name in _of(operator, point)}
+    return own | {("moving", point.device.generation), ("step", point.row.table)}
+
+
+# what was not seen ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
+
+    of: Predictable
+    to: Predictable | None
+    change: Change | None
+    log_error: float
+    modelled: float
+    measured: float
+
+
+def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
+    """The rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for others a
+    tenth of the time at most."""
+    return [
+        point
+        for point in of
+        if not point.row.host_bound
+        and not any(between.crosses_nodes for between in point.row.collectives)
+        and sum(sent_by(point.row).waited.values()) <= WAITED * point.measured_s
+    ]
+
+
+def held_out() -> list[Residual]:
+    """Each row's time, by multipliers fitted to the other sources alone."""
+    return [residual for table in SOFTWARE for residual in _residuals(*_split(table))]
+
+
+def fitted() -> list[Residual]:
+    """Each row's time, by multipliers fitted to all: what the fit can express, not what it foretells."""
+    return _residuals(known_rows(), known_rows())
+
+
+def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
+    own = [point for point in known_rows() if point.row.table == table]
+    return [point for point in known_rows() if point.row.table != table], own
+
+
+def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
+    times = Fit(predicted).predicted(Fit(worth_fitting(seen)).solved())
+    return [
+        Residual(point, None, None, math.log(time / point.measured_s), float(time), point.measured_s)
+        for point, time in zip(predicted, times)
+    ]
+
+
+def ratios(of: Iterable[Residual]) -> list[Residual]:
+    """The ratios of rows that differ in their technique alone, and of neighbours that differ in their sizes: time over
+    time."""
+    groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
+    neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
+    for residual in of:
+        row = residual.of.row
+        if row.alike:
+            groups[row.table, row.alike].append(residual)
+        if row.memory is None:  # neighbours of a grid over ranks differ in more than their sizes
+            key = (row.table, row.device, row.precision, row.technique, row.kind, str(row.gpus))
+            neighbours[key].append(residual)
+    pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
+    pairs += [pair for group in neighbours.values() for pair in pairwise(group)]
+    return [_ratio(*pair) for pair in pairs if pair[0].of.row.case != pair[1].of.row.case]
+
+
+def _ratio(a: Residual, b: Residual) -> Residual:
+    change = change_between(a.of.step, b.of.step)
+    return Residual(b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured)
+
+
+# bands ----------------------------------------------------------------------------------------------------------------
+
+
+def quantile(errors: Iterable[float], share: float = COVERED) -> float:
+    """The smallest error that at least ``share`` of them do not exceed, conservatively (the next larger one)."""
+    ordered = sorted(map(abs, errors))
+    return ordered[min(len(ordered) - 1, math.ceil(share * (len(ordered) + 1)) - 1)] if ordered else math.nan
+
+
+def level_for_new_sources(of: Sequence[Residual]) -> float:
+    """The share of the residuals that a band has to hold so that 90 % keep within a band that never saw their source.
+
+    The residuals of one source are alike, so the share is larger than that: the least, in steps of 1 %, at which the
+    quantiles of the others hold 90 % of all, each source left out in turn; 1 where none does. Of one source nothing can
+    be left out: 90 %.
+    """
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for residual in of:
+        by_source[residual.of.row.table].append(abs(residual.log_error))
+    if len(by_source) < 2:
+        return COVERED
+    others = {
+        source: [error for other, own in by_source.items() if other != source for error in own] for source in by_source
+    }
+    for level in np.arange(COVERED, 1.0, 0.01).round(2).tolist():
+        ends = {source: quantile(others[source], level) for source in by_source}
+        if sum(error <= ends[source] for source, own in by_source.items() for error in own) >= COVERED * len(of):
+            return level
+    return 1.0
+
+
+def band_half_width(of: Sequence[Residual]) -> float:
+    """Half the width, in ln, of the band that residuals give."""
+    return quantile((residual.log_error for residual in of), level_for_new_sources(of))
+
+
+def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
+    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within that never had a part
+    in it. A kind has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
+    by_kind = {}
+    for kind, own in _by_band([*times, *of_ratios]).items():
+        band = Band(math.expm1(band_half_width(own)), len(own), len(_sources(own)))
+        if band.residuals >= FEWEST and band.sources >= fewest_sources and band.half_width <= WIDEST:
+            by_kind[kind] = band
+    return by_kind
+
+
+def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str, str]:
+    """Why other kinds have none."""
+    lacking, known = {}, bands(times, of_ratios)
+    for kind, own in _by_band([*times, *of_ratios]).items():
+        if kind not in known:
+            factor = math.exp(quantile(residual.log_error for residual in own))
+            lacking[kind] = f"{len(own)} published ones, of {len(_sources(own))}, are too few to say"
+            if len(own) >= FEWEST and len(_sources(own)) >= SOURCES:
+                what = "links of several nodes" if kind == TIME_ACROSS_NODES else "such steps"
+                lacking[kind] = (
+                    f"{what} are not modelled well enough: of {len(own)} published ones 9 of 10 keep within a factor "
+                    f"of {factor:.3g}"
+                )
+    return lacking
+
+
+def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
+    """The residuals that bands are of; a time that its host bounds says nothing of the others."""
+    kinds: dict[str, list[Residual]] = {}
+    for residual in of:
+        if residual.change is not None or not residual.of.row.host_bound:
+            kinds.setdefault(band_name(residual), []).append(residual)
+    return kinds
+
+
+def band_name(of: Residual) -> str:
+    """The band that a residual belongs to."""
+    if of.change is not None:
+        return of.change
+    gpus = of.of.row.gpus
+    return TIME if gpus == 1 else TIME_IN_A_NODE if gpus <= NODE else TIME_ACROSS_NODES
+
+
+def _sources(of: Iterable[Residual]) -> set[str]:
+    return {residual.of.row.table for residual in of}
+
+
+def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
+    """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
+    inside = []
+    for residual in residuals:
+        band = band_of(residual.of.row.table).get(band_name(residual))
+        if band is not None:
+            inside.append(abs(residual.log_error) <= math.log1p(band.half_width))
+    return sum(inside) / len(inside) if inside else math.nan
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """What one group of rows says: how many there are, the median absolute error, the median signed one, and how many
+    keep within."""
+
+    by: str
+    group: str
+    count: int
+    error: float
+    bias: float
+    coverage: float
+
+
+BY: Mapping[str, Callable[[PublishedRow], str]] = {
+    "source": lambda row: row.table,
+    "GPU": lambda row: row.device,
+    "model": lambda row: row.kind,
+    "precision": lambda row: row.precision,
+    "attention": lambda row: row.attention,
+    "technique": lambda row: row.technique,
+    "GPUs": lambda row: (
+        "one, bound by the host"
+        if row.host_bound
+        else "one"
+        if row.gpus == 1
+        else "2 to 8"
+        if row.gpus <= NODE
+        else "more"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is published of the comparison."""
+
+    times: list[Residual]
+    ratios: list[Residual]
+    bands: Mapping[str, Band]
+    no_bands: Mapping[str, str]
+    lines: list[StudySummary]
+    ratio_lines: list[StudySummary]
+    not_expressed: Mapping[tuple[str, str], int]
+
+    def believed(self) -> Believed:
+        """What ships with the model: bands, and the multipliers of all rows."""
+        solved = Fit(worth_fitting(known_rows())).solved()
+        return Believed(
+            bands=dict(self.bands),
+            no_bands=dict(self.no_bands),
+            multipliers={" ".join(name): value for name, value in solved.items()},
+            rows=len(self.times),
+            sources=sorted({residual.of.row.table for residual in self.times}),
+        )
+
+
+def study() -> Comparison:
+    """All of it, from the rows and traces beside :mod:`suite.topics.published_steps.published_rows`."""
+    times = held_out()
+    of_ratios = ratios(times)
+    shipped = bands(times, of_ratios)
+
+    @cache
+    def others(table: str) -> Mapping[str, Band]:
+        theirs = bands(
+            [residual for residual in times if residual.of.row.table != table],
+            [residual for residual in of_ratios if residual.of.row.table != table],
+            fewest_sources=1,
+        )
+        return {kind: band for kind, band in theirs.items() if kind in shipped}
+
+    def lines(residuals: Sequence[Residual], by: str, key: Callable[[Residual], str]) -> list[StudySummary]:
+        groups: dict[str, list[Residual]] = defaultdict(list)
+        for residual in residuals:
+            groups[key(residual)].append(residual)
+        return [
+            StudySummary(
+                by,
+                group,
+                len(own),
+                _median([abs(member.log_error) for member in own]),
+                _median([member.log_error for member in own]),
+                covered(own, others),
+            )
+            for group, own in sorted(groups.items())
+        ]
+
+    def all_lines(residuals: Sequence[Residual]) -> list[StudySummary]:
+        summaries = lines(residuals, "all", lambda _: "all")
+        for by, key in BY.items():
+            summaries += lines(residuals, by, lambda residual, key=key: key(residual.of.row))  # type: ignore[misc]
+        return summaries
+
+    return Comparison(
+        times,
+        of_ratios,
+        shipped,
+        no_bands(times, of_ratios),
+        all_lines(times),
+        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda residual: str(residual.change))],
+        Counter((row.table, why) for row in rows() if (why := why_not(row))),
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else math.nan
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A row's peak of allocated bytes, counted without values, beside the published one."""
+
+    row: PublishedRow
+    counted_bytes: int
+    published_bytes: float
+
+    @property
+    def log_error(self) -> float:
+        return math.log(self.counted_bytes / self.published_bytes)
+
+
+PRODUCT_WORKSPACE_BYTES = {"hopper": 32 << 20}
+"""What torch allocates for the products of a thread, by generation of GPU; 8.125 MiB on all others."""
+PRODUCT_THREADS = 2  # the caller's and that of the backward pass
+
+
+def _workspace_bytes(device: Gpu) -> int:
+    return PRODUCT_THREADS * PRODUCT_WORKSPACE_BYTES.get(device.generation, (8 << 20) + (128 << 10))
+
+
+def peaks() -> list[Peak]:
+    """The peaks of the rows that have an allocated peak: nothing is fitted."""
+    rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
+    return [
+        Peak(row, traced.peak_bytes + _workspace_bytes(devices()[row.device]), row.peak_bytes or math.nan)
+        for row, traced in rows_with_traces
+        if traced and traced.peak_bytes
+    ]

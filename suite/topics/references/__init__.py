@@ -1,0 +1,1 @@
+"""The references: what they have learned, and what they can tell apart."""

@@ -1,0 +1,1 @@
+"""Stacks: do techniques still help together?"""
