@@ -35,8 +35,8 @@ def _head() -> Iterator[str]:
     yield "All of it is made again, without torch, by\n"
     yield "```console\n$ python -m suite.topics.published_steps.published_tables\n```\n"
     yield (
-        "from the rows beside `suite/topics/published_steps/` (its README has their sources and licences), their traced "
-        "operators, and the records in `results/`.\n"
+        "from the rows beside `suite/topics/published_steps/` (its README has their sources and licences), their "
+        "traced operators, and the records in `results/`.\n"
     )
     if "gpu_times.svg" in pictures():
         yield f"![{PICTURES['gpu_times.svg']}](gpu_times.svg)\n"

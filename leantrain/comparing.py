@@ -13,8 +13,8 @@ from suite.judge.rows import Row
 from suite.measure.campaign import Effort, measure
 from suite.measure.contenders.contender import Limits, check_buildable, check_model_apart, check_ranks
 from suite.measure.contenders.result import result_of
-from suite.measure.evidence import Progress, silent
 from suite.measure.missing import Wanted, pair_of
+from suite.measure.provenance import Progress, silent
 from suite.measure.timing import ROUNDS
 from suite.record.job import TASKS
 from suite.record.store import Store

@@ -61,7 +61,7 @@ def test_no_technique_is_named_in_the_suite() -> None:
     named = {
         f"{path.relative_to(ROOT)}: {node.value}"
         for path, tree in trees("suite").items()
-        if not path.is_relative_to(ROOT / "suite/topics/published_steps/published_rows")
+        if not path.is_relative_to(ROOT / "suite/topics/published_steps")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(":")[0] in ids
     }
@@ -86,6 +86,30 @@ def test_arrows_point_down() -> None:
         if here(path) != room_of(module)
     }
     assert upward == set()
+
+
+THE_LIST = "board"
+BUILT_UPON = {"modelled_time", "memory_plan"}
+"""Topics that others are built upon."""
+
+
+def test_a_topic_is_imported_by_the_board_alone() -> None:
+    """And by its own command, by what users import, and by the studies of techniques."""
+    taken = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path, tree in trees("suite").items()
+        if here(path) == "topics" and (own := path.relative_to(ROOT / "suite/topics").parts[0]) != THE_LIST
+        for node in ast.walk(tree)
+        for module in imported_by(node)
+        if room_of(module) == "topics" and len(parts := module.split(".")) > 2
+        if parts[2] not in (own, *BUILT_UPON)
+    }
+    assert taken == set()
+
+
+def test_no_module_is_called_as_another() -> None:
+    names = [path.name for path in sorted((ROOT / "suite").rglob("*.py")) if not path.name.startswith("__")]
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_no_module_waits_for_itself() -> None:
@@ -206,8 +230,8 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 OWN_READERS = {
     "record/files.py": "it is the reader",
-    "record/published/__init__.py": "ours, in the package",
-    "record/devices.py": "ours, in the package",
+    "topics/published_steps/published_rows.py": "ours, in the package",
+    "topics/modelled_time/devices.py": "ours, in the package",
     "record/uninstalled.py": "ours, beside the package",
     "record/code.py": "installed code",
     "record/machine.py": "of the system",
@@ -216,7 +240,10 @@ OWN_READERS = {
     "entries/sources.py": "installed code",
     "entries/pretrained.py": "a model's folder, after entries/locations.py looked through it",
     "entries/checkpoints.py": "as that",
-    "show/pages/html.py": "ours, in the package",
+    "topics/board/html.py": "ours, in the package",
+    "topics/recommend/whole_answer.py": "of the system",
+    "topics/modelled_time/traced.py": "installed code",
+    "topics/references/measured_references.py": "what its own process answered",
     "guard/rehearsal.py": "its own, in the cache",
     "guard/gate_worker.py": "its own pipe",
 }
@@ -228,7 +255,7 @@ def test_what_others_may_have_put_there_has_one_reader() -> None:
     regular files alone, and is what reads results, models and data."""
     readers = {
         str(path.relative_to(ROOT / "suite"))
-        for room in ("record", "judge", "entries", "guard", "show")
+        for room in ("record", "judge", "entries", "guard", "show", "topics")
         for path, tree in trees(f"suite/{room}").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and reads(node)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from suite.entries.catalogue import Entry
     from suite.guard.rehearsal import Outcome
     from suite.judge.study_tables import Study
-    from suite.measure.evidence import Progress
+    from suite.measure.provenance import Progress
     from suite.record.job import Setting
     from suite.topics.references.learned_references import LearnedReference
 
@@ -271,7 +271,7 @@ def _power(
     as_json: bool,
 ) -> None:
     """Prints what each baseline tells apart, and keeps it."""
-    from suite.measure.evidence import part
+    from suite.measure.provenance import part
     from suite.topics.references import learned_references as record
     from suite.topics.references.power import power
 

@@ -277,7 +277,7 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
 def _rows(pairs: Sequence[Pair], records: Records) -> list[Row]:
     """This machine's rows of the pairs, and those of pairs that it has not timed."""
     from suite.judge.rows import rows
-    from suite.measure.evidence import conditions_of
+    from suite.measure.provenance import conditions_of
     from suite.record.machine import fingerprint
 
     asked = {(conditions_of(pair.setting).key, pair.stack, pair.reference) for pair in pairs}

@@ -43,8 +43,8 @@ from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import KILLED
 from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count
-from suite.measure.evidence import Progress, conditions_of, silent
 from suite.measure.learning import equal_to_the_bit, learn, renewal_of
+from suite.measure.provenance import Progress, conditions_of, silent
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, time_together
 from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, Spelling

@@ -19,7 +19,7 @@ from suite.guard.regression import CountedJob, Reference, compare, count, here, 
 from suite.guard.trees import RevisionError, TreeWorker, checked_out, is_revision
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.measure.contenders.child import ContenderFailed
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.record.job import BASELINE, Job, RecipeName, Size, Spelling
 from suite.record.machine import fingerprint
 from suite.record.numerics import NATIVE

@@ -58,7 +58,7 @@ class Worker:
 
     def count(self, job: dict[str, Any], numerics: str) -> dict[str, Any]:
         """A short run: its data, its losses, and the counters of one more step."""
-        from suite.measure.evidence import conditions_of
+        from suite.measure.provenance import conditions_of
 
         try:
             ready = self.start(job, numerics, counted=True)

@@ -26,7 +26,7 @@ from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
 from suite.loop.technique import Unavailable
-from suite.measure.evidence import Progress
+from suite.measure.provenance import Progress
 
 MOST_AT_ONCE = 4  # processes that examine side by side: each has torch and Triton
 

@@ -35,7 +35,7 @@ from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.contenders.fork_servers import of_one_timing
 from suite.measure.contenders.lockstep import in_rounds
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import fingerprint
 

@@ -46,7 +46,7 @@ from suite.judge.statistics import median_interval, round_log_ratios
 from suite.judge.verdicts import ChangeVerdict
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.lockstep import in_rounds, steps_of_blocks
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.record.job import Job
 
 MINUTES = 10.0

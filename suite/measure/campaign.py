@@ -24,7 +24,6 @@ from suite.measure.contenders.child import ContenderFailed, end_all, in_child
 from suite.measure.contenders.contender import Limits
 from suite.measure.contenders.fork_servers import Server
 from suite.measure.counting import count
-from suite.measure.evidence import Progress, conditions_of, portion, silent
 from suite.measure.forecast import sides_s
 from suite.measure.learning import (
     cores,
@@ -35,6 +34,7 @@ from suite.measure.learning import (
     witness_of,
 )
 from suite.measure.missing import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wanted, witness_job
+from suite.measure.provenance import Progress, conditions_of, portion, silent
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
 from suite.record.job import Job, Setting

@@ -39,7 +39,7 @@ from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import spelled_ranks
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.meters.holders import Living
 from suite.reading.recording import Recording
 from suite.record.job import Job, RecipeName, Setting, Size

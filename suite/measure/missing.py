@@ -23,7 +23,7 @@ from suite.judge.known import equals_reference
 from suite.judge.metrics import PROBE_RATIO
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.measure.contenders.world import reference_with_ranks, with_ranks
-from suite.measure.evidence import conditions_of
+from suite.measure.provenance import conditions_of
 from suite.record.files import cache_folder, replacing
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Spelling, Task, canonical, join
 from suite.record.machine import fingerprint

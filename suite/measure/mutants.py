@@ -42,8 +42,8 @@ from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
 from suite.measure.contenders import contender, fork_servers, replies
 from suite.measure.contenders.child import Deputy, first_line
 from suite.measure.contenders.fork_servers import ThisProcess
-from suite.measure.evidence import Progress, silent
 from suite.measure.exact import exact_verdicts, know_reference
+from suite.measure.provenance import Progress, silent
 from suite.record.job import Job, Setting, Size
 
 SIZE: Size = "pico"  # an exact claim holds at any

@@ -36,7 +36,7 @@ from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.contenders.contender import Contender, Limits, TimedBlock
 from suite.measure.contenders.fork_servers import LOADING_S, Server, of_one_timing, shared
 from suite.measure.contenders.lockstep import in_rounds
-from suite.measure.evidence import Heading, Progress, conditions_of, silent
+from suite.measure.provenance import Heading, Progress, conditions_of, silent
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import LEARNED
 from suite.measure.rules.turns import Disturbed, Turns

@@ -17,7 +17,7 @@ from suite.guard import kernel_report
 from suite.kernels import subprocesses
 from suite.kernels.bench import BenchTiming, Examination
 from suite.kernels.gates import MachineCode
-from suite.measure.evidence import silent
+from suite.measure.provenance import silent
 
 CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0, False)
 

@@ -21,7 +21,7 @@ from suite.guard.confinement import hides_environments
 from suite.guard.regression import here
 from suite.guard.trees import PASSED, RevisionError, TreeWorker, checked_out
 from suite.measure.contenders.child import ContenderFailed
-from suite.measure.evidence import conditions_of, silent
+from suite.measure.provenance import conditions_of, silent
 from suite.record.git import git as ask_git
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from suite.entries.sources import code_of
 from suite.judge.rows import Row, pairs
 from suite.judge.tuning import RATES, START
-from suite.measure.evidence import conditions_of
 from suite.measure.missing import CampaignPlan, Pair, Wanted
+from suite.measure.provenance import conditions_of
 from suite.record.job import Setting
 from suite.record.machine import fingerprint
 from suite.record.numerics import NATIVE, off_the_clock

@@ -18,10 +18,10 @@ from suite.measure import campaign
 from suite.measure import missing as plan
 from suite.measure.campaign import Effort, Measured, Tally, in_chunks, measure
 from suite.measure.contenders.result import result_of, results_of
-from suite.measure.evidence import Heading, conditions_of
 from suite.measure.forecast import sides_s
 from suite.measure.learning import witness_of
 from suite.measure.missing import Pair, Wanted, pairs_of_stack
+from suite.measure.provenance import Heading, conditions_of
 from suite.measure.timing import Protocol
 from suite.record import store as store_module
 from suite.record.job import Job, Setting

@@ -14,8 +14,8 @@ from suite.entries.sources import code_of
 from suite.judge.evidence import TRIES
 from suite.judge.ruler import BUDGETS, steps_at
 from suite.judge.tuning import RATES, SEEDS
-from suite.measure.evidence import conditions_of
 from suite.measure.missing import CampaignPlan, Pair, Wanted, pair_of, pairs_of, ruler_jobs
+from suite.measure.provenance import conditions_of
 from suite.record.job import Job, Setting
 from suite.record.machine import fingerprint
 from suite.record.numerics import off_the_clock

@@ -12,7 +12,7 @@ import torch
 
 from suite.entries.sources import code_of
 from suite.judge.ruler import BUDGETS, Ruler, steps_at
-from suite.measure.evidence import Heading, Progress, conditions_of
+from suite.measure.provenance import Heading, Progress, conditions_of
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.numerics import off_the_clock
 from suite.record.schema import Learned

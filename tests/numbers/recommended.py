@@ -25,8 +25,8 @@ from suite.entries.installed import baselines
 from suite.judge.rows import pairs
 from suite.judge.ruler import steps_at
 from suite.measure.at_scale.full_size import Scale
-from suite.measure.evidence import conditions_of
 from suite.measure.learning import learn_all
+from suite.measure.provenance import conditions_of
 from suite.record.amounts import bytes_of
 from suite.record.files import replacing
 from suite.record.job import BASELINE, Job, Setting

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from suite.entries.sources import code_of
 from suite.loop.baseline import Sample
-from suite.measure.evidence import conditions_of
+from suite.measure.provenance import conditions_of
 from suite.record.job import BASELINE, Setting
 from suite.record.schema import Code
 from suite.topics.board import html, markdown

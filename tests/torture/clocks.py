@@ -15,7 +15,7 @@ import datetime as whole
 import random
 import time
 
-import suite.measure.evidence
+import suite.measure.provenance
 
 coin, true_time = random.Random({seed}), time.time
 
@@ -26,7 +26,7 @@ class Jumping(whole.datetime):
         return whole.datetime.now(zone) + whole.timedelta(days=coin.uniform(-{days}, {days}))
 
 
-suite.measure.evidence.datetime = Jumping
+suite.measure.provenance.datetime = Jumping
 time.time = lambda: true_time() + 86400 * coin.uniform(-{days}, {days})
 """
 

@@ -52,7 +52,7 @@ from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import is_distributed, reference_with_ranks, spelled_ranks, with_ranks
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.measure.traffic import Traffic, wire_bytes
 from suite.meters.activations import SavedActivations
 from suite.meters.holders import Living

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from suite.judge.interaction import Interaction, interaction_of
 from suite.judge.rows import Row, row_among, row_of, rows_against
-from suite.measure.evidence import conditions_of
 from suite.measure.missing import Pair
+from suite.measure.provenance import conditions_of
 from suite.record.job import Setting
 from suite.record.store import NoRecord, Records
 

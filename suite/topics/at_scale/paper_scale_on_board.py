@@ -23,6 +23,7 @@ from suite.show.described import (
     TableRow,
     slug,
 )
+from suite.show.on_board import OnBoard
 
 TITLE = "At the papers' own sizes"
 READING = (
@@ -102,3 +103,8 @@ def _line(pair: Beside, mark: str) -> TableRow:
         lean = ("better" if number < 1 else "worse") if apart and number is not None else ""
         drawn.append(TableCell(words, "" if number is None else f"{number:.6g}", lean))
     return TableRow(drawn)
+
+
+ON_BOARD = OnBoard(
+    50, lambda report: section(report.paper_scale) if report.paper_scale else None, "the papers' own sizes"
+)

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -26,7 +25,6 @@ from suite.show.pages import markup, matrix
 from suite.show.pages.board import (
     HEADLINE,
     HOW_TO_READ,
-    boards,
     detectable_text,
     failure_lines,
     older_sentence,
@@ -40,19 +38,16 @@ from suite.show.pages.board import (
     unverified_text,
 )
 from suite.show.pages.cells import value_cell
+from suite.show.pages.places import PlacedRow, categories, kinds
 from suite.show.pages.rendered import as_html
 from suite.show.pictures.charts import by_curve, forest, pareto, ruler, span
 from suite.show.pictures.drawing import charts_css, colours_css
-from suite.topics.at_scale import paper_scale_on_board as paper_scale
 from suite.topics.at_scale.answer import at_paper_sizes
-from suite.topics.board import overview, sections
-from suite.topics.board.overview import PlacedRow
+from suite.topics.board import overview
+from suite.topics.board.contents import sections
 from suite.topics.board.pointers import pointers
 from suite.topics.board.report import Report
-from suite.topics.claims import claims_on_board as claims
-from suite.topics.models import models_on_board as models
-from suite.topics.peers import peers_on_board as peers
-from suite.topics.references import references_on_board as references
+from suite.topics.board.sections import techniques
 from suite.topics.stacks import stacks_on_board as stacks
 from suite.topics.studies import studies_on_board as studies
 
@@ -63,10 +58,10 @@ def render(report: Report) -> str:
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
     summary = summarised(rows)
-    all_boards = boards(rows)
-    placed = overview.placed_rows(all_boards)
+    all_boards, placed = report.boards, report.placed
     of_stacks = stacks.stacks(all_boards)
     of_studies = studies.placed_studies(report.studies, cards, placed)
+    of_topics = sections(report)
     sentences = [*HOW_TO_READ, *(f"Machine {name}: {facts}." for name, facts in summary.machines)]
     if summary.unverified:
         sentences.append(unverified_sentence(summary.unverified))
@@ -80,10 +75,9 @@ def render(report: Report) -> str:
         pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards
     )
     parts = [
-        sections.techniques(report, placed, studies.links(of_studies), pack) if placed else "",
+        techniques(report, placed, studies.links(of_studies), pack) if placed else "",
         f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
-        *(pack.fold(as_html(section)) for section in _folded(report, of_stacks, of_studies)),
-        as_html(references.section(report.references)),
+        *(as_html(section) if section.is_open else pack.fold(as_html(section)) for section in of_topics),
     ]
     further = pointers(report.verdicts, of_stacks, {spot.row.stack: spot.technique for spot in placed})
     style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
@@ -96,7 +90,7 @@ def render(report: Report) -> str:
         summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
         answer=overview.matrix(placed, cards, sized, further) if placed else "",
         reading=markup.items(map(in_html, sentences)),
-        contents=_contents(placed, bool(of_stacks), bool(of_studies), bool(report.verdicts), report),
+        contents=_contents(placed, of_topics),
         selects="".join(_select(name, values, chosen.get(name, "")) for name, values in selects.items()),
         boards="\n".join(filter(None, parts)),
         entries=_entries(placed, cards),
@@ -105,26 +99,7 @@ def render(report: Report) -> str:
     )
 
 
-def _folded(
-    report: Report, of_stacks: Sequence[stacks.Stacks], of_studies: Sequence[studies.PlacedStudy]
-) -> list[Section]:
-    """The sections behind the boards, those that there are."""
-    kinds = partial(overview.kinds, cards=report.cards)
-    sections = [
-        stacks.section(of_stacks),
-        studies.section(of_studies, report.cards),
-        claims.section(report.verdicts, kinds) if report.verdicts else None,
-        claims.log(report.negative) if report.negative else None,
-        paper_scale.section(report.paper_scale) if report.paper_scale else None,
-        models.section(report.models) if report.models else None,
-        peers.section(report.peers, report.cards),
-    ]
-    return list(filter(None, sections))
-
-
-def _contents(
-    placed: Sequence[PlacedRow], has_stacks: bool, has_studies: bool, has_claims: bool, report: Report
-) -> str:
+def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> str:
     """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     first_of_boards = {spot.anchor: spot for spot in placed}
@@ -132,14 +107,7 @@ def _contents(
         f"<li{_conditions(spot.row)}>{markup.link(anchor, in_html(spot.board.title))}</li>"
         for anchor, spot in first_of_boards.items()
     ]
-    entries += ['<li><a href="#stacks">Stacks</a></li>'] if has_stacks else []
-    entries += ['<li><a href="#studies">Studies</a></li>'] if has_studies else []
-    entries += ['<li><a href="#claims">Claims of the papers</a></li>'] if has_claims else []
-    entries += [f'<li><a href="#log">{claims.LOG_TITLE}</a></li>'] if report.negative else []
-    entries += [f'<li><a href="#paper-scale">{paper_scale.TITLE}</a></li>'] if report.paper_scale else []
-    entries += ['<li><a href="#models">Models</a></li>'] if report.models else []
-    entries += [f'<li><a href="#peers">{peers.TITLE}</a></li>'] if report.peers else []
-    entries += [f'<li><a href="#references">{references.TITLE}</a></li>'] if report.references else []
+    entries += [f"<li>{markup.link(section.anchor, in_html(section.title))}</li>" for section in of_topics]
     return "".join(entries)
 
 
@@ -158,7 +126,7 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
     """The values that a filter offers."""
     names = ("baseline", "recipe", "size", "machine")
     return {name: sorted({_filters(row)[name] for row in rows}) for name in names} | {
-        "category": sorted({category for row in rows for category in overview.categories(row.stack, cards)})
+        "category": sorted({category for row in rows for category in categories(row.stack, cards)})
     }
 
 
@@ -189,7 +157,7 @@ def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
     are packed, too."""
     entries: dict[str, list[dict[str, str]]] = {}
     for spot in placed:
-        entry = {"name": spot.row.stack, "category": overview.kinds(spot.row.stack, cards)}
+        entry = {"name": spot.row.stack, "category": kinds(spot.row.stack, cards)}
         dated = {"unverified": ""} if _dated(spot.row) and not spot.row.failed else {}
         entries.setdefault(spot.anchor, []).append(entry | dated)
     return json.dumps(entries, separators=(",", ":")).replace("<", "\\u003c")
@@ -264,7 +232,7 @@ def _board(placed: Sequence[PlacedRow], report: Report) -> str:
 
 def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
     """Attributes by which the script filters what belongs to one stack."""
-    return markup.data(name=placed.row.stack, category=overview.kinds(placed.row.stack, cards))
+    return markup.data(name=placed.row.stack, category=kinds(placed.row.stack, cards))
 
 
 FOREST_LEGEND = (

@@ -6,7 +6,7 @@ at most MOST_LINES lines, the matrix of all techniques, and the boards of each b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import quote
@@ -15,13 +15,12 @@ from suite.entries.card import Good
 from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
-from suite.show.described import Section, slug
+from suite.show.described import slug
 from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
     HOW_TO_READ,
     Board,
-    boards,
     detectable_text,
     failure_lines,
     older_sentence,
@@ -36,16 +35,11 @@ from suite.show.pages.board import (
 from suite.show.pages.markup import free_anchor
 from suite.show.pages.rendered import Pictures, as_markdown
 from suite.topics.at_scale import answer
-from suite.topics.at_scale import paper_scale_on_board as paper_scale
 from suite.topics.at_scale.answer import AtPaperSize, SizedCell
+from suite.topics.board.contents import linked_sections, sections, sections_beside_boards
 from suite.topics.board.overview import unmeasured
 from suite.topics.board.report import Report
 from suite.topics.claims import claims_on_board as claims
-from suite.topics.models import models_on_board as models
-from suite.topics.peers import peers_on_board as peers
-from suite.topics.references import references_on_board as references
-from suite.topics.stacks import stacks_on_board as stacks
-from suite.topics.studies import studies_on_board as studies
 
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
@@ -53,8 +47,8 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 
 def render(report: Report) -> str:
     """Everything on one page."""
-    further = [line for section, _, _ in _further(report) for line in ("", *as_markdown(section))]
-    return _page([*_front(report), *_numbers(report), *further])
+    further = [line for section in sections(report) for line in ("", *as_markdown(section))]
+    return _page([*_front(report), *_boards(report), *further])
 
 
 def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
@@ -75,31 +69,18 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
         )
         names[baseline] = f"{free_anchor(slug(baseline) or 'baseline', taken)}.md"
         pictures = Pictures(names[baseline].removesuffix(".md"))
-        learned = references.section(own.references)
-        lines = ["", *as_markdown(learned, pictures=pictures)] if learned else []
-        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_numbers(own), *lines]), **pictures.files}
-    for section, title, stem in _further(report):
-        names[title] = f"{free_anchor(stem, taken)}.md"
-        pages[names[title]] = _page(as_markdown(section, "#"))
+        lines = [
+            line for section in sections_beside_boards(own) for line in ("", *as_markdown(section, pictures=pictures))
+        ]
+        pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_boards(own), *lines]), **pictures.files}
+    for section, link in linked_sections(report):
+        names[link] = f"{free_anchor(section.anchor, taken)}.md"
+        pages[names[link]] = _page(as_markdown(section, "#"))
     links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
     tally = f" Claims: {claims.sort(report.verdicts).sentence}" if report.verdicts else ""
     further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
     room = MOST_LINES - len(further) - 1
     return _page([*_front(report, room), *further]), pages
-
-
-def _further(report: Report) -> Iterator[tuple[Section, str, str]]:
-    """Sections with pages of their own, the words of a link to each, and its file's stem."""
-    if report.verdicts:
-        yield claims.section(report.verdicts), "claims of the papers", "claims"
-    if report.negative:
-        yield claims.log(report.negative), "negative results", "log"
-    if report.paper_scale:
-        yield paper_scale.section(report.paper_scale), "the papers' own sizes", "paper-scale"
-    if report.models:
-        yield models.section(report.models), "techniques on other models", "models"
-    if beside := peers.section(report.peers, report.cards):
-        yield beside, "other implementations", "peers"
 
 
 def _page(lines: Sequence[str]) -> str:
@@ -221,19 +202,12 @@ def _reading(report: Report) -> list[str]:
     return lines
 
 
-def _numbers(report: Report) -> list[str]:
-    """Boards, stacks and studies."""
-    lines: list[str] = []
-    all_boards = boards(report.rows)
-    for board in all_boards:
-        lines += ["", *section(board)]
-    of_studies = studies.placed_studies(report.studies, report.cards)
-    for part in (stacks.section(stacks.stacks(all_boards)), studies.section(of_studies, report.cards)):
-        lines += ["", *as_markdown(part)] if part else []
-    return lines
+def _boards(report: Report) -> list[str]:
+    """Every board, its heading first."""
+    return [line for board in report.boards for line in ("", *board_section(board))]
 
 
-def section(board: Board) -> list[str]:
+def board_section(board: Board) -> list[str]:
     """One board: heading, conditions, table, remarks."""
     lines = [f"## {escape(board.title)}", "", f"{escape(board.subtitle)} {escape(board.detectable)}"]
     columns = board.columns()

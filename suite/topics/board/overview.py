@@ -19,7 +19,6 @@ from suite.show.described import slug
 from suite.show.pages import matrix as matrices
 from suite.show.pages.board import (
     HEADLINE,
-    Board,
     change,
     decimals,
     ends,
@@ -36,7 +35,6 @@ from suite.show.pages.markup import (
     code,
     data,
     folded,
-    free_anchor,
     head,
     items,
     link,
@@ -44,48 +42,10 @@ from suite.show.pages.markup import (
     table,
     unverified,
 )
+from suite.show.pages.places import PlacedRow, kinds
 from suite.show.pictures.charts import whisker
 from suite.topics.at_scale import answer
 from suite.topics.at_scale.answer import AtPaperSize, SizedCell
-
-
-@dataclass(frozen=True)
-class PlacedRow:
-    """A row on the page. The anchors: ``anchor`` of its board, ``identity`` its own, ``technique`` of its stack."""
-
-    board: Board
-    anchor: str
-    tier: str  # as shown; empty where the row has no numbers
-    row: Row
-    identity: str
-    technique: str
-
-
-def placed_rows(boards: Iterable[Board]) -> list[PlacedRow]:
-    """Place all rows in the order of the page. A row keeps its identity whatever other rows are on the page."""
-    taken: set[str] = set()
-    techniques: dict[str, str] = {}
-    placed = []
-    for board in boards:
-        first = board.rows[0]
-        anchor = free_anchor(slug(f"{board.title} {first.conditions.key[:4]} {first.machine.key[:4]}"), taken)
-        for tier, row in [*board.ranked, *(("", row) for row in board.failed)]:
-            identity = free_anchor(f"{anchor}-{slug(row.stack)}", taken)
-            if row.stack not in techniques:
-                techniques[row.stack] = free_anchor(f"technique-{slug(row.stack)}", taken)
-            placed.append(PlacedRow(board, anchor, tier, row, identity, techniques[row.stack]))
-    return placed
-
-
-def categories(stack: str, cards: Mapping[str, Card]) -> list[str]:
-    """The categories of those techniques in the stack that are installed."""
-    return sorted({cards[name].category for name in Spelling(stack).names if name in cards})
-
-
-def kinds(stack: str, cards: Mapping[str, Card]) -> str:
-    """The stack's categories, as the script filters by them."""
-    return " ".join(categories(stack, cards))
-
 
 # the matrix ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import ast
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from suite.entries.card import Card
@@ -24,6 +25,8 @@ from suite.record.files import read_plain_text
 from suite.record.job import Spelling
 from suite.record.schema import Counted, Learned
 from suite.record.store import Records, Store, collection_paused
+from suite.show.pages.board import Board, boards
+from suite.show.pages.places import PlacedRow, placed_rows
 from suite.topics.claims.negative import NegativeResult, negative_results
 from suite.topics.modelled_time import gpu_times
 from suite.topics.modelled_time.gpu_times import GpuTimes
@@ -112,6 +115,7 @@ class Report:
         origins: of records by their id.
         qualities: by baseline what its loss is, in words.
         negative: what did not hold, the newest first.
+        folder: where the results were read from, for a section with a file of its own.
         peers: techniques beside other packages' implementations, which are in no other row.
     """
 
@@ -131,6 +135,17 @@ class Report:
     qualities: Mapping[str, str] = field(default_factory=dict)
     negative: Sequence[NegativeResult] = ()
     peers: Sequence[PeerRow] = ()
+    folder: Path | None = None
+
+    @cached_property
+    def boards(self) -> list[Board]:
+        """The rows on boards."""
+        return boards(self.rows)
+
+    @cached_property
+    def placed(self) -> list[PlacedRow]:
+        """Where each row stands on a page of all boards."""
+        return placed_rows(self.boards)
 
     @classmethod
     def read(cls, folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()) -> Report:
@@ -185,6 +200,7 @@ class Report:
                 if (not stacks or study.technique in named) and (not on or study.baseline in on)
             ],
             unreadable=[*unreadable, *broken.values()],
+            folder=folder,
             records=len(records.lines),
             models=Shown(models, matrix.changed(models)) if models and models.cells else None,
             paper_scale=counts,

@@ -21,11 +21,11 @@ from suite.show.packing import Pack
 from suite.show.pages import markup, matrix
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
+from suite.show.pages.places import PlacedRow, categories, kinds
 from suite.show.pages.rendered import as_html
 from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.pictures.drawing import definitions
 from suite.topics.board import sized
-from suite.topics.board.overview import PlacedRow, categories, kinds
 from suite.topics.board.report import Folder, Origin, Report
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_page

@@ -12,9 +12,9 @@ from suite.record.paper_scale import Beside
 from suite.record.placed import CountPlace
 from suite.record.text import in_html
 from suite.show.pages import markup
+from suite.show.pages.places import PlacedRow
 from suite.topics.at_scale import paper_scale_on_board as paper_scale
 from suite.topics.at_scale.answer import GPUS, with_band
-from suite.topics.board.overview import PlacedRow
 from suite.topics.board.report import Report
 from suite.topics.modelled_time.gpu_times import ModelledTime
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from functools import partial
+from typing import Any, get_args
 
 from suite.entries.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.verdicts import FAILS, HOLDS, UNREAD, Unjudged, rank
 from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
+from suite.show.on_board import OnBoard
+from suite.show.pages.places import kinds
 from suite.topics.claims.negative import NegativeResult
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
@@ -218,28 +221,28 @@ LOG_READING = (
 LOG_COLUMNS = ("date", "claim", "what was believed", "measured", "verdict", "since then")
 
 
-def section(judgements: Iterable[Judgement], kinds: Callable[[str], str] = lambda technique: "") -> Section:
+def section(judgements: Iterable[Judgement], kinds_of: Callable[[str], str] = lambda technique: "") -> Section:
     """How often each verdict occurs, then a table of what was measured, and of the others.
 
-    ``kinds``: what a technique's lines are filtered by on a page, where an exact claim that holds stands in the
+    ``kinds_of``: what a technique's lines are filtered by on a page, where an exact claim that holds stands in the
     technique's own section.
     """
     by_worth = sort(judgements)
     (title, first), *others = by_worth.parts
-    parts: list[Part] = [Subheading(title), _table(title, first, kinds)]
+    parts: list[Part] = [Subheading(title), _table(title, first, kinds_of)]
     parts += [
-        Folded(title, [_table(title, part, kinds)], len(part), in_text_alone=title == EXACT_AND_SO)
+        Folded(title, [_table(title, part, kinds_of)], len(part), in_text_alone=title == EXACT_AND_SO)
         for title, part in others
     ]
     return Section("claims", "Claims of the papers", f"{by_worth.sentence} {READING}", parts)
 
 
-def _table(title: str, part: Sequence[ClaimLine], kinds: Callable[[str], str]) -> PageTable:
+def _table(title: str, part: Sequence[ClaimLine], kinds_of: Callable[[str], str]) -> PageTable:
     lines = []
     for claim in part:
         name = TableCell(claim.name, code=True, head=True)
         words = [TableCell(words, kind="words") for words in claim.cells[2:]]
-        filtered = {"category": kinds(claim.name.partition(".")[0]), "name": claim.name}
+        filtered = {"category": kinds_of(claim.name.partition(".")[0]), "name": claim.name}
         lines.append(TableRow([TableCell(claim.verdict, rank(claim.verdict)[0], "words"), name, *words], filtered))
     return PageTable(f"claims-{slug(title)}", f"Claims: {title}", columns(title), lines, align="l", kind="claims")
 
@@ -269,3 +272,14 @@ def log_line(result: NegativeResult) -> tuple[str, ...]:
         f"{own.word}; {summary(own.place.differs)}",
         "; ".join(later) or "nothing newer",
     )
+
+
+def _of_claims(report: Any) -> Section | None:
+    return section(report.verdicts, partial(kinds, cards=report.cards)) if report.verdicts else None
+
+
+def _of_log(report: Any) -> Section | None:
+    return log(report.negative) if report.negative else None
+
+
+ON_BOARD = (OnBoard(30, _of_claims, "claims of the papers"), OnBoard(40, _of_log, "negative results"))

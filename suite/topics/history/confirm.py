@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from suite.judge.metrics import METRICS
 from suite.measure.campaign import Effort, measure
-from suite.measure.evidence import Progress, silent
 from suite.measure.missing import Pair, Wanted
+from suite.measure.provenance import Progress, silent
 from suite.record.machine import fingerprint
 from suite.record.scratch import scratch
 from suite.record.store import Records, Store

@@ -22,7 +22,7 @@ from suite.entries.catalogue import catalogue
 from suite.entries.together import built
 from suite.loop.chains import chains_of
 from suite.measure.at_scale.full_size import Scale, shapes_of, trained_at
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.meters.live import LiveBytes
 from suite.meters.state import state_tensors
 from suite.meters.storage import unique_bytes

@@ -1,6 +1,7 @@
 """How far a modelled step time is believed, and what was fitted to published steps.
 
-``modelled.json`` beside this module has it. The study (:mod:`suite.topics.published_steps.published_fit`) writes it. No torch.
+``modelled.json`` beside this module has it. The study
+(:mod:`suite.topics.published_steps.published_tables`) writes it. No torch.
 """
 
 from __future__ import annotations

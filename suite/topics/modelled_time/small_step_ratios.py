@@ -1,8 +1,8 @@
 """Step-time ratios that were measured on a device, beside those that its operators and the baselines' steps foretell.
 
 A row is a technique and its reference at a CPU's size, timed in turns on one machine and kept in its records. Both
-sides' operators are traced, and modelled by :mod:`suite.topics.modelled_time.device_model`, which saw no technique. What an
-order of techniques by the model is worth, Spearman's rank correlation says. Imports no torch.
+sides' operators are traced, and modelled by :mod:`suite.topics.modelled_time.device_model`, which saw no technique.
+What an order of techniques by the model is worth, Spearman's rank correlation says. Imports no torch.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from suite.measure.at_scale.full_size import (
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
 from suite.measure.contenders.child import ContenderFailed
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.record.job import Setting, Spelling, Task, canonical
 from suite.record.operator_counts import IN, OUT, Operator, TracedStep

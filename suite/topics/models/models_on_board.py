@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from suite.show.described import Folded, Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
+from suite.show.on_board import OnBoard
 from suite.topics.models.tried_models import Cell as ModelCell
 from suite.topics.models.tried_models import ModelsMatrix, Placed, Verdict
 
@@ -119,3 +120,6 @@ def _cell(cell: ModelCell | None) -> TableCell:
     if cell is None:
         return TableCell("")
     return TableCell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)
+
+
+ON_BOARD = OnBoard(60, lambda report: section(report.models) if report.models else None, "techniques on other models")

@@ -1,8 +1,9 @@
 """Against other implementations: what a step takes by our code over what it takes by another package's.
 
-Both sides are timed in one set of processes, on the same seeds, batches and start (:mod:`suite.topics.peers.peer_stacks`). Of what
-replaces the optimizer there are two lines: a whole training step, which is what a user waits for, and the updates
-alone, in which alone the two differ. What a card names and nobody timed says why.
+Both sides are timed in one set of processes, on the same seeds, batches and start as
+:mod:`suite.topics.peers.peer_stacks` has them. Of what replaces the optimizer there are two lines: a whole training
+step, which is what a user waits for, and the updates alone, in which alone the two differ. What a card names and nobody
+timed says why.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from suite.judge.rows import Row
 from suite.record.job import Spelling, is_updates_alone, package_of
 from suite.record.schema import Timed
 from suite.show.described import Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow
+from suite.show.on_board import OnBoard
 from suite.show.pages.board import change, failure_lines, leaning, machine_line, text, timings_text, unverified_text
 
 TITLE = "Against other implementations"
@@ -154,3 +156,6 @@ def _line(peer: PeerRow) -> TableRow:
         for name, words in zip(HEAD[1:], cells, strict=True)
     ]
     return TableRow(drawn)
+
+
+ON_BOARD = OnBoard(70, lambda report: section(report.peers, report.cards), "other implementations")

@@ -1,7 +1,8 @@
 """Records for others: a data set of Parquet tables with its card, in a folder or on the Hugging Face Hub.
 
 There is a table for each kind of evidence, a row for each record: columns to look at and to choose by, where it came
-from, and the whole record as JSON in the last one. :mod:`suite.topics.publish.merging` reads that back, so nothing is lost.
+from, and the whole record as JSON in the last one. :mod:`suite.topics.publish.merging` reads that back, so nothing is
+lost.
 """
 
 from __future__ import annotations

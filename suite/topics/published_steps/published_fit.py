@@ -1,7 +1,7 @@
 """How far modelled step times can be believed: held against steps that others measured and published.
 
-Every row beside :mod:`suite.topics.published_steps.published_rows` that this suite can express is predicted from its trace. The constants
-are those of the table of GPUs, and multipliers that are fitted to rows:
+Every row of :mod:`suite.topics.published_steps.published_rows` that this suite can express is predicted from its trace.
+The constants are those of the table of GPUs, and multipliers that are fitted to rows:
 
     product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
     attention  of a rate: of all kernels, and by the generation of the kernel and of the GPU

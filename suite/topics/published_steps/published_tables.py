@@ -4,8 +4,8 @@
 
 makes all of it again from the committed rows, traces and records, without torch: FOLDER/gpu_times.csv, gpu_times.svg
 and predicted.csv (by default beside the rows), small_steps.csv and small_steps.svg of what was measured here
-(:mod:`suite.topics.modelled_time.small_steps_in_words`), and ``modelled.json``, by which `leantrain count --gpu` says how far it is to be
-believed.
+(:mod:`suite.topics.modelled_time.small_steps_in_words`), and ``modelled.json``, by which `leantrain count --gpu` says
+how far it is to be believed.
 """
 
 from __future__ import annotations

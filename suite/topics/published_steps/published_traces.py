@@ -1,7 +1,8 @@
 """Steps that others published, traced: models built from what a row says, one step each, on tensors without values.
 
-    python -m suite.topics.published_steps.published_traces           traces what has no trace yet, and writes all of them beside the
-    rows
+    python -m suite.topics.published_steps.published_traces
+
+traces what has no trace yet, and writes all of them beside the rows.
 
 A step is as its source's scripts make it, not as this suite's baselines do: per-tensor SGD that keeps its gradients,
 logits widened or not, kernels that fuse a norm, a rotation or the loss (which read and write each operand once: an

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from suite.entries.catalogue import catalogue, lookup
 from suite.measure.at_scale.full_size import Scale
-from suite.measure.evidence import Progress, portion, silent
+from suite.measure.provenance import Progress, portion, silent
 from suite.record.amounts import amount_of
 from suite.record.job import BASELINE, Spelling, StackError, canonical
 from suite.topics.modelled_time.aside import aside

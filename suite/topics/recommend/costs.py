@@ -21,7 +21,7 @@ from suite.loop.run import Run
 from suite.loop.sites import NotAttached
 from suite.measure.at_scale.full_size import Scale, counted
 from suite.measure.contenders.child import ContenderFailed
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.record.files import cache_folder, read_plain, write_json
 from suite.record.job import BASELINE

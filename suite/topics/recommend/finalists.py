@@ -24,8 +24,8 @@ from pathlib import Path
 
 from suite.judge.metrics import METRICS, samples
 from suite.judge.rows import Row, pairs
-from suite.measure.evidence import Progress, conditions_of, portion, silent
 from suite.measure.learning import cores, learn_all
+from suite.measure.provenance import Progress, conditions_of, portion, silent
 from suite.measure.timing import Protocol, time_together
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import busy_cores

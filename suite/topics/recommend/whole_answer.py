@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.entries.setting import check_device
 from suite.loop.technique import Unavailable
-from suite.measure.evidence import Progress, portion, silent
+from suite.measure.provenance import Progress, portion, silent
 from suite.record.job import BASELINE
 from suite.topics.recommend.choice import Candidate, Estimate, StepCost, without_each
 from suite.topics.recommend.choose import CountedChoice, Question, choose

@@ -42,8 +42,8 @@ from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.measure.campaign import Effort, measure
 from suite.measure.contenders.child import in_child
-from suite.measure.evidence import Progress, conditions_of, part, silent
 from suite.measure.missing import CampaignPlan, Pair, Wanted
+from suite.measure.provenance import Progress, conditions_of, part, silent
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.store import Store
 from suite.topics.references import learned_references as record

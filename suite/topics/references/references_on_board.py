@@ -19,6 +19,7 @@ from suite.show.described import (
     TableCell,
     TableRow,
 )
+from suite.show.on_board import OnBoard
 from suite.topics.references.learned_references import LearnedReference, OfReference, Picture, Power, References
 
 TITLE = "References"
@@ -155,3 +156,6 @@ def section(shown: ShownReferences) -> Section | None:
 
 def _table(anchor: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> PageTable:
     return PageTable(f"{anchor}-title", title, head, [TableRow(list(map(TableCell, line))) for line in lines])
+
+
+ON_BOARD = OnBoard(80, lambda report: section(report.references))

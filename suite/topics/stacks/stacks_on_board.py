@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
 from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
+from suite.show.on_board import OnBoard
 from suite.show.pages.board import Board, against_text, how_many, shown_number, text
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
@@ -182,3 +183,6 @@ def _line(interaction: Interaction) -> TableRow:
 
 def _sorted_by(value: MetricValue) -> str:
     return repr(shown_number(value, DIRECTION)) if value.known else ""
+
+
+ON_BOARD = OnBoard(10, lambda report: section(stacks(report.boards)))

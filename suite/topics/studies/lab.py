@@ -13,8 +13,8 @@ from suite.judge.study_tables import NOT_FINITE as NOT_FINITE
 from suite.judge.study_tables import Cell as Cell
 from suite.judge.study_tables import StudyTable as StudyTable
 from suite.measure.campaign import Effort, measure
-from suite.measure.evidence import Progress, silent
 from suite.measure.missing import CampaignPlan, Wanted, pairs_of
+from suite.measure.provenance import Progress, silent
 from suite.record.job import Setting
 from suite.record.schema import Counted, Learned
 from suite.record.store import Store

@@ -10,9 +10,10 @@ from suite.judge.study_tables import Study, StudyTable
 from suite.record.job import Spelling
 from suite.record.text import in_html
 from suite.show.described import Article, Figure, Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow, slug
+from suite.show.on_board import OnBoard
 from suite.show.pages import markup
 from suite.show.pages.board import how_many
-from suite.topics.board.overview import PlacedRow, kinds
+from suite.show.pages.places import PlacedRow, kinds
 from suite.topics.studies import study_plots
 from suite.topics.studies.study_plots import MOST_ROWS
 
@@ -158,3 +159,8 @@ def plot_of(placed: PlacedStudy) -> list[Part]:
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them
         return [Paragraph(f"No plot: {str(error) or type(error).__name__}", in_text=False)]
     return [Figure(drawn, placed.title)] if drawn else []
+
+
+ON_BOARD = OnBoard(
+    20, lambda report: section(placed_studies(report.studies, report.cards, report.placed), report.cards)
+)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.record.machine import busy_cores, fingerprint, versions
 from suite.topics.modelled_time.device_samples import OwnDevice
 from suite.topics.modelled_time.own_device.samples import sampled

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from suite.measure.evidence import Progress, silent
+from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.record.operator_counts import HOST_ONLY, Operator, fields_of
 from suite.topics.modelled_time.device_samples import OperatorSample
