@@ -130,7 +130,7 @@ def test_probes_say_what_the_scouts_had_learned() -> None:
     """Against their own predictions on the examples that they score, which are noisy: half of the steps teach a scout
     something, a hundredth does not."""
     taught, untaught = (
-        new_run("vit", f"el2n:runs=1,scout={share}", size="nano", recipe="classic", steps=300).probes()
+        new_run("vit", f"el2n:runs=1,scout={share}", size="nano", recipe="classic", steps=100).probes()
         for share in (0.5, 0.01)
     )
     assert taught["el2n.scout_loss_over_untrained"] < 0.8

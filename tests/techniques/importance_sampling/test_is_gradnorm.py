@@ -84,8 +84,8 @@ def test_the_mean_of_many_draws_is_the_pools_mean() -> None:
 
 def test_the_score_ranks_as_the_whole_gradient_and_lowers_its_variance() -> None:
     """Of a ViT that has learned a little, by 64 gradients of single examples."""
-    run = new_run("vit", size="nano", recipe="classic", steps=100)
-    run.train(100)
+    run = new_run("vit", size="nano", recipe="classic", steps=40)
+    run.train(40)
     batch, _ = run.next_batch()
     scores = scores_of(run, batch).double()
     parameters = list(run.model.parameters())

@@ -121,7 +121,7 @@ def test_a_search_costs_its_steps_and_no_more():
     assert technique.search_steps(SimpleNamespace(recipe=SimpleNamespace(steps=16))) == 2  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("saved_at", [1, 3, 5, 9])
+@pytest.mark.parametrize("saved_at", [1, 9])
 def test_a_resumed_run_is_where_it_was(tmp_path: Path, saved_at: int):
     whole = running(smallest(AutoProg()))
     whole.train(saved_at)
