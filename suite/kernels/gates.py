@@ -9,6 +9,7 @@ Kernels must be decorated without TRITON_INTERPRET to be compiled, so this runs 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -187,15 +188,17 @@ def parsed(text: str) -> dict[str, MachineCode]:
 
 @cache
 def sources_sha256(module: str) -> str:
-    """Hash of the compiler's version and the sources of ``module`` and what it imports from the same packages."""
+    """Hash the compiler's version and what may be in a kernel: the syntax trees of ``module``, and of what it imports
+    from its own package and from this one. The rest of the harness has no kernels."""
     digest = hashlib.sha256(f"{CAPABILITY} {version('triton')} ".encode())
     for name, path in sorted(_sources(import_module(module))):
-        digest.update(f"{name} ".encode() + hashlib.sha256(path.read_bytes()).digest())
+        tree = ast.dump(ast.parse(path.read_bytes()))
+        digest.update(f"{name} ".encode() + hashlib.sha256(tree.encode()).digest())
     return digest.hexdigest()
 
 
 def _sources(module: ModuleType) -> Iterator[tuple[str, Path]]:
-    packages = {module.__name__.split(".")[0], __name__.split(".")[0]}
+    packages = f"{module.__name__.partition('.')[0]}.", f"{__name__.rpartition('.')[0]}."
     seen = {__name__}
     waiting = [module.__name__, __name__]
     while waiting:
@@ -204,7 +207,7 @@ def _sources(module: ModuleType) -> Iterator[tuple[str, Path]]:
             yield current.__name__, Path(current.__file__)
         for value in vars(current).values():
             name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str) and name.split(".")[0] in packages and name in sys.modules and name not in seen:
+            if isinstance(name, str) and f"{name}.".startswith(packages) and name in sys.modules and name not in seen:
                 seen.add(name)
                 waiting.append(name)
 

@@ -122,3 +122,16 @@ def test_a_kernel_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
     with pytest.raises(RuntimeError, match="no_such_function"):
         gates.machine_code("broken_kernel")
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def test_the_sources_of_a_kernel_are_hashed_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _importable(tmp_path, monkeypatch)
+    seen = []
+    for text in (
+        "def f(a, b): return a",
+        "def f(  # laid out\n    a,\n    b,\n):\n    return a",
+        "def f(a, b): return b",
+    ):
+        (tmp_path / "laid_out_kernel.py").write_text(text)
+        seen.append(gates.sources_sha256.__wrapped__("laid_out_kernel"))
+    assert seen[0] == seen[1] != seen[2]
