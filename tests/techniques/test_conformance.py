@@ -1,4 +1,5 @@
-"""What every technique must do, on every baseline that its card names; a technique with several ranks does it in ranks.
+"""What every technique must do, on every baseline that its card names (a run of the tests tries one of them, ``make
+mutants`` and ``--only`` all); a technique with several ranks does it in ranks.
 
 Runs are short and exact: equality here is equality to the bit. A technique to which two blocks leave nothing to do
 (recomputation between sqrt(2) checkpoints) shows what it does at nano, and one that waits for examples to come back in
