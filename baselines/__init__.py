@@ -1,1 +1,1 @@
-"""The fixed models, data and recipes that techniques are measured against: BERT, GPT, ViT, MAE."""
+"""Has the fixed models, data and recipes that techniques are measured against: BERT, GPT, ViT, MAE."""

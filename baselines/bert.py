@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., arXiv 1810.04805): masked language modelling, section 3.1 task 1.
+"""Implements BERT (Devlin et al., arXiv 1810.04805): masked language modelling, section 3.1 task 1.
 
 Exactly 15 % of each row's tokens are chosen; of those 80 % become the mask token, 10 % a random token, 10 % stay. As
 every row has equally many, the mean of row means is the mean over tokens, also when rows are spread over ranks. There
@@ -62,7 +62,8 @@ _PRETRAIN: dict[Size, Recipe] = {
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Rows of tokens to ``input_ids`` and ``labels`` int64 [batch, length], IGNORED where a token is not chosen."""
+    """Turns rows of tokens to ``input_ids`` and ``labels`` int64 [batch, length], IGNORED where a token is not
+    chosen."""
 
     vocabulary: int
     share: float
@@ -124,7 +125,7 @@ class Bert(Baseline):
         }
 
     def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
-        """Each row with the likeliest letters in place of the chosen ones; none of rows that are not letters."""
+        """Shows each row with the likeliest letters in place of the chosen ones; none of rows that are not letters."""
         shown, labels = batch["input_ids"], batch["labels"]
         if shown.max() >= CHARACTERS:
             return []

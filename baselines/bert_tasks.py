@@ -1,4 +1,5 @@
-"""BERT on texts with classes, as on GLUE (Devlin et al., section 4.1), with the mean over a text's tokens classified.
+"""Trains BERT on texts with classes, as on GLUE (Devlin et al., section 4.1), with the mean over a text's tokens
+classified.
 
 The paper classifies the first token's state, which the next-sentence task has trained: there is none here, and nothing
 has taught that token where to look. The checkpoint is trained on rows as long as these.
@@ -26,13 +27,14 @@ LENGTH: dict[Size, int] = {"pico": 32, "nano": 64, "micro": 128, "mini": 128, "b
 
 
 class OfTexts(NamedTuple):
-    """An object with ``logits`` [batch, 1, classes]: what is said of a text, as of one token."""
+    """Holds ``logits`` [batch, 1, classes]: what is said of a text, as of one token."""
 
     logits: Tensor
 
 
 def form(setting: Setting) -> Baseline | None:
-    """The classifier, where the user's data has classes. Raises ValueError where a checkpoint knows other tokens."""
+    """Returns the classifier, where the user's data has classes. Raises ValueError where a checkpoint knows other
+    tokens."""
     if setting.data is not None and is_labelled(setting.data):
         return BertClassifier(tokens_of(setting.size, setting.model))
     check_known(setting.model, "texts with a column of labels")

@@ -1,4 +1,4 @@
-"""Prepared data on disk: one folder per preparation, named by everything that went into it.
+"""Keeps prepared data on disk: one folder per preparation, named by everything that went into it.
 
 The name hashes the raw content, the parameters and the preparation code, so nothing in the cache is ever stale. A
 folder appears whole or not at all (built aside, then renamed), once, whatever the number of processes (a file lock).
@@ -38,14 +38,14 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A finished folder: ``sha256`` of its files, and the ``facts`` that its preparation recorded."""
+    """Describes a finished folder: ``sha256`` of its files, and the ``facts`` that its preparation recorded."""
 
     folder: Path
     sha256: str
     facts: Mapping[str, Any]
 
     def array(self, name: str) -> Tensor:
-        """``name``.npy as a memory-mapped CPU tensor.
+        """Reads ``name``.npy as a memory-mapped CPU tensor.
 
         Mapped copy-on-write: a write would reach neither the file nor another process, where in a read-only mapping
         it would end the process with a segmentation fault.
@@ -54,7 +54,8 @@ class Prepared:
 
 
 def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> Prepared:
-    """The folder of ``parameters`` (JSON), made by ``build(empty folder) -> facts`` (JSON) when missing or damaged.
+    """Returns the folder of ``parameters`` (JSON), made by ``build(empty folder) -> facts`` (JSON) when missing or
+    damaged.
 
     Raises PermissionError where the cache cannot be written, and whatever ``build`` raises, leaving nothing behind.
     """
@@ -74,7 +75,7 @@ def prepared(parameters: Mapping[str, Any], build: Callable[[Path], Mapping[str,
 
 
 def content_hash(files: Mapping[str, Path]) -> str:
-    """SHA-256 over the names and bytes of ``files``; only read when a size or modification time changed."""
+    """Computes SHA-256 over the names and bytes of ``files``; only read when a size or modification time changed."""
     stamp = _digest({name: [os.path.abspath(path), *_stamp(path)] for name, path in files.items()})
     record = cache_folder() / "hashes" / stamp
     try:
@@ -90,7 +91,7 @@ def content_hash(files: Mapping[str, Path]) -> str:
 
 
 def _built(folder: Path, build: Callable[[Path], Mapping[str, Any]]) -> Prepared:
-    """Build aside and rename; the caller holds the lock, so a leftover of either kind belongs to nobody."""
+    """Builds aside and renames; the caller holds the lock, so a leftover of either kind belongs to nobody."""
     aside = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -107,7 +108,8 @@ def _built(folder: Path, build: Callable[[Path], Mapping[str, Any]]) -> Prepared
 
 
 def _intact(folder: Path) -> Prepared | None:
-    """The folder if every file is as it was written, by stamp, or by content where a stamp differs (a copied cache)."""
+    """Returns the folder if every file is as it was written, by stamp, or by content where a stamp differs (a copied
+    cache)."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         hashes, stamps = manifest["hashes"], manifest["stamps"]
@@ -137,7 +139,7 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Atomically: a reader sees the old text or the new one."""
+    """Writes atomically: a reader sees the old text or the new one."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(text)
     os.replace(aside, path)

@@ -1,4 +1,4 @@
-"""The classes of a user's examples: which column has them, and what each of its values says.
+"""Reads the classes of a user's examples: which column has them, and what each of its values says.
 
 Classes are integers, or texts of which there are few; a missing one is null, an empty cell or -1. What may be something
 else, numbers between integers, a number for each row, is refused with its row: another task would be trained without a
@@ -22,15 +22,15 @@ UNKNOWN = -1
 
 
 class Classes(NamedTuple):
-    """int64 [examples] of each split, UNKNOWN where an example has none, and how many there are."""
+    """Holds int64 [examples] of each split, UNKNOWN where an example has none, and how many there are."""
 
     labels: dict[str, NDArray[np.int64]]
     number: int
 
 
 def column(split: Any, any_name: bool = False) -> str | None:
-    """The column of classes: one that is declared as such, or one with a usual name that holds integers or, beside
-    texts, anything else; with ``any_name`` an only one of integers, too. None where there is none."""
+    """Finds the column of classes: one that is declared as such, or one with a usual name that holds integers or,
+    beside texts, anything else; with ``any_name`` an only one of integers, too. None where there is none."""
     import datasets
 
     kinds = {name: str(getattr(feature, "dtype", "")) for name, feature in split.features.items()}
@@ -45,7 +45,7 @@ def column(split: Any, any_name: bool = False) -> str | None:
 
 
 def read(location: str, splits: Mapping[str, Any], label: str) -> Classes:
-    """The classes that a column names. Raises ValueError with the row for what is none."""
+    """Reads the classes that a column names. Raises ValueError with the row for what is none."""
     feature = splits["train"].features[label]
     values = {name: list(split[label]) for name, split in splits.items() if label in split.features}
     declared = getattr(feature, "num_classes", None)
@@ -77,7 +77,7 @@ def read(location: str, splits: Mapping[str, Any], label: str) -> Classes:
 
 
 def _plain(value: Any) -> int | float | str | None:
-    """An integer or a text; None where there is nothing; a number as it stands where it is no integer."""
+    """Returns an integer or a text; None where there is nothing; a number as it stands where it is no integer."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):

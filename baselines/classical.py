@@ -1,4 +1,4 @@
-"""Classical methods that a reference must beat, or it has learned nothing that needs a Transformer.
+"""Implements classical methods that a reference must beat, or it has learned nothing that needs a Transformer.
 
 Each is fitted to a baseline's training examples and gives outputs for a batch as the model does, so both are scored by
 the same losses and metrics on the same test batches, masks and noise included.
@@ -34,14 +34,14 @@ Floats = NDArray[np.float64]
 
 
 def counted(keys: NDArray[np.int64], tokens: NDArray[np.int64], rows: int, vocabulary: int) -> Any:
-    """How often each token came with each key: a sparse matrix [rows, vocabulary]."""
+    """Counts how often each token came with each key: a sparse matrix [rows, vocabulary]."""
     ones = np.ones(len(keys), dtype=np.float64)
     return sparse.csr_matrix((ones, (keys, tokens)), shape=(rows, vocabulary))
 
 
 class KneserNey:
-    """Interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the ``order`` - 1
-    before it.
+    """Implements interpolated Kneser-Ney (Kneser & Ney 1995; Chen & Goodman 1998, section 3): each token from the
+    ``order`` - 1 before it.
 
     Shorter contexts count in how many longer ones a token was seen, not how often. A context never leaves its row.
     """
@@ -74,7 +74,8 @@ class KneserNey:
 
 
 def _interpolated(counts: Floats, shorter: Floats) -> Floats:
-    """Discounted counts [contexts, vocabulary] with what is discounted given to the shorter contexts' distribution."""
+    """Returns discounted counts [contexts, vocabulary] with what is discounted given to the shorter contexts'
+    distribution."""
     total = counts.sum(axis=1, keepdims=True)
     mass = np.maximum(counts - DISCOUNT, 0)
     left = np.where(total > 0, total - mass.sum(axis=1, keepdims=True), 1.0)  # an unseen context gives all of it away
@@ -83,7 +84,7 @@ def _interpolated(counts: Floats, shorter: Floats) -> Floats:
 
 
 class Unigram:
-    """How frequent each token is: the plateau that a masked language model first comes to."""
+    """Predicts by how frequent each token is: the plateau that a masked language model first comes to."""
 
     def __init__(self, rows: Tensor, vocabulary: int) -> None:
         counts = np.bincount(rows.numpy().astype(np.int64).ravel(), minlength=vocabulary) + 1.0
@@ -95,7 +96,7 @@ class Unigram:
 
 
 class Neighbours:
-    """Each token from its left and right neighbour, or from the one that is not masked.
+    """Predicts each token from its left and right neighbour, or from the one that is not masked.
 
     Counts of a token between two neighbours, smoothed by PRIOR_COUNTS observations of p(w|l) p(w|r) / p(w), the two
     taken as independent; each of these smoothed by the token's frequency.
@@ -131,8 +132,8 @@ class Neighbours:
 
 
 class LogisticRegression:
-    """Multinomial logistic regression on ``features`` of a batch, float [batch, features]; of STRENGTHS, the penalty's
-    inverse, the one of least cross-entropy on the validation batch."""
+    """Fits multinomial logistic regression on ``features`` of a batch, float [batch, features]; of STRENGTHS, the
+    penalty's inverse, the one of least cross-entropy on the validation batch."""
 
     def __init__(self, features: Callable[[Batch], Tensor], training: Batch, validation: Batch) -> None:
         from sklearn.linear_model import LogisticRegression as Fit
@@ -159,20 +160,20 @@ class LogisticRegression:
 
 
 def grey_pixels(batch: Batch) -> Tensor:
-    """The batch's pictures in grey, averaged down to POOLED_SIDE pixels a side: [batch, features]."""
+    """Returns the batch's pictures in grey, averaged down to POOLED_SIDE pixels a side: [batch, features]."""
     grey = batch["pixel_values"].float().mean(1, keepdim=True)
     return F.adaptive_avg_pool2d(grey, POOLED_SIDE).flatten(1)
 
 
 class Completion(Protocol):
-    """A method that completes pictures from what is visible of them."""
+    """Completes pictures from what is visible of them."""
 
     def __call__(self, pictures: Tensor, visible: Tensor) -> Tensor:
-        """Pictures float64 [batch, features], given where ``visible`` (1 or 0, [batch, features]) is 1."""
+        """Returns pictures float64 [batch, features], given where ``visible`` (1 or 0, [batch, features]) is 1."""
 
 
 class PrincipalComponents:
-    """Pictures [examples, ...] as a Gaussian: the directions in which they vary, and how much in each."""
+    """Describes pictures [examples, ...] as a Gaussian: the directions in which they vary, and how much in each."""
 
     def __init__(self, pictures: Tensor) -> None:
         flat = pictures.double().flatten(1)
@@ -181,8 +182,8 @@ class PrincipalComponents:
         self.variances = scales.square() / len(flat)
 
     def completing(self, components: int, noise: float | None = None) -> Completion:
-        """The most probable pictures if ``components`` directions vary as seen and all others by ``noise`` (their mean
-        variance if None; Tipping & Bishop 1999). None of them: the mean picture. All: linear regression of what is
+        """Finds the most probable pictures if ``components`` directions vary as seen and all others by ``noise`` (their
+        mean variance if None; Tipping & Bishop 1999). None of them: the mean picture. All: linear regression of what is
         hidden on what is visible, with a ridge of ``noise``."""
         directions, own = self.directions[:components], self.variances[:components].clamp(min=1e-12)
         rest = self.variances[components:]
@@ -198,7 +199,7 @@ class PrincipalComponents:
 
 
 def nearest_neighbours(pictures: Tensor, neighbours: int) -> Completion:
-    """The mean of the ``neighbours`` pictures [examples, ...] that are nearest in what is visible."""
+    """Completes with the mean of the ``neighbours`` pictures [examples, ...] that are nearest in what is visible."""
     known = pictures.double().flatten(1)
 
     def completed(pictures: Tensor, visible: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Text that every installation has: docstrings of Python and of the suite's dependencies, named by their hashes.
+"""Reads text that every installation has: docstrings of Python and of the suite's dependencies, named by their hashes.
 
 Whatever library runs would be another corpus under each version of Python, and no run could be repeated elsewhere.
 ``documents.txt`` beside this file therefore lists the docstrings that are equal in all versions that it was made from
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 class Module(NamedTuple):
-    """Docstrings in the list's order by their hashes, and the files (library/path) that hold them in one version or
-    another; the first names the module. ``letters`` are theirs together."""
+    """Holds docstrings in the list's order by their hashes, and the files (library/path) that hold them in one version
+    or another; the first names the module. ``letters`` are theirs together."""
 
     files: tuple[str, ...]
     letters: int
@@ -47,13 +47,13 @@ class Module(NamedTuple):
         return self.name.partition("/")[0]
 
     def here(self) -> dict[str, Path]:
-        """Those of its files that this installation has."""
+        """Returns those of its files that this installation has."""
         paths = {file: location(file) for file in self.files}
         return {file: path for file, path in paths.items() if path is not None and path.is_file()}
 
 
 class Text(NamedTuple):
-    """A module's docstrings, a line between them, and how many are missing."""
+    """Holds a module's docstrings, a line between them, and how many are missing."""
 
     text: str
     missing: int
@@ -61,12 +61,12 @@ class Text(NamedTuple):
 
 @cache
 def listed() -> tuple[Module, ...]:
-    """All modules of the list, in its order."""
+    """Returns all modules of the list, in its order."""
     return tuple(map(_module, filter(None, LIST.read_text("ascii").splitlines())))
 
 
 def unwatched(function: Callable[P, T]) -> Callable[P, T]:
-    """``function`` without the cyclic garbage collector, which would go through all live objects, torch's too, for
+    """Runs ``function`` without the cyclic garbage collector, which would go through all live objects, torch's too, for
     every few trees: reading then takes twice as long."""
 
     @wraps(function)
@@ -84,7 +84,7 @@ def unwatched(function: Callable[P, T]) -> Callable[P, T]:
 
 @unwatched
 def read(modules: Iterable[Module]) -> list[Text]:
-    """Each module's docstrings from the libraries that are here."""
+    """Reads each module's docstrings from the libraries that are here."""
     return [_read(module) for module in modules]
 
 
@@ -97,7 +97,7 @@ def _read(module: Module) -> Text:
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Those of a module, its classes and its functions; none where this Python cannot read the file."""
+    """Yields the docstrings of a module, its classes and its functions; none where this Python cannot read the file."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

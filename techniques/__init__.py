@@ -1,1 +1,1 @@
-"""One folder a technique, by category."""
+"""Holds one folder a technique, by category."""

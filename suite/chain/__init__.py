@@ -1,1 +1,2 @@
-"""Chains of blocks: what they cost, schedules over them, who runs and predicts these, and the second tier of memory."""
+"""Handles chains of blocks: what they cost, schedules over them, who runs and predicts these, and the second tier of
+memory."""

@@ -1,4 +1,4 @@
-"""Key-value caches among a call's arguments: what a rerun must neither fill twice nor find filled."""
+"""Protects key-value caches among a call's arguments: what a rerun must neither fill twice nor find filled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def caches_kept(leaves: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:
 
 
 def containers(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The containers in an object, with copies: its attributes, lists, dictionaries, and those of what they hold."""
+    """Yields the containers in an object, with copies: its attributes, lists, dictionaries, and those of what they
+    hold."""
     seen, rest = set[int](), [value]
     while rest:
         one = rest.pop()
@@ -46,6 +47,6 @@ def items_of(container: Any) -> list[Any]:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is nobody's container: a tensor, a module, a class, a configuration."""
+    """Tells whether it is nobody's container: a tensor, a module, a class, a configuration."""
     known = isinstance(value, Tensor | nn.Module | type) or callable(value)
     return known or "Config" in type(value).__name__

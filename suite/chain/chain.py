@@ -1,4 +1,5 @@
-"""A chain: consecutive blocks of a model with their costs in time and bytes, in the middle of the rest of the model.
+"""Describes a chain: consecutive blocks of a model with their costs in time and bytes, in the middle of the rest of the
+model.
 
 Block i makes activation x_{i+1} of x_i. Its backward pass needs its *graph*, what autograd saves as it runs: mostly
 x_i, sometimes x_{i+1}, and tensors of its own (Beaumont et al.'s a_i and \\bar a_i). The rest of the model is two
@@ -17,7 +18,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Stage:
-    """One block's costs.
+    """Holds one block's costs.
 
     Attributes:
         run_s, save_s, back_s: a forward pass that keeps no graph, one that keeps it, and the backward pass, in seconds.
@@ -55,13 +56,13 @@ class Stage:
 
     @property
     def graph_bytes(self) -> int:
-        """What ``save`` leaves, x_i left out and x_{i+1} with it: the literature's \\bar a."""
+        """Returns the bytes that ``save`` leaves, x_i left out and x_{i+1} with it: the literature's \\bar a."""
         return self.output_bytes + sum(self.saved_bytes)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What lives beside the chain at one of its blocks, where that differs from block to block.
+    """Describes what lives beside the chain at one of its blocks, where that differs from block to block.
 
     Attributes:
         forward_bytes, backward_bytes: as the block's forward and backward passes begin.
@@ -76,7 +77,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks in their order, and the rest of the model around them.
+    """Holds blocks in their order, and the rest of the model around them.
 
     Attributes:
         input_bytes: of x_0, and of its gradient.
@@ -109,23 +110,23 @@ class Chain:
 
     @cached_property
     def activation_bytes(self) -> tuple[int, ...]:
-        """The bytes of x_0, ..., x_L."""
+        """Returns the bytes of x_0, ..., x_L."""
         return (self.input_bytes, *(stage.output_bytes for stage in self.stages))
 
     @property
     def turn_beside_bytes(self) -> int:
-        """What lives beside the chain as its turn begins."""
+        """Returns the bytes that live beside the chain as its turn begins."""
         return self.beside[-1].forward_bytes if self.beside else self.forward_bytes
 
     @property
     def plain_s(self) -> float:
-        """Seconds of a pass that keeps every graph."""
+        """Returns the seconds of a pass that keeps every graph."""
         return sum(stage.save_s + stage.back_s for stage in self.stages) + self.turn_s
 
 
 @dataclass(frozen=True)
 class Link:
-    """The way to the second tier of memory and back, which may be busy at once: bytes per second."""
+    """Describes the way to the second tier of memory and back, which may be busy at once: bytes per second."""
 
     out_bytes_per_s: float
     in_bytes_per_s: float

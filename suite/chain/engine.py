@@ -1,4 +1,4 @@
-"""A schedule on a stack's blocks, by the engine that can express it.
+"""Runs a schedule on a stack's blocks, by the engine that can express it.
 
 Autograd's own graph (:mod:`suite.chain.rerun`) follows every schedule that is a tree of runs, with values that leave on
 the way there (:mod:`suite.chain.moving`): what leaves a block by another way than its output has its gradient. Weights
@@ -44,7 +44,7 @@ def scheduled(
 
 
 def is_tree(schedule: Schedule) -> bool:
-    """Whether autograd's own graph follows it."""
+    """Tells whether autograd's own graph follows it."""
     try:
         nested(schedule)
     except NotNested:

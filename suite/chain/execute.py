@@ -1,4 +1,4 @@
-"""The executor: any schedule, on the blocks of a real model, with gradients equal to the bit.
+"""Executes schedules: any schedule, on the blocks of a real model, with gradients equal to the bit.
 
 The model's own forward loops over its blocks and its own backward pass comes back through them. Each block's call
 carries the schedule on to that block; so does the way back::
@@ -55,7 +55,7 @@ def unheard() -> None:
 
 
 class Weights(Protocol):
-    """A block's parameters, whose values a second tier has and keeps.
+    """Holds a block's parameters, whose values a second tier has and keeps.
 
     What reads a parameter finds its values whether they are loaded or not; a graph must not hold what was loaded.
     """
@@ -110,14 +110,14 @@ def _lost(_: Any) -> Tensor:
 
 
 class _Box:
-    """Where a gradient ends up, once its block's backward pass is ``due``."""
+    """Holds a gradient where it ends up, once its block's backward pass is ``due``."""
 
     gradient: Tensor | None = None
     due = False
 
 
 class _Entry(torch.autograd.Function):
-    """The hidden states as a block's graph begins: unlike a leaf, it does not keep them."""
+    """Takes the hidden states as a block's graph begins: unlike a leaf, it does not keep them."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, hidden: Tensor, box: _Box) -> Tensor:
@@ -133,7 +133,8 @@ class _Entry(torch.autograd.Function):
 
 
 class Graph:
-    """A block's own graph: where it begins, where it ends, and its tensors in the order in which they were saved."""
+    """Describes a block's own graph: where it begins, where it ends, and its tensors in the order in which they were
+    saved."""
 
     def __init__(self) -> None:
         self.input: Slot | None = None
@@ -145,7 +146,7 @@ class Graph:
 
 
 class BlockCall:
-    """A block's call by the model: everything but the hidden states."""
+    """Records a block's call by the model: everything but the hidden states."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class BlockCall:
         return [self.leaves[n] for n in self.flowing]
 
     def __call__(self, hidden: Tensor, differentiable: Sequence[Tensor]) -> Any:
-        """The block's output, with these in the places of the arguments that gradients flow to."""
+        """Returns the block's output, with these in the places of the arguments that gradients flow to."""
         leaves = list(self.leaves)
         for n, tensor in zip(self.flowing, differentiable, strict=True):
             leaves[n] = tensor
@@ -174,7 +175,7 @@ class BlockCall:
 
 
 class Executor:
-    """What all passes under one schedule share. Raises ValueError as :func:`executed`."""
+    """Holds what all passes under one schedule share. Raises ValueError as :func:`executed`."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class Executor:
 
 
 class ModelPass:
-    """One forward pass of the model, and its backward pass.
+    """Runs one forward pass of the model, and its backward pass.
 
     ``activations`` and ``graphs`` are what the schedule keeps now, by block.
     """
@@ -270,7 +271,7 @@ class ModelPass:
         return output
 
     def go_there(self, index: int, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Block ``index``'s first run, and what follows it up to the next block's."""
+        """Does block ``index``'s first run, and what follows it up to the next block's."""
         self.activations.setdefault(index, Slot(hidden.detach()))
         outputs: list[Any] = []
         while self.position < len(self.ops):
@@ -291,7 +292,8 @@ class ModelPass:
     # the way back -------------------------------------------------------------------------------------------------
 
     def go_back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        """The schedule as far as block ``index``'s backward pass, or to its end; the block's gradients."""
+        """Follows the schedule as far as block ``index``'s backward pass, or to its end, and returns its result; the
+        block's gradients."""
         arriving: tuple[Tensor | None, ...] | None = None
         while arriving is None or (index == 0 and self.position < len(self.ops)):
             op = self.ops[self.position]
@@ -348,7 +350,8 @@ class ModelPass:
         return slot
 
     def run(self, op: Op, first: bool) -> list[Any]:
-        """A block's forward pass, with or without its graph; its output's leaves, of which tensors have no graph."""
+        """Runs a block's forward pass, with or without its graph, and returns its result; its output's leaves, of which
+        tensors have no graph."""
         index, call = op.block, self.calls[op.block]
         self.load(index)
         hidden = self.activations[index].get()
@@ -362,7 +365,7 @@ class ModelPass:
         return leaves
 
     def pass_through(self, hidden: Tensor, call: BlockCall) -> list[Any]:
-        """A forward pass whose graph keeps nothing: whoever comes back through it met what left the block."""
+        """Does a forward pass whose graph keeps nothing: whoever comes back through it met what left the block."""
         others = [argument.detach().requires_grad_() for argument in call.differentiable]
         with torch.enable_grad(), saved_tensors_hooks(lambda _: None, _lost):
             begun = _Entry.apply(torch.empty(0, requires_grad=True), hidden, _Box())
@@ -413,7 +416,7 @@ class ModelPass:
         slots.clear()  # autograd keeps the hooks
 
     def shared(self, index: int, output: Tensor) -> Slot:
-        """The slot of a block's output: the graph's, where the graph has saved it."""
+        """Returns the slot of a block's output: the graph's, where the graph has saved it."""
         graph = self.graphs.get(index)
         for slot in graph.slots if graph else ():
             if slot.tensor is not None and key_of(slot.tensor) == key_of(output):
@@ -425,7 +428,7 @@ class ModelPass:
 
     @contextmanager
     def as_at_first(self, index: int, hidden: Tensor, first: bool) -> Iterator[None]:
-        """The random state and the autocast mode of the block's first run."""
+        """Has the random state and the autocast mode of the block's first run."""
         kind = hidden.device.type
         if first:
             dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
@@ -445,7 +448,7 @@ _TENSOR = object()
 
 
 class _BlockFunction(torch.autograd.Function):
-    """A block as the model's graph sees it."""
+    """Puts a block into the model's graph as one function."""
 
     @staticmethod
     def forward(ctx: Any, one: ModelPass, index: int, anchor: Tensor, hidden: Tensor, *others: Tensor) -> Any:

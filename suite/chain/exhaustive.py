@@ -1,4 +1,4 @@
-"""Every schedule of a short chain, searched: the oracle of what plans without a second tier.
+"""Searches every schedule of a short chain: the oracle of what plans without a second tier.
 
 A state is what is kept: activations, graphs, and which block is due. Dijkstra's search goes from state to state by one
 operation each, in any order that the language of schedules allows. There are about L 4^L states: this is for L <= 6.
@@ -15,7 +15,8 @@ from suite.chain.chain import Chain
 
 
 class _State(NamedTuple):
-    """``due``: the next block on the way there or, after the turn, the next to go back; the sets are of numbers."""
+    """Describes a state of the search; in it, ``due`` is: the next block on the way there or, after the turn, the next
+    to go back; the sets are of numbers."""
 
     turned: bool
     due: int
@@ -24,7 +25,7 @@ class _State(NamedTuple):
 
 
 def fastest(chain: Chain, budget_bytes: int) -> float:
-    """Seconds of the fastest schedule within the budget; infinite where none fits."""
+    """Returns the seconds of the fastest schedule within the budget; infinite where none fits."""
     if chain.outside_bytes > budget_bytes:
         return math.inf
     start = _State(False, 0, frozenset({0}), frozenset())
@@ -46,7 +47,7 @@ def fastest(chain: Chain, budget_bytes: int) -> float:
 
 
 def _steps(chain: Chain, state: _State) -> Iterator[tuple[float, int, _State]]:
-    """Each operation that may come next: its seconds, its peak above what is alive, and where it leads."""
+    """Yields each operation that may come next: its seconds, its peak above what is alive, and where it leads."""
     turned, due, activations, graphs = state
     for activation in activations:
         yield 0.0, 0, state._replace(activations=activations - {activation})
@@ -65,7 +66,7 @@ def _steps(chain: Chain, state: _State) -> Iterator[tuple[float, int, _State]]:
 
 
 def _live(chain: Chain, state: _State) -> int:
-    """Bytes alive, those of the rest of the model with them."""
+    """Counts the bytes alive, those of the rest of the model with them."""
     stages = chain.stages
     held = set(state.activations)
     held |= {block for block in state.graphs if stages[block].holds_input}

@@ -1,4 +1,4 @@
-"""Blocks whose weights FSDP2 shards: whole while they run again."""
+"""Gathers blocks whose weights FSDP2 shards: whole while they run again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Gathering:
     block's at a time, as in a pass forward."""
 
     def __init__(self, owners: Mapping[int, Any]) -> None:
-        """``owners``: by block, as :func:`owners_of` gives them."""
+        """Takes the ``owners``: by block, as :func:`owners_of` gives them."""
         self.owners = owners
         self.owner: Any = None
         self.gathered = False
@@ -38,7 +38,7 @@ class Gathering:
 
 
 def owners_of(model: nn.Module, around: Any = None) -> Iterator[tuple[int, Any]]:
-    """The FSDP2 module whose call gathers a module's weights, by module: itself, or one around it."""
+    """Returns the FSDP2 module whose call gathers a module's weights, by module: itself, or one around it."""
     around = model if hasattr(model, "unshard") and hasattr(model, "reshard") else around
     yield id(model), around
     for child in model.children():

@@ -1,4 +1,4 @@
-"""Values that leave for a second tier and come back, in the hooks of calls that keep their graph.
+"""Moves values to a second tier and back, in the hooks of calls that keep their graph.
 
     schedule   F0 >s0.1   F1 ~s0.1   f2 >x2   |   <x2 F2 B2   <s0.1 B1   B0
     forward    a call's values go into slots as autograd saves them; behind it those that the schedule names leave
@@ -26,11 +26,12 @@ from suite.meters.storage import storages
 
 
 class MoveError(RuntimeError):
-    """A value that a schedule moves is not where it was seen; the message says which."""
+    """Is raised where a value that a schedule moves is not where it was seen; the message says which."""
 
 
 class Moving:
-    """What a schedule moves, between a tier and the calls of blocks; ``moved`` hears of each value that leaves."""
+    """Describes what a schedule moves, between a tier and the calls of blocks; ``moved`` hears of each value that
+    leaves."""
 
     def __init__(self, schedule: Schedule, tier: Tier, moved: Callable[[], None] = lambda: None) -> None:
         self.schedule, self.tier, self.moved = schedule, tier, moved
@@ -46,7 +47,7 @@ class Moving:
 
     @cached_property
     def watched(self) -> frozenset[int]:
-        """The calls whose values go into slots: some leave, or something moves as they come back."""
+        """Returns the calls whose values go into slots: some leave, or something moves as they come back."""
         begun = -1
         due = set[int]()
         for block, number in sorted(self.back_at.items(), reverse=True):
@@ -57,7 +58,7 @@ class Moving:
 
 
 class MovingPass:
-    """The slots of one pass, which autograd's graph keeps alive."""
+    """Holds the slots of one pass, which autograd's graph keeps alive."""
 
     def __init__(self, moving: Moving) -> None:
         self.moving = moving
@@ -67,7 +68,7 @@ class MovingPass:
         self.due = 0
 
     def kept(self, index: int, tensor: Tensor) -> Slot | None:
-        """The slot of the input with which a run begins; None where it stays."""
+        """Returns the slot of the input with which a run begins; None where it stays."""
         if Value(index) not in self.moving.leaving:
             return None
         slot = self.handed_on.get(key_of(tensor)) or Slot(tensor.detach())
@@ -75,7 +76,7 @@ class MovingPass:
         return slot
 
     def ended(self, index: int, outputs: Iterable[Tensor], call: CallSlots | None) -> None:
-        """A call's first time is over: what the schedule has behind it moves."""
+        """Hears that a call's first time is over: what the schedule has behind it moves."""
         given = {key_of(each) for each in outputs if each.layout is torch.strided and not _wraps(each)}
         self.handed_on = {}
         if call is not None:
@@ -90,7 +91,7 @@ class MovingPass:
             self._do(op)
 
     def come_back(self, index: int) -> None:
-        """A call's backward pass has begun: what the schedule has before it moves."""
+        """Hears that a call's backward pass has begun: what the schedule has before it moves."""
         stop = self.moving.back_at[index]
         while self.due < stop:
             op = self.moving.backward[self.due]

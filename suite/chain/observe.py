@@ -1,4 +1,5 @@
-"""A chain's costs, seen on autograd's own graph: passes in which each call of a block runs again, watched call by call.
+"""Observes a chain's costs on autograd's own graph: passes in which each call of a block runs again, watched call by
+call.
 
 All blocks of a model are one chain, in the order in which it calls them: an encoder and a decoder, two towers, the
 stages of a pyramid. What the model does between two calls lives beside the chain, as much as was seen there::
@@ -46,7 +47,7 @@ PASSES = 9  # of the clock
 
 @dataclass(frozen=True)
 class Reading:
-    """What the meters say at an event: ``high_bytes`` since the event before."""
+    """Holds what the meters say at an event: ``high_bytes`` since the event before."""
 
     live_bytes: int
     high_bytes: int
@@ -56,7 +57,7 @@ class Reading:
 
 @dataclass
 class Log:
-    """The events of a pass in their order, each with what ``read`` said. A watch of :class:`Reruns`."""
+    """Records the events of a pass in their order, each with what ``read`` said. A watch of :class:`Reruns`."""
 
     read: Callable[[], Any]
     early: bool = True
@@ -126,14 +127,14 @@ class Log:
 
 
 def each_again(calls: int) -> list[Span]:
-    """Every call runs again by itself."""
+    """Returns the spans in which every call runs again by itself."""
     return [Span(index, index + 1, (index,)) for index in range(calls)]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A chain, its calls (those that gradients reach), and whether a block keeps values of two lengths, as attention's
-    scores are."""
+    """Holds a chain, its calls (those that gradients reach), and whether a block keeps values of two lengths, as
+    attention's scores are."""
 
     chain: Chain
     order: list[nn.Module]
@@ -147,7 +148,7 @@ def observed(
     flops_per_s: float = 1e12,
     model: nn.Module | None = None,
 ) -> Observed:
-    """The chain of a model's calls of blocks, by two passes that are metered; seconds are FLOPs over a rate.
+    """Measures the chain of a model's calls of blocks, by two passes that are metered; seconds are FLOPs over a rate.
 
     ``order``: the module of each call, in the order of a pass; ``lengths``: sizes of its inputs. The passes add to
     gradients, and buffers and randomness move on: call it under :func:`suite.model.calls.untrained`, and let
@@ -167,9 +168,9 @@ def observed(
 def observed_stacks(
     stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, flops_per_s: float = 1e12
 ) -> tuple[Chain, ...]:
-    """The chain of each stack of blocks, in the order in which the model runs them; a later one's whole pass lies in
-    the turn of the one before it. Their reruns go to their ends, as papers count them, and random states, which are on
-    the host, count nothing. Otherwise as :func:`observed`."""
+    """Returns the chain of each stack of blocks, in the order in which the model runs them; a later one's whole pass
+    lies in the turn of the one before it. Their reruns go to their ends, as papers count them, and random states, which
+    are on the host, count nothing. Otherwise as :func:`observed`."""
     order = [block for blocks in stacks for block in blocks]
     whole = _metered(order, loss_of, False, frozenset(), None)
     starts = [0, *accumulate(map(len, stacks))]
@@ -207,7 +208,8 @@ def _metered(
 
 @dataclass
 class _Call:
-    """One call's readings, by event; ``until``: the high and FLOPs from its gradient's arrival to the next one's."""
+    """Holds one call's readings, by event; ``until``: the high and FLOPs from its gradient's arrival to the next
+    one's."""
 
     at: dict[str, Reading] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)  # FLOPs since the event before
@@ -216,8 +218,8 @@ class _Call:
 
 
 class _Chains:
-    """What the passes say of chains: ``whole``, whose reruns go to their ends, and ``early``, whose do not, or None
-    where no rerun is to end early."""
+    """Computes chains from what the passes say: ``whole``, whose reruns go to their ends, and ``early``, whose do not,
+    or None where no rerun is to end early."""
 
     def __init__(self, order: Sequence[nn.Module], whole: Log, early: Log | None, flops_per_s: float) -> None:
         self.order, self.whole, self.early, self.flops_per_s = order, whole, early, flops_per_s
@@ -225,7 +227,7 @@ class _Chains:
         self.hurried = _by_call(early, len(order)) if early is not None else None
 
     def of(self, spans: Sequence[range]) -> tuple[Chain, ...]:
-        """One for each span of calls; the first has what a pass takes besides."""
+        """Returns one chain for each span of calls; the first has what a pass takes besides."""
         chains, held = list[Chain](), 0
         for number, span in enumerate(spans):
             following = spans[number + 1] if number + 1 < len(spans) else range(0)
@@ -244,7 +246,8 @@ class _Chains:
         return _around(chains, pass_s)
 
     def _chain(self, span: range, ran: Sequence[int], held: int, following: int | None) -> Chain:
-        """``held``: by chains before it; ``following``: the first call of the one behind it."""
+        """Returns the chain of a span; ``held``: by chains before it; ``following``: the first call of the one behind
+        it."""
         values, gradients = _Values.of(self.whole, list(ran)), _own_gradients(self.order, ran)
         stages, beside = dict[int, Stage](), dict[int, Surroundings]()
         before, later = held, sum(gradients.values())
@@ -306,12 +309,12 @@ class _Chains:
 
 
 def _twin(order: Sequence[nn.Module], k: int, ran: Sequence[int]) -> int:
-    """The call itself or, of one that did not run, the nearest of its class that did."""
+    """Returns the call itself or, of one that did not run, the nearest of its class that did."""
     return min(ran, key=lambda other: (other != k, type(order[other]) is not type(order[k]), abs(other - k)))
 
 
 class _Graph(NamedTuple):
-    """Fields of :class:`suite.chain.chain.Stage`; the storages in the order of saving."""
+    """Holds fields of :class:`suite.chain.chain.Stage`; the storages in the order of saving."""
 
     saved_bytes: tuple[int, ...]
     holds_input: bool
@@ -321,8 +324,8 @@ class _Graph(NamedTuple):
 
 @dataclass(frozen=True)
 class _Values:
-    """Which values are the chain's: ``inputs``, bytes by call, of what one call made and the next alone reads; ``own``,
-    their storages. What several calls read, or the model made between two, lives beside the chain."""
+    """Says which values are the chain's: ``inputs``, bytes by call, of what one call made and the next alone reads;
+    ``own``, their storages. What several calls read, or the model made between two, lives beside the chain."""
 
     log: Log
     ran: list[int]
@@ -341,7 +344,7 @@ class _Values:
         return cls(log, ran, [*inputs, inputs[-1]], [*own, set()])
 
     def graph(self, number: int, nbytes: int) -> _Graph:
-        """A call's graph, of so many new bytes."""
+        """Returns a call's graph, of so many new bytes."""
         k = self.ran[number]
         saved, made = self.log.graphs.get(k, {}), self.log.made.get(k, set())
         later = {key for other in self.ran[number + 1 :] for key in self.log.inputs[other]}
@@ -381,7 +384,7 @@ def _spent(log: Log, began: Any, amount: Callable[[Any], Any]) -> Iterator[tuple
 
 
 def _own_gradients(order: Sequence[nn.Module], ran: Sequence[int]) -> dict[int, int]:
-    """Bytes of the gradients that a call's backward pass makes first."""
+    """Returns the bytes of the gradients that a call's backward pass makes first."""
     there: set[int] = set()
     found = {}
     for k in reversed(ran):
@@ -394,7 +397,7 @@ def _own_gradients(order: Sequence[nn.Module], ran: Sequence[int]) -> dict[int, 
 def clocked(
     chain: Chain, order: Sequence[nn.Module], loss_of: Loss, passes: int = PASSES, model: nn.Module | None = None
 ) -> Chain:
-    """The chain with the clock's seconds: medians over ``passes``, after one that does not count.
+    """Returns the chain with the clock's seconds: medians over ``passes``, after one that does not count.
 
     What a call costs that runs again is the difference of a pass in which each does, hooks and all, and a plain one.
     """
@@ -407,7 +410,7 @@ def clocked(
 def clocked_stacks(
     chains: Sequence[Chain], stacks: Sequence[Sequence[nn.Module]], loss_of: Loss, passes: int = PASSES
 ) -> tuple[Chain, ...]:
-    """The stacks' chains with the clock's seconds, as :func:`clocked`; their reruns go to their ends."""
+    """Returns the stacks' chains with the clock's seconds, as :func:`clocked`; their reruns go to their ends."""
     order = [block for blocks in stacks for block in blocks]
     at = _seconds(order, loss_of, passes, early=False)
     starts = [0, *accumulate(map(len, stacks))]
@@ -422,7 +425,7 @@ def clocked_stacks(
 def _seconds(
     order: Sequence[nn.Module], loss_of: Loss, passes: int, early: bool, model: nn.Module | None = None
 ) -> dict[Event, float]:
-    """Medians of what calls take in passes in which each runs again, and in plain ones."""
+    """Returns the medians of what calls take in passes in which each runs again, and in plain ones."""
     clock = Clock(next(order[0].parameters()).device)
     samples: dict[Event, list[float]] = {}
     for repetition in range(passes + 1):
@@ -439,7 +442,7 @@ def _seconds(
 
 
 def _timed(stage: Stage, at: Mapping[Event, float], k: int) -> Stage:
-    """A call's stage with seconds; where a last rerun costs what another does, it is one run of the block."""
+    """Returns a call's stage with seconds; where a last rerun costs what another does, it is one run of the block."""
     again_s = at.get(("again", k), 0.0) + max(0.0, at.get(("back", k), 0.0) - at.get(("plain back", k), 0.0))
     return replace(
         stage,
@@ -451,13 +454,13 @@ def _timed(stage: Stage, at: Mapping[Event, float], k: int) -> Stage:
 
 
 def _around(chains: Sequence[Chain], pass_s: float) -> tuple[Chain, ...]:
-    """The chains of a pass of so many seconds, whose first has what is outside of all."""
+    """Returns the chains of a pass of so many seconds, whose first has what is outside of all."""
     outside_s = pass_s - sum(chain.plain_s for chain in chains)
     return replace(chains[0], pass_s=pass_s, outside_s=outside_s), *chains[1:]
 
 
 def _durations(log: Log, began_s: float, again: bool) -> dict[Event, float]:
-    """Seconds of calls, of their reruns, and of their ways back without these."""
+    """Returns the seconds of calls, of their reruns, and of their ways back without these."""
     found: defaultdict[Event, float] = defaultdict(float)
     for name, index, _, seconds, back in _spent(log, began_s, float):
         if back is not None:

@@ -1,4 +1,5 @@
-"""Planning: a solver makes a schedule of a chain, a budget in bytes and a link; a model's chains share one budget.
+"""Plans schedules: a solver makes a schedule of a chain, a budget in bytes and a link; a model's chains share one
+budget.
 
 A solver is a pure function. Its schedule's predicted peak is within the budget, or it raises Infeasible with the least
 that it could do. All of them answer to one simulation, so that they can be compared.
@@ -20,7 +21,7 @@ INNER_SHARES = (1.0, 0.6, 0.3, 0.1, 0.0)  # of what a later chain wants, for bud
 
 
 class Infeasible(ValueError):
-    """No schedule of this solver fits the budget.
+    """Is raised where no schedule of this solver fits the budget.
 
     Attributes:
         what: the kind of schedule.
@@ -31,7 +32,7 @@ class Infeasible(ValueError):
     def __init__(
         self, what: str, budget_bytes: int, least_bytes: int, other_bytes: float = math.inf, outside: str = ""
     ) -> None:
-        """``outside``: a sentence about what lies outside of the blocks and does not fit."""
+        """Takes ``outside``: a sentence about what lies outside of the blocks and does not fit."""
         advice = "raise the budget, or shrink the batch"
         if outside:
             advice = f"{outside}; {advice}"
@@ -51,7 +52,8 @@ def _megabytes(nbytes: float) -> str:
 
 
 def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
-    """Most bytes alive in a pass of several chains, each under its own schedule, weights and batch left out."""
+    """Returns the most bytes alive in a pass of several chains, each under its own schedule, weights and batch left
+    out."""
     held, most = 0, 0
     for prediction in predictions:
         most = max(most, held + prediction.peak_bytes)
@@ -61,15 +63,15 @@ def step_peak_bytes(predictions: Sequence[Prediction]) -> int:
 
 @runtime_checkable
 class Solver(Protocol):
-    """What plans schedules: a technique with this method."""
+    """Plans schedules: a technique with this method."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
-        """A schedule whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
+        """Returns a schedule whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule for each chain of a model, and what they cost together.
+    """Holds a schedule for each chain of a model, and what they cost together.
 
     Attributes:
         peak_bytes: most bytes alive in a pass, weights, optimizer state and batch left out.
@@ -89,8 +91,8 @@ class Plan:
 
 
 def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link | None = None) -> Plan:
-    """These schedules, with their predicted costs. The gradients of weights that a later chain frees are not beside an
-    earlier one's way back."""
+    """Returns the plan of these schedules, with their predicted costs. The gradients of weights that a later chain
+    frees are not beside an earlier one's way back."""
     predictions: list[Prediction] = []
     gone = 0
     for schedule, chain in reversed(list(zip(schedules, chains, strict=True))):
@@ -102,12 +104,12 @@ def plan_of(schedules: Sequence[Schedule], chains: Sequence[Chain], link: Link |
 
 
 def unplanned(chains: Sequence[Chain]) -> Plan:
-    """What autograd does: every graph is kept."""
+    """Plans what autograd does: every graph is kept."""
     return plan_of([plain(chain.depth) for chain in chains], chains)
 
 
 def from_the_input(depth: int) -> Schedule:
-    """x_0 alone is kept, and every block's input computed again from it: L (L + 1) / 2 runs."""
+    """Keeps x_0 alone, and computes every block's input again from it: L (L + 1) / 2 runs."""
     ops = [Op("run", i) for i in range(depth)] + [TURN]
     for i in reversed(range(depth)):
         ops += [*(Op("run", j) for j in range(i)), Op("save", i), Op("back", i)]
@@ -115,18 +117,19 @@ def from_the_input(depth: int) -> Schedule:
 
 
 def least(chains: Sequence[Chain]) -> Plan:
-    """The smallest peak without a second tier."""
+    """Returns the plan with the smallest peak without a second tier."""
     return plan_of([from_the_input(chain.depth) for chain in chains], chains)
 
 
 def outside(chains: Sequence[Chain]) -> tuple[int, str]:
-    """Most bytes alive outside of the blocks, in their turns or beyond them, whatever their schedules; and of what."""
+    """Returns the most bytes alive outside of the blocks, in their turns or beyond them, whatever their schedules; and
+    of what."""
     turns = [(chain.turn_beside_bytes + chain.turn_peak_bytes, chain.turn_of) for chain in chains]
     return max((chains[0].outside_bytes, chains[0].outside_of), *turns, key=lambda peak: peak[0])
 
 
 def why_no_schedule(chains: Sequence[Chain], budget_bytes: int) -> str:
-    """Why every solver leaves a pass as it is within this budget: a sentence."""
+    """Tells why every solver leaves a pass as it is within this budget: a sentence."""
     peak_bytes = unplanned(chains).peak_bytes
     outside_bytes, of = outside(chains)
     if outside_bytes >= peak_bytes:
@@ -147,13 +150,14 @@ def why_no_schedule(chains: Sequence[Chain], budget_bytes: int) -> str:
 
 
 def budget_between(chains: Sequence[Chain], share: float) -> int:
-    """Bytes: that share of the way from the least peak without a second tier (0) to a plain pass's (1)."""
+    """Returns a budget in bytes: that share of the way from the least peak without a second tier (0) to a plain pass's
+    (1)."""
     low, high = least(chains).peak_bytes, unplanned(chains).peak_bytes
     return low + int(share * (high - low))
 
 
 def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int], link: Link | None = None) -> list[Plan]:
-    """The solver's plans in these budgets, the plain one and the least: their :func:`frontier`.
+    """Returns the solver's plans in these budgets, the plain one and the least: their :func:`frontier`.
 
     The fastest of them within a budget has never a higher peak where the budget is smaller; of a solver's own answers
     nobody promises that.
@@ -166,8 +170,8 @@ def by_peak(solver: Solver, chains: Sequence[Chain], budgets: Sequence[int], lin
 
 
 def frontier(plans: Iterable[Plan]) -> list[Plan]:
-    """The plans worth having, from the fastest on, each with a lower peak than those before it; of equally fast ones
-    first what moves least."""
+    """Returns the plans worth having, from the fastest on, each with a lower peak than those before it; of equally fast
+    ones first what moves least."""
 
     def rank(plan: Plan) -> tuple[float, int, int]:
         return plan.time_s, sum(prediction.out_bytes for prediction in plan.predictions), plan.peak_bytes
@@ -180,7 +184,7 @@ def frontier(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Link | None = None) -> Plan:
-    """The solver's schedules for a model's chains, whose peak together is at most ``budget_bytes``.
+    """Returns the plan of the solver's schedules for a model's chains, whose peak together is at most ``budget_bytes``.
 
     A later chain's pass lies in the earlier one's turn. So the later one gets several budgets, and the earlier one is
     solved with each of its peaks in its turn; the fastest pair is taken.
@@ -197,7 +201,7 @@ def planned(solver: Solver, chains: Sequence[Chain], budget_bytes: int, link: Li
 
 
 def _explained(error: Infeasible, chains: Sequence[Chain], budget_bytes: int) -> Infeasible:
-    """The refusal, with what no schedule helps against, or that another schedule fits."""
+    """Returns the refusal, with what no schedule helps against, or that another schedule fits."""
     outside_bytes, of = outside(chains)
     sentence = f"{_megabytes(outside_bytes)} are alive outside the blocks ({of}), so that no schedule of them helps"
     other_bytes = min(error.other_bytes, least(chains).peak_bytes)

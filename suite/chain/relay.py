@@ -1,4 +1,4 @@
-"""A schedule for several micro-batches at once: blocks outside, micro-batches inside.
+"""Runs a schedule for several micro-batches at once: blocks outside, micro-batches inside.
 
 Between two moves of weights each micro-batch runs all that the schedule has there, and then the next one does::
 
@@ -25,7 +25,7 @@ Layer = Callable[[Tensor], Tensor]
 
 
 class Relay:
-    """A stack's forward and backward passes of the micro-batches that :meth:`enter` it."""
+    """Runs a stack's forward and backward passes of the micro-batches that :meth:`enter` it."""
 
     def __init__(
         self, blocks: Sequence[nn.Module], schedule: Schedule, tier: Tier | None, weights: Sequence[Weights]
@@ -34,14 +34,14 @@ class Relay:
         self.passes: list[ModelPass] = []
 
     def enter(self, hidden: Tensor, layers: Sequence[Layer]) -> None:
-        """One more micro-batch, whose hidden states go through its own ``layers``."""
+        """Adds one more micro-batch, whose hidden states go through its own ``layers``."""
         one = ModelPass(self.executor)
         one.calls = [BlockCall(layer) for layer in layers]
         one.activations[0] = Slot(hidden.detach())
         self.passes.append(one)
 
     def there(self) -> list[Tensor]:
-        """The last block's output, by micro-batch."""
+        """Returns the last block's output, by micro-batch."""
         outputs: list[Tensor] = []
         for one, op in self._each(self.executor.schedule.forward):
             if op.computes:
@@ -53,7 +53,8 @@ class Relay:
         return outputs
 
     def back(self, gradients: list[Tensor]) -> None:
-        """``gradients``, of the output by micro-batch, are those of what entered afterwards."""
+        """Runs the backward passes from ``gradients``, of the output by micro-batch, which become those of what
+        entered."""
         numbers = {one: number for number, one in enumerate(self.passes)}
         for one, op in self._each(self.executor.schedule.backward):
             if op.kind == "back":
@@ -67,7 +68,7 @@ class Relay:
                 one.move(op)
 
     def _each(self, ops: Iterable[Op]) -> Iterator[tuple[ModelPass, Op]]:
-        """What is a micro-batch's own to do, in order; moves of weights are done."""
+        """Yields what is a micro-batch's own to do, in order; moves of weights are done."""
         for of_weights, group in groupby(ops, lambda op: op.moves_weights):
             between = list(group)
             if of_weights:

@@ -1,4 +1,4 @@
-"""Blocks that run again for the backward pass, on autograd's own graph: saved-tensor hooks whose values come late.
+"""Runs blocks again for the backward pass, on autograd's own graph: saved-tensor hooks whose values come late.
 
 A tree of runs (:mod:`suite.chain.tree`) says which calls of blocks keep their graph. A block's call opens the hooks of
 the innermost run around it, for this call alone; what the model does between two calls is outside::
@@ -51,7 +51,7 @@ Kind = Literal["run", "save"]
 
 
 class RerunError(RuntimeError):
-    """A block that ran again did other things than at first; the message says what."""
+    """Is raised where a block that ran again did other things than at first; the message says what."""
 
 
 class CallWatch(Protocol):
@@ -64,19 +64,19 @@ class CallWatch(Protocol):
     early: bool
 
     def around(self, kind: Kind, index: int, rerun: bool) -> AbstractContextManager[Any]:
-        """Active while call ``index`` runs without ("run") or with ("save") a graph whose values are kept."""
+        """Is active while call ``index`` runs without ("run") or with ("save") a graph whose values are kept."""
 
     def began(self, index: int, random: RandomState) -> None:
-        """A call that may run again has begun, in this state of random numbers."""
+        """Hears that a call that may run again has begun, in this state of random numbers."""
 
     def called(self, index: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], rerun: bool) -> None:
-        """The tensors that a call got and gave."""
+        """Hears of the tensors that a call got and gave."""
 
     def cached(self, index: int, items: Sequence[Any]) -> None:
-        """What a key-value cache holds of a call that ran again."""
+        """Hears what a key-value cache holds of a call that ran again."""
 
     def filled(self, span: Span, values: Sequence[Tensor]) -> None:
-        """A rerun has ended, with all the values that were asked for."""
+        """Hears that a rerun has ended, with all the values that were asked for."""
 
 
 class Unwatched:
@@ -97,7 +97,7 @@ class Unwatched:
 
 
 class Made(NamedTuple):
-    """A tensor that a call of the pass made: its leaf number ``leaf``."""
+    """Describes a tensor that a call of the pass made: its leaf number ``leaf``."""
 
     call: int
     leaf: int
@@ -108,7 +108,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class _Kept:
-    """A tensor that is not made again: ``get`` gives its value, of which no gradient flows on."""
+    """Holds a tensor that is not made again: ``get`` gives its value, of which no gradient flows on."""
 
     get: Callable[[], Tensor]
     flows: bool
@@ -125,12 +125,12 @@ def _kept(tensor: Tensor) -> _Kept:
 
 
 def _stays(tensor: Tensor) -> bool:
-    """Whether it is a weight, which is there anyway."""
+    """Tells whether it is a weight, which is there anyway."""
     return tensor.is_leaf and isinstance(tensor, nn.Parameter)
 
 
 def _place(tensor: Tensor) -> Any:
-    """One for all views of a whole value: FSDP2 and hooks on a module's gradients hand views on."""
+    """Returns one key for all views of a whole value: FSDP2 and hooks on a module's gradients hand views on."""
     if type(tensor) is not Tensor or tensor.layout is not torch.strided:
         return id(tensor)
     storage = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
@@ -138,7 +138,7 @@ def _place(tensor: Tensor) -> Any:
 
 
 class _Holder:
-    """A saved value's place, which autograd's graph keeps alive."""
+    """Keeps a saved value's place, which autograd's graph keeps alive."""
 
     __slots__ = ("__weakref__", "form", "value", "version")
 
@@ -152,7 +152,8 @@ def _form(tensor: Tensor) -> Any:
 
 
 class _Frame:
-    """A run in one pass: what its calls get from outside of it, and a holder for each value that its graph saved.
+    """Describes a run in one pass: what its calls get from outside of it, and a holder for each value that its graph
+    saved.
 
     ``one``: how a rerun of it begins."""
 
@@ -169,7 +170,8 @@ class _Frame:
         return self.one.records
 
     def keep(self, made: Made, tensor: Tensor) -> None:
-        """A value that a call before the run made, and one of the run reads: kept, or a value of the run around."""
+        """Keeps a value that a call before the run made, and one of the run reads: kept, or a value of the run
+        around."""
         if made in self.inputs:
             return
         if (around := self.around) is None:
@@ -205,11 +207,11 @@ SAME = ": what runs again must compute the same; leave these blocks out, or trai
 
 
 class _Stop(Exception):
-    """A rerun has all that is asked for."""
+    """Is raised where a rerun has all that is asked for."""
 
 
 class _Refill:
-    """A rerun of a frame's calls, which gives its holders their values."""
+    """Runs a frame's calls again, which gives its holders their values."""
 
     def __init__(self, frame: _Frame) -> None:
         self.frame, self.next = frame, 0
@@ -275,7 +277,7 @@ def _modes(given: Sequence[Tensor]) -> Modes:
 
 
 def _cast_anew(stack: ExitStack, modes: Modes) -> None:
-    """Autocast in these modes, in which each call casts for itself."""
+    """Sets autocast to these modes, in which each call casts for itself."""
     for kind, dtype, enabled in modes:
         if enabled or torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
@@ -283,8 +285,8 @@ def _cast_anew(stack: ExitStack, modes: Modes) -> None:
 
 @dataclass
 class _Record:
-    """A call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as _Kept), the
-    state and the modes that it found."""
+    """Records a call's first time: ``leaves`` of its arguments (a tensor that a call made as Made, one to keep as
+    _Kept), the state and the modes that it found."""
 
     leaves: list[Any]
     form: Any
@@ -296,7 +298,8 @@ class _Record:
 
     @contextmanager
     def restored(self, block: nn.Module) -> Iterator[None]:
-        """The random state, the modes and attributes of the first time; the modules are afterwards as they are now."""
+        """Has the random state, the modes and attributes of the first time; the modules are afterwards as they are
+        now."""
         self.random.restore()
         now = Attributes.of(block)
         with ExitStack() as stack:
@@ -309,7 +312,7 @@ class _Record:
 
 @dataclass
 class _Pass:
-    """The model's pass through its blocks (``base`` is None), or a rerun of some of its calls."""
+    """Describes the model's pass through its blocks (``base`` is None), or a rerun of some of its calls."""
 
     reruns: Reruns
     items: Sequence[Item]
@@ -333,7 +336,7 @@ class _Pass:
         return (self.open[-1] if self.open else self.base), bool(self.open)
 
     def call(self, index: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call's first time."""
+        """Does a call's first time."""
         around, inside = self.frames(index)
         leaves, form = tree_flatten((args, kwargs))
         given = [each for each in leaves if isinstance(each, Tensor)]
@@ -367,7 +370,7 @@ class _Pass:
         return output
 
     def kept(self, index: int, tensor: Tensor) -> _Kept:
-        """The input with which a run begins: on the device or, where it moves, where it is."""
+        """Keeps the input with which a run begins: on the device or, where it moves, where it is."""
         slot = self.moved.kept(index, tensor) if self.moved is not None else None
         return _kept(tensor) if slot is None else _Kept(slot.get, tensor.requires_grad)
 
@@ -376,7 +379,7 @@ class _Pass:
         return made is not None and made.call == index - 1
 
     def call_again(self, index: int) -> None:
-        """A call in a rerun: from values that the rerun made, or that are kept."""
+        """Repeats a call in a rerun: from values that the rerun made, or that are kept."""
         around, inside = self.frames(index)
         record, function = self.records[index], self.reruns.functions[id(self.reruns.order[index])]
         assert around is not None
@@ -434,7 +437,8 @@ class _Pass:
         return _Record(traced, form, device, random, _modes(given), statistics)
 
     def _own(self, value: Any) -> Any:
-        """A cache of this pass's reruns alone: the model's may hold what blocks that keep their graph put into it."""
+        """Returns a cache of this pass's reruns alone: the model's may hold what blocks that keep their graph put into
+        it."""
         if not is_cache(value):
             return value
         if id(value) not in self.caches:
@@ -445,7 +449,8 @@ class _Pass:
         return self.caches[id(value)]
 
     def _traced(self, index: int, tensor: Tensor, first: bool) -> Any:
-        """What a rerun takes for a tensor among a call's arguments; the ``first`` call's first one begins the chain."""
+        """Returns what a rerun takes for a tensor among a call's arguments; the ``first`` call's first one begins the
+        chain."""
         if _stays(tensor):
             return tensor
         reference, made, version = self.made.get(_place(tensor), (lambda: None, None, 0))
@@ -465,7 +470,7 @@ class _Pass:
 
 
 class Reruns:
-    """A tree of runs on a model's blocks, from :meth:`install` to :meth:`remove`.
+    """Keeps a tree of runs on a model's blocks, from :meth:`install` to :meth:`remove`.
 
     Args:
         order: the module of each call, in the order of a pass; one may come several times.
@@ -509,7 +514,7 @@ class Reruns:
                 self.stand_ins[id(block)] = StandIn(block, partial(self._of, block))
 
     def remove(self) -> None:
-        """The blocks are as they were; passes that have not gone back yet still do."""
+        """Leaves the blocks as they were; passes that have not gone back yet still do."""
         self.end()
         while self.stand_ins:
             self.stand_ins.popitem()[1].remove()
@@ -537,7 +542,7 @@ class Reruns:
         return forward
 
     def end(self) -> None:
-        """The pass is over: what stays belongs to the graph."""
+        """Ends the pass: what stays belongs to the graph."""
         if self.current is not None:
             self.current.open = []
         self.current = self.random = None
@@ -559,7 +564,8 @@ class Reruns:
         return output
 
     def _due(self, block: nn.Module) -> int:
-        """The number of this call: the block's next in the pass, or, where it has none, its first in a new one."""
+        """Returns the number of this call: the block's next in the pass, or, where it has none, its first in a new
+        one."""
         places = self.places[id(block)]
         last = self.current.last if self.current is not None else -1
         due = next((index for index in places if index > last), None)
@@ -569,7 +575,8 @@ class Reruns:
         return due
 
     def random_now(self, device: torch.device, compare: bool) -> RandomState:
-        """The state of random numbers, the last one where nothing was drawn since; without values nothing is drawn."""
+        """Returns the state of random numbers, the last one where nothing was drawn since; without values nothing is
+        drawn."""
         now, last = RandomState.now(device), self.random
         if last is None or last.device != device or (compare and not torch.equal(last.cpu, now.cpu)):
             last = self.random = now
@@ -579,7 +586,7 @@ class Reruns:
         return now
 
     def names(self, span: Span) -> str:
-        """A run in words."""
+        """Names a run in words."""
         blocks = {type(self.order[index]).__name__ for index in range(span.start, span.end)}
         where = f"block {span.start}" if span.end - span.start == 1 else f"blocks {span.start} to {span.end - 1}"
         return f"{where} ({', '.join(sorted(blocks))})"

@@ -1,4 +1,4 @@
-"""The language of schedules: what runs when on a chain, and which values are on the device meanwhile.
+"""Has the language of schedules: what runs when on a chain, and which values are on the device meanwhile.
 
     run 3        block 3 from x_3, without a graph                 f3
     save 3       block 3 from x_3, with its graph                  F3
@@ -47,7 +47,7 @@ WEIGHTS = frozenset({"load", "free"})
 
 
 class Value(NamedTuple):
-    """x_block, or the graph of ``block``'s own tensor number ``item``."""
+    """Names x_block, or the graph of ``block``'s own tensor number ``item``."""
 
     block: int
     item: int | None = None
@@ -57,7 +57,7 @@ class Value(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One operation; ``block`` is -1 for the turn, and ``item`` chooses a value of a block's graph."""
+    """Describes one operation; ``block`` is -1 for the turn, and ``item`` chooses a value of a block's graph."""
 
     kind: Kind
     block: int = -1
@@ -65,7 +65,7 @@ class Op(NamedTuple):
 
     @property
     def value(self) -> Value:
-        """What a drop or a move is about."""
+        """Returns the value that a drop or a move is about."""
         return Value(self.block, self.item)
 
     @property
@@ -84,13 +84,13 @@ class Op(NamedTuple):
 
 
 class ScheduleError(ValueError):
-    """Operations that cannot run in this order; the message names the first that cannot."""
+    """Is raised for operations that cannot run in this order; the message names the first that cannot."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Operations over a chain of ``depth`` blocks. Raises ScheduleError where a block's input, graph or weights are not
-    there."""
+    """Holds operations over a chain of ``depth`` blocks. Raises ScheduleError where a block's input, graph or weights
+    are not there."""
 
     depth: int
     ops: tuple[Op, ...]
@@ -103,36 +103,36 @@ class Schedule:
 
     @property
     def forward(self) -> tuple[Op, ...]:
-        """The operations before the turn."""
+        """Returns the operations before the turn."""
         return self.ops[: self.ops.index(TURN)]
 
     @property
     def backward(self) -> tuple[Op, ...]:
-        """The operations after the turn."""
+        """Returns the operations after the turn."""
         return self.ops[self.ops.index(TURN) + 1 :]
 
     def runs(self, block: int) -> int:
-        """How often a block's forward pass runs."""
+        """Counts how often a block's forward pass runs."""
         return sum(op.kind in ("run", "save") and op.block == block for op in self.ops)
 
     @property
     def extra_forwards(self) -> int:
-        """Forward passes of blocks beyond the one that each has anyway."""
+        """Counts the forward passes of blocks beyond the one that each has anyway."""
         return sum(op.kind in ("run", "save") for op in self.ops) - self.depth
 
     @property
     def moves(self) -> bool:
-        """Whether values leave for a second tier."""
+        """Tells whether values leave for a second tier."""
         return any(op.kind == "offload" for op in self.ops)
 
     @property
     def loaded(self) -> frozenset[int]:
-        """The blocks whose weights come and go."""
+        """Returns the blocks whose weights come and go."""
         return frozenset(op.block for op in self.ops if op.kind == "load")
 
     @property
     def freed(self) -> frozenset[int]:
-        """The blocks whose weights leave for good, and their gradients with them."""
+        """Returns the blocks whose weights leave for good, and their gradients with them."""
         last = {op.block: op.kind for op in self.ops if op.kind in ("back", "free")}
         return frozenset(block for block, kind in last.items() if kind == "free")
 
@@ -141,7 +141,8 @@ TURN = Op("turn")
 
 
 def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
-    """The schedule in which each activation is dropped as soon as no operation needs it before it is made again.
+    """Returns the schedule in which each activation is dropped as soon as no operation needs it before it is made
+    again.
 
     A block's graph goes on holding its input. Moves may name an activation that nothing needs; they are left out.
     """
@@ -169,18 +170,19 @@ def tidied(depth: int, ops: Iterable[Op]) -> Schedule:
 
 
 def plain(depth: int) -> Schedule:
-    """Every graph is kept: what autograd does."""
+    """Keeps every graph: what autograd does."""
     return tidied(depth, [*(Op("save", i) for i in range(depth)), TURN, *backs(range(depth))])
 
 
 def every_input(depth: int) -> Schedule:
-    """Every activation is kept and no graph: each block runs a second time."""
+    """Keeps every activation and no graph: each block runs a second time."""
     again = (op for i in reversed(range(depth)) for op in (Op("save", i), Op("back", i)))
     return tidied(depth, [*(Op("run", i) for i in range(depth)), TURN, *again])
 
 
 def segmented(depth: int, ranges: Sequence[tuple[int, int]]) -> Schedule:
-    """Blocks [start, end) of each range keep the first one's input alone and run again together; others keep graphs."""
+    """Lets blocks [start, end) of each range keep the first one's input alone and run again together; others keep
+    graphs."""
     ends = {end - 1: start for start, end in ranges}
     inside = {i for start, end in ranges for i in range(start, end)}
     ops = [Op("run" if i in inside else "save", i) for i in range(depth)] + [TURN]
@@ -192,7 +194,7 @@ def segmented(depth: int, ranges: Sequence[tuple[int, int]]) -> Schedule:
 
 
 def backs(blocks: Sequence[int]) -> Iterator[Op]:
-    """The backward passes of consecutive blocks, the last first."""
+    """Yields the backward passes of consecutive blocks, the last first."""
     return (Op("back", i) for i in reversed(blocks))
 
 

@@ -1,4 +1,4 @@
-"""What a schedule costs, predicted: an event simulation of one compute stream and a link each way.
+"""Predicts what a schedule costs: an event simulation of one compute stream and a link each way.
 
 Computation is serial. A transfer starts when its operation comes and the link its way is free; an offloaded value
 leaves the device when its transfer ends, a prefetched one takes its place there when its transfer is asked for. An
@@ -28,7 +28,8 @@ KEPT = -1  # holds what no graph does
 
 @dataclass(frozen=True)
 class Instant:
-    """An operation of a simulated schedule: when it ran, in seconds, and the bytes alive at its start and its peak."""
+    """Records an operation of a simulated schedule: when it ran, in seconds, and the bytes alive at its start and its
+    peak."""
 
     op: Op
     start_s: float
@@ -39,7 +40,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A schedule's cost on a chain.
+    """Holds a schedule's cost on a chain.
 
     Attributes:
         time_s: of the whole pass. ``compute_s`` of it is computation, the rest waits for transfers.
@@ -59,13 +60,13 @@ class Prediction:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds in which computation waits."""
+        """Returns the seconds in which computation waits."""
         return self.time_s - self.compute_s
 
 
 @dataclass
 class _Held:
-    """One storage: who holds it, and where it is."""
+    """Describes one storage: who holds it, and where it is."""
 
     nbytes: int
     holders: set[int] = field(default_factory=set)
@@ -210,7 +211,7 @@ class _Simulation:
         return 0
 
     def _hold_state(self, block: int) -> None:
-        """The random state of a block's first run, from which it runs again."""
+        """Holds the random state of a block's first run, from which it runs again."""
         if not self.turned:
             nbytes = self.chain.stages[block].state_bytes
             self.resident += nbytes
@@ -222,7 +223,7 @@ class _Simulation:
         self.beside = chain.beside[max(0, block)].backward_bytes if chain.beside else chain.backward_bytes
 
     def _hold(self, value: Value, nbytes: int, holder: int) -> None:
-        """``holder``: the block whose graph it is, or KEPT."""
+        """Lets ``holder`` hold the value: the block whose graph it is, or KEPT."""
         held = self.values.get(value)
         if held is None:
             held = self.values[value] = _Held(nbytes)
@@ -271,7 +272,7 @@ class _Simulation:
         self._wait_until(held.arrives_s)
 
     def _over_link(self, way: str, nbytes: int, earliest: float = 0.0) -> float:
-        """When a transfer that is asked for now ends."""
+        """Returns when a transfer that is asked for now ends."""
         if self.link is None:
             raise ScheduleError(
                 "this schedule moves values to a second tier or from it: give the link's bytes per second"

@@ -26,8 +26,8 @@ class Keep(torch.autograd.Function):
 
 
 class Slot:
-    """A storage on the device, or in the second tier; ``version`` of the tensor, where a write in place to it would
-    change a gradient."""
+    """Holds a storage on the device, or in the second tier; ``version`` of the tensor, where a write in place to it
+    would change a gradient."""
 
     def __init__(self, tensor: Tensor, version: int | None = None) -> None:
         self.tensor: Tensor | None = tensor
@@ -95,5 +95,5 @@ def unpacked(packed: Any) -> Tensor:
 
 
 def key_of(tensor: Tensor) -> tuple[int, torch.dtype]:
-    """One for all views of a storage that have its type."""
+    """Returns one key for all views of a storage that have its type."""
     return tensor.untyped_storage()._cdata, tensor.dtype

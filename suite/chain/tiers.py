@@ -1,4 +1,5 @@
-"""Two tiers of memory: a device's, which is small and counted, and a second one that tensors go to and come back from.
+"""Has two tiers of memory: a device's, which is small and counted, and a second one that tensors go to and come back
+from.
 
 ::
 
@@ -46,7 +47,7 @@ Memory = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Moved(NamedTuple):
-    """A transfer that is over: the ``event`` after which a GPU has it, and when it ended on a paced link, by
+    """Describes a transfer that is over: the ``event`` after which a GPU has it, and when it ended on a paced link, by
     ``time.perf_counter``."""
 
     event: torch.cuda.Event | None = None
@@ -54,11 +55,12 @@ class Moved(NamedTuple):
 
 
 class TierFull(MemoryError):
-    """The tier cannot hold one more tensor; the message says what would fit. What it holds stays whole."""
+    """Is raised where the tier cannot hold one more tensor; the message says what would fit. What it holds stays
+    whole."""
 
 
 class StoredTensor:
-    """A tensor in a tier: its shape, and a share in the copy of its storage."""
+    """Describes a tensor in a tier: its shape, and a share in the copy of its storage."""
 
     def __init__(self, copy: _Copy, tensor: Tensor) -> None:
         self._copy: _Copy | None = copy
@@ -68,17 +70,17 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its storage, which other stored views may share; 0 once it is freed."""
+        """Returns the bytes of its storage, which other stored views may share; 0 once it is freed."""
         return self._copy.nbytes if self._copy else 0
 
     @property
     def has_values(self) -> bool:
-        """Whether the tier keeps more of it than a shape."""
+        """Tells whether the tier keeps more of it than a shape."""
         return self._held.memory is not None
 
     @property
     def coming(self) -> bool:
-        """Whether it is on its way back: its place on the device is taken."""
+        """Tells whether it is on its way back: its place on the device is taken."""
         return self._held.back is not None
 
     def fetch(self) -> None:
@@ -86,7 +88,7 @@ class StoredTensor:
         self._held.fetch()
 
     def take(self, keep: bool = False) -> Tensor:
-        """The tensor on its device: its own shape, strides and values to the bit. Waits for the way back.
+        """Returns the tensor on its device: its own shape, strides and values to the bit. Waits for the way back.
 
         Views of one storage share what came back while the one that was taken last lives. The tier lets go of its copy
         with the last of them, unless it is to ``keep`` it: weights come again and again, and change in the tier.
@@ -98,12 +100,12 @@ class StoredTensor:
         return tensor
 
     def wait(self) -> None:
-        """What the device does from now on comes after the copy: only then may the stored tensor be written to."""
+        """Makes what the device does from now on come after the copy: only then may the stored tensor be written to."""
         _await(self._held.out, self.device)
 
     def host(self) -> Tensor:
-        """The tier's copy itself, as a CPU tensor: what is written to it is stored, at no traffic, and what came back
-        before is old.
+        """Returns the tier's copy itself, as a CPU tensor: what is written to it is stored, at no traffic, and what
+        came back before is old.
 
         For work on the host, on a thread of its own (:attr:`Tier.worker`), where no meter takes it for the device's.
         Raises RuntimeError where the tier keeps shapes alone.
@@ -141,8 +143,8 @@ class StoredTensor:
 
 @dataclass(eq=False)
 class _Copy:
-    """One storage's bytes in a tier. ``memory`` is None for tensors without values; ``back`` has what is on its way to
-    the device, and ``there`` the view of it that was taken last and may still live."""
+    """Holds one storage's bytes in a tier. ``memory`` is None for tensors without values; ``back`` has what is on its
+    way to the device, and ``there`` the view of it that was taken last and may still live."""
 
     tier: Tier
     device: torch.device
@@ -180,7 +182,7 @@ class _Copy:
 
 
 class Tier:
-    """What host and file tiers share: accounts, and a link with one transfer at a time each way.
+    """Has what host and file tiers share: accounts, and a link with one transfer at a time each way.
 
     ``capacity_bytes``: None for no limit. ``link_bytes_per_s``: how fast each way of the link is, None for as fast as
     the machine.
@@ -223,7 +225,7 @@ class Tier:
         return StoredTensor(copy, tensor)
 
     def zeros(self, like: StoredTensor, dtype: torch.dtype) -> StoredTensor:
-        """Zeros in a stored tensor's shape and for its device, which begin in the tier: at no traffic."""
+        """Returns zeros in a stored tensor's shape and for its device, which begin in the tier: at no traffic."""
         with torch.utils._python_dispatch._disable_current_modes():
             shape = torch.empty(like.shape, dtype=dtype, device="meta")
         nbytes = shape.numel() * dtype.itemsize
@@ -234,7 +236,7 @@ class Tier:
 
     @cached_property
     def worker(self) -> ThreadPoolExecutor:
-        """A thread for work on the host. Meters of a step are those of the thread that makes it."""
+        """Returns a thread for work on the host. Meters of a step are those of the thread that makes it."""
         return ThreadPoolExecutor(1, f"{self.kind}-worker")
 
     # room -----------------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class Tier:
             )
 
     def _reserved(self, nbytes: int, of_values: bool) -> Memory | None:
-        """Memory of ``nbytes``, aligned; None, but accounted for, where there are no values to keep."""
+        """Returns memory of ``nbytes``, aligned; None, but accounted for, where there are no values to keep."""
         self.check_room(nbytes)
         memory = self._allocated(max(1, nbytes))[:nbytes] if of_values else None
         self.held_bytes += nbytes
@@ -294,7 +296,7 @@ class Tier:
 
 
 class HostTier(Tier):
-    """The host's memory; pinned, where a GPU's tensors go to it."""
+    """Keeps tensors in the host's memory; pinned, where a GPU's tensors go to it."""
 
     kind = "host tier"
 
@@ -308,7 +310,8 @@ class HostTier(Tier):
 
 
 class FileTier(Tier):
-    """Files in ``folder``, mapped into memory: one for each storage, of which nothing is left however the run ends.
+    """Keeps tensors in files in ``folder``, mapped into memory: one for each storage, of which nothing is left however
+    the run ends.
 
     Raises TierFull where the disk is full, before anything is written.
     """
@@ -338,7 +341,8 @@ class FileTier(Tier):
 
 
 class _Lane:
-    """One way of the link: transfers one after the other, each for as long as its bytes take at ``bytes_per_s``.
+    """Describes one way of the link: transfers one after the other, each for as long as its bytes take at
+    ``bytes_per_s``.
 
     A transfer begins when it is asked for and the one before it has ended, however late this machine's thread comes to
     it: a paced link falls behind its rate only where copying itself is slower. On a GPU, and where the link is paced,
@@ -355,7 +359,7 @@ class _Lane:
         return ThreadPoolExecutor(1, self.name)
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The side stream of this device: another's would order nothing there."""
+        """Returns the side stream of this device: another's would order nothing there."""
         if device not in self.streams:
             self.streams[device] = torch.cuda.Stream(device)
         return self.streams[device]
@@ -363,7 +367,7 @@ class _Lane:
     def move(
         self, transfer: Callable[[], None], nbytes: int, device: torch.device, after: Future[Moved] | None = None
     ) -> Future[Moved]:
-        """What is done when the transfer is, which begins ``after`` another."""
+        """Returns a future that is done when the transfer is, which begins ``after`` another."""
         on_gpu = device.type == "cuda"
         if not on_gpu and self.bytes_per_s is None:
             transfer()
@@ -427,7 +431,7 @@ def _await(transfer: Future[Moved], device: torch.device) -> None:
 
 
 def _sleep_until(moment_s: float, awake_s: float = 0.0) -> None:
-    """The last ``awake_s`` are spent awake, since a sleep ends late."""
+    """Sleeps until the moment, the last ``awake_s`` of it awake, since a sleep ends late."""
     time.sleep(max(0.0, moment_s - awake_s - time.perf_counter()))
     while awake_s and time.perf_counter() < moment_s:
         pass

@@ -1,4 +1,4 @@
-"""A schedule as a tree of runs: what autograd's own graph can follow.
+"""Turns a schedule into a tree of runs: what autograd's own graph can follow.
 
     schedule   f0 f1 f2 F3 | B3   f0 f1 F2 B2   F0 F1 B1 B0      f: without a graph, F: with it, B: backward
     tree       [Span(0, 3, (Span(0, 2, (0, 1)), 2)), 3]
@@ -28,11 +28,12 @@ Item: TypeAlias = int | Span
 
 
 class NotNested(ScheduleError):
-    """A schedule that is no tree of runs."""
+    """Is raised for a schedule that is no tree of runs."""
 
 
 def nested(schedule: Schedule) -> tuple[Item, ...]:
-    """The tree of a schedule that loads no weights, and moves values on the way there alone. Raises NotNested."""
+    """Returns the tree of a schedule that loads no weights, and moves values on the way there alone. Raises
+    NotNested."""
     if schedule.loaded or any(op.kind == "offload" for op in schedule.backward):
         raise NotNested("a schedule that moves weights, or what runs again, is no tree of runs")
     rest = [op for op in reversed(schedule.ops) if op.computes]
@@ -63,7 +64,8 @@ def nested(schedule: Schedule) -> tuple[Item, ...]:
 
 
 def starting(items: Sequence[Item], index: int, last: int) -> Iterator[Span]:
-    """The runs that call ``index`` opens, the outermost first; ``last`` is the call before it (of those that came)."""
+    """Yields the runs that call ``index`` opens, the outermost first; ``last`` is the call before it (of those that
+    came)."""
     for item in items:
         if isinstance(item, Span) and last < item.start <= index < item.end:
             yield item
@@ -71,5 +73,5 @@ def starting(items: Sequence[Item], index: int, last: int) -> Iterator[Span]:
 
 
 def again(items: Sequence[Item]) -> frozenset[int]:
-    """The calls that run again."""
+    """Returns the calls that run again."""
     return frozenset(index for item in items if isinstance(item, Span) for index in range(item.start, item.end))

@@ -1,4 +1,4 @@
-"""The command line: it turns options into values of the suite, calls one function, and prints what comes back.
+"""Has the command line: it turns options into values of the suite, calls one function, and prints what comes back.
 
 Here belong options, messages, tables for a terminal and exit codes. What is measured, judged or drawn belongs to the
 packages below, all of which may be imported here; nothing but the console script imports this package. A command
@@ -24,7 +24,7 @@ __all__ = ["Exit", "app", "main"]
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script."""
     let_readers_leave()
     with output_whole(Exit.RUN_FAILED):
         supervised(sys.argv[1:], _run)

@@ -1,4 +1,4 @@
-"""``python -m suite.cli``."""
+"""Runs ``python -m suite.cli``."""
 
 from suite.cli import main
 

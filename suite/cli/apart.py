@@ -1,4 +1,4 @@
-"""A command whose work runs a technique's or a model's code does it in a process apart, which is watched.
+"""Runs a command whose work runs a technique's or a model's code in a process apart, which is watched.
 
 ::
 
@@ -51,7 +51,8 @@ def beat(label: str) -> None:
 
 
 def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: float | None = None) -> object:
-    """``work()``, in a process of its own where the command ``arguments`` is one of those: does not return then.
+    """Returns ``work()``, in a process of its own where the command ``arguments`` is one of those: does not return
+    then.
 
     Where the system cannot fork, or nobody waits (a completion), it runs here.
     """
@@ -79,7 +80,7 @@ def supervised(arguments: Sequence[str], work: Callable[[], object], silence_s: 
 
 
 def _work_of(arguments: Sequence[str]) -> str:
-    """The command whose work it is: a check of the kernels alone does what their own does."""
+    """Returns the command whose work it is: a check of the kernels alone does what their own does."""
     command = arguments[0] if arguments else ""
     return "kernels" if command == "check" and "--kernels" in arguments else command
 
@@ -93,7 +94,7 @@ def _begin(writing_end: int) -> None:
 
 
 def _waited(child: int, heard: int, limit_s: float) -> tuple[int, str]:
-    """The exit code of the child, and what to say of its end where it did not say it itself."""
+    """Returns the exit code of the child, and what to say of its end where it did not say it itself."""
     for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the child puts away what it began, and ends
         if signal.getsignal(signal_number) != signal.SIG_IGN:
             signal.signal(signal_number, lambda number, frame: _sent(child, number))

@@ -1,4 +1,4 @@
-"""The command that puts a stack into a loop of the user's own."""
+"""Has the command that puts a stack into a loop of the user's own."""
 
 from __future__ import annotations
 

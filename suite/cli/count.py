@@ -1,4 +1,4 @@
-"""The commands that count what a step costs, and plan what it may."""
+"""Has the commands that count what a step costs, and plan what it may."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def count(
 
 
 def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside]:
-    """The modelled times of what was counted."""
+    """Returns the modelled times of what was counted."""
     from suite.topics.modelled_time.devices import by_any_name
     from suite.topics.modelled_time.traced import times_beside
 
@@ -308,7 +308,7 @@ def _examples(text: str) -> int:
 
 
 def _flops(text: str) -> float:
-    """400T: FLOPs per second. Raises ValueError."""
+    """Reads 400T: FLOPs per second. Raises ValueError."""
     amount = re.fullmatch(r"(\d*\.?\d+)\s*([MGTP]?)(?:FLOPS?(?:/s)?)?", text.strip(), re.IGNORECASE)
     if amount is None or not float(amount[1]) > 0:
         raise ValueError(f"{text!r} is no rate: write 400T for 400 TFLOP/s")
@@ -316,8 +316,8 @@ def _flops(text: str) -> float:
 
 
 def _planned_for(gpu: str | None, memory: str | None, rate: str | None, link: str | None) -> tuple[int, Any]:
-    """The bytes, and what moves and multiplies them, of a GPU, where the others do not say. Raises ValueError where
-    nothing does."""
+    """Returns the bytes of a GPU, and what moves and multiplies them, where the others do not say. Raises ValueError
+    where nothing does."""
     from suite.topics.memory_plan.within_budgets import Device
     from suite.topics.modelled_time.devices import by_any_name
     from suite.topics.modelled_time.modelled import believed

@@ -1,4 +1,4 @@
-"""Commands that guard a repository: examine kernels, check a tree."""
+"""Has the commands that guard a repository: examine kernels, check a tree."""
 
 from __future__ import annotations
 

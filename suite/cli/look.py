@@ -1,4 +1,4 @@
-"""Commands that look: the catalogue, a card, the references, the machine."""
+"""Has the commands that look: the catalogue, a card, the references, the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that train: fill the results folder, compare, stack, study, repeat; and start a new technique."""
+"""Has the commands that train: fill the results folder, compare, stack, study, repeat; and start a new technique."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool)
 
 
 def _rows(pairs: Sequence[Pair], records: Records) -> list[Row]:
-    """This machine's rows of the pairs, and those of pairs that it has not timed."""
+    """Returns this machine's rows of the pairs, and those of pairs that it has not timed."""
     from suite.judge.rows import rows
     from suite.measure.provenance import conditions_of
     from suite.record.machine import fingerprint
@@ -287,7 +287,7 @@ def _rows(pairs: Sequence[Pair], records: Records) -> list[Row]:
 
 
 def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[str]]]:
-    """Heading and lines of what each row cost: each baseline's fastest steps first."""
+    """Returns the heading and lines of what each row cost: each baseline's fastest steps first."""
     from suite.judge.metrics import METRICS
     from suite.show.pages.board import text
 
@@ -303,8 +303,8 @@ def _table(rows: Sequence[Row], most: int = 24) -> tuple[list[str], list[list[st
 
 
 def _answers(rows: Sequence[Row], new_ids: Collection[str], most: int = 12) -> list[str]:
-    """What is known of the rows now: a sentence each, those of which something was ``made`` now first, then the best;
-    each says whose curves they are."""
+    """Tells what is known of the rows now: a sentence each, those of which something was ``made`` now first, then the
+    best; each says whose curves they are."""
     from suite.show.pages.board import HEADLINE
     from suite.show.terminal import answer
 

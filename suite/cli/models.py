@@ -1,4 +1,4 @@
-"""The command that tries every technique on every model."""
+"""Has the command that tries every technique on every model."""
 
 from __future__ import annotations
 

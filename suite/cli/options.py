@@ -1,4 +1,4 @@
-"""The options that commands share, and the one place that turns them into a Setting and an Effort.
+"""Has the options that commands share, and the one place that turns them into a Setting and an Effort.
 
 A group of options is a dataclass; a command takes it as one parameter, and :func:`with_options` shows its fields to
 typer as options of the command.
@@ -32,7 +32,7 @@ THREADS = 1  # more would wait for each other whenever a neighbour takes a core
 
 
 def technique_names(incomplete: str) -> list[str]:
-    """The techniques that ``incomplete``, the last part of a stack, may become."""
+    """Returns the techniques that ``incomplete``, the last part of a stack, may become."""
     from suite.entries.catalogue import catalogue
 
     stack, plus, begun = incomplete.rpartition("+")
@@ -56,13 +56,13 @@ def baseline_names(incomplete: str) -> list[str]:
 
 
 def named(context: typer.Context, parameter: str) -> bool:
-    """Whether the command line names this option or argument."""
+    """Tells whether the command line names this option or argument."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refusing(check: Callable[[Any], object]) -> Callable[..., Any]:
-    """The callback that ends a command by the sentence of ``check`` before it loads what it is to run."""
+    """Returns the callback that ends a command by the sentence of ``check`` before it loads what it is to run."""
 
     def callback(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
         if value and not context.resilient_parsing and named(context, parameter.name or ""):
@@ -252,7 +252,7 @@ KnownResults = Annotated[
 
 
 def share_of(percentage: str) -> float:
-    """The share that a percentage such as ``10%`` is. Raises ValueError for what is none, and no slow-down."""
+    """Returns the share that a percentage such as ``10%`` is. Raises ValueError for what is none, and no slow-down."""
     number = percentage.strip().removesuffix("%")
     try:
         share = float(number) / 100
@@ -282,12 +282,12 @@ Wandb = Annotated[
 
 
 class Options:
-    """A group of options. A command that takes one has its fields as options."""
+    """Describes a group of options. A command that takes one has its fields as options."""
 
 
 @dataclass(frozen=True)
 class TargetOptions(Options):
-    """What one comparison, study or count is made on."""
+    """Says what one comparison, study or count is made on."""
 
     baselines: OneBaseline = None
     size: SizeOption = "nano"
@@ -295,7 +295,7 @@ class TargetOptions(Options):
 
     @property
     def baseline(self) -> str | None:
-        """The baseline, where one was named. Raises ValueError for several."""
+        """Returns the baseline, where one was named. Raises ValueError for several."""
         return _one("-b", self.baselines)
 
     @property
@@ -305,7 +305,7 @@ class TargetOptions(Options):
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """What a training run has besides its baseline, size and recipe."""
+    """Says what a training run has besides its baseline, size and recipe."""
 
     task: TaskOption = None
     steps: Annotated[
@@ -320,7 +320,7 @@ class TrainingOptions(Options):
 
 @dataclass(frozen=True)
 class MachineOptions(Options):
-    """What it runs on."""
+    """Says what it runs on."""
 
     device: Device = "cpu"
     threads: Threads = THREADS
@@ -328,7 +328,7 @@ class MachineOptions(Options):
 
 @dataclass(frozen=True)
 class LearningOptions(Options):
-    """How much is learned, in which time, and where it is kept."""
+    """Says how much is learned, in which time, and where it is kept."""
 
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Runs that each side learns, each with its own seed.")
@@ -339,7 +339,7 @@ class LearningOptions(Options):
 
 @dataclass(frozen=True)
 class EvidenceOptions(Options):
-    """What else is measured, and how."""
+    """Says what else is measured, and how."""
 
     timings: Annotated[
         int, typer.Option("--timings", min=1, help="Sets of fresh processes that are timed in lock-step.")
@@ -400,7 +400,7 @@ def setting_of(
     *,
     baseline: str = "gpt",
 ) -> Setting:
-    """The setting that the options describe; ``baseline`` is that of a call that names none.
+    """Returns the setting that the options describe; ``baseline`` is that of a call that names none.
 
     Raises UnknownId with the nearest names, ValueError where one is wanted and several are named, and Unavailable for
     a device that is not here.
@@ -429,7 +429,7 @@ def check_reached(training: TrainingOptions) -> None:
 
 
 def task_of(training: TrainingOptions) -> Task | None:
-    """The task, where one was named, in place of what a technique's card says. Raises UnknownId."""
+    """Returns the task, where one was named, in place of what a technique's card says. Raises UnknownId."""
     from suite.entries.setting import chosen
     from suite.record.job import TASKS
 
@@ -437,7 +437,7 @@ def task_of(training: TrainingOptions) -> Task | None:
 
 
 def device_named(device: str) -> str:
-    """The device, whether it is here or not. Raises UnknownId with the nearest name for one that is none."""
+    """Returns the device, whether it is here or not. Raises UnknownId with the nearest name for one that is none."""
     from suite.entries.setting import check_device
     from suite.loop.technique import Unavailable
 
@@ -453,7 +453,7 @@ def _one(option: str, values: list[str] | None) -> str | None:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``command``, with the fields of every group of options among its parameters as options of its own."""
+    """Returns ``command``, with the fields of every group of options among its parameters as options of its own."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {
         name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)

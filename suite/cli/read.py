@@ -1,4 +1,4 @@
-"""Commands that read records: leaderboard, claims, history."""
+"""Has the commands that read records: leaderboard, claims, history."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _split(report: Report, path: Path, boards: Path) -> bytes:
 
 
 def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:
-    """What to write where; no path where it is to be printed. Raises ValueError, with the way out."""
+    """Tells what to write where; no path where it is to be printed. Raises ValueError, with the way out."""
     if form is None:
         paths = paths or [Path("leaderboard.md")]
         for path in paths:

@@ -16,7 +16,7 @@ from typing import TextIO
 
 
 class MayLeave(io.TextIOWrapper):
-    """A stream of text from which on nothing goes anywhere once nobody reads it.
+    """Wraps a stream of text that goes nowhere once nobody reads it.
 
     What is below it is C: a signal's handler runs when all of a text is written, never between its being written and
     its being known as such, which would write it twice. ``lost``: why something could not be written, though somebody

@@ -1,4 +1,4 @@
-"""The command that says which stack fits a model and a memory, and is best for a goal."""
+"""Has the command that says which stack fits a model and a memory, and is best for a goal."""
 
 from __future__ import annotations
 

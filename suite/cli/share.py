@@ -1,4 +1,4 @@
-"""Commands that share records: publish ours, merge those of others."""
+"""Has the commands that share records: publish ours, merge those of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share besides options: the application, exit codes, and how errors and progress are printed."""
+"""Has what the commands share besides options: the application, exit codes, and how errors and progress are printed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """Says how a command ended, by its exit code."""
 
     FINE = 0
     REGRESSED = 1
@@ -89,7 +89,7 @@ class Commands(TyperGroup):
 
 
 def _renamed_option(error: Exception) -> str:
-    """What to say of an option that the command had under another name; nothing of any other error."""
+    """Tells what to say of an option that the command had under another name; nothing of any other error."""
     old, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if old not in RENAMED_OPTIONS or context is None:
         return ""
@@ -140,7 +140,7 @@ PLAIN_BRACKET = re.compile(r"\\(?=\[(?![a-z#/@][^[]*?]))")  # of no tag: rich dr
 
 
 def escape(text: str) -> str:
-    """``text`` as rich prints it, brackets and all, without what would command a terminal."""
+    """Returns ``text`` as rich prints it, brackets and all, without what would command a terminal."""
     return markup.escape(PLAIN_BRACKET.sub(r"\\\\", printable_lines(text)))
 
 
@@ -177,7 +177,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
 
 
 class CommandEnded(KeyboardInterrupt):
-    """The command was sent ``signal``, and ends as by Ctrl-C: what it began is put away."""
+    """Is raised where the command was sent ``signal``, and ends as by Ctrl-C: what it began is put away."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -258,7 +258,7 @@ def _show_paragraphs(head: Sequence[str], cells: Iterable[Sequence[str]], title:
 
 
 def many(count: int, noun: str) -> str:
-    """``3 rows``, ``1 row``."""
+    """Returns ``3 rows``, ``1 row``."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
@@ -269,7 +269,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def bar(quiet: bool) -> Iterator[Any]:
-    """A progress bar on a terminal, a line per change of label elsewhere, nothing when quiet; never backwards."""
+    """Shows a progress bar on a terminal, a line per change of label elsewhere, nothing when quiet; never backwards."""
     with _bar(quiet) as shown:
 
         def reported(share: float, label: str) -> None:

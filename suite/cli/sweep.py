@@ -1,4 +1,5 @@
-"""A file of options: ``leantrain run sweep.toml``. Its fields are the command's own options, read off the command.
+"""Reads a file of options: ``leantrain run sweep.toml``. Its fields are the command's own options, read off the
+command.
 
 A field is called as its option without the dashes in front, ``hang-limit = 30``. An option that may be repeated takes a
 list or one value, a switch takes true or false. What the command line says wins over the file.
@@ -33,13 +34,13 @@ KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class Sweep:
-    """A file that was read. ``lines``: of each parameter's field, with the number of the first."""
+    """Holds a file that was read. ``lines``: of each parameter's field, with the number of the first."""
 
     path: Path
     lines: Mapping[str, tuple[int, Sequence[str]]]
 
     def at(self, parameter: str, value: str) -> str:
-        """``sweep.toml:3``: where the file has this value of a parameter."""
+        """Returns ``sweep.toml:3``: where the file has this value of a parameter."""
         first, lines = self.lines[parameter]
         holding = [number for number, line in enumerate(lines) if f'"{value}"' in line or f"'{value}'" in line]
         return f"{self.path}:{first + (holding[0] if holding else 0)}"
@@ -109,7 +110,7 @@ def _load(context: typer.Context, path: Path) -> Sweep:
 
 
 def _options(context: typer.Context) -> dict[str, Any]:
-    """The command's options by the name of their field."""
+    """Returns the command's options by the name of their field."""
     options = [param for param in context.command.params if param.param_type_name == "option"]
     return {max(option.opts, key=len).removeprefix("--"): option for option in options}
 
@@ -123,7 +124,7 @@ def _option(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _value(context: typer.Context, parameter: Any, name: str, value: Any) -> Any:
-    """The value as the option takes it. Raises ValueError where it does not."""
+    """Returns the value as the option takes it. Raises ValueError where it does not."""
     annotation = inspect.signature(context.command.callback).parameters[parameter.name].annotation  # type: ignore[arg-type]
     several, kind = _kind(annotation)
     what, types = KINDS[kind]
@@ -140,7 +141,7 @@ def _value(context: typer.Context, parameter: Any, name: str, value: Any) -> Any
 
 
 def _kind(annotation: Any) -> tuple[bool, type]:
-    """Whether an option may be repeated, and the type of one value."""
+    """Returns whether an option may be repeated, and the type of one value."""
     while get_args(annotation):
         if get_origin(annotation) is list:
             return True, get_args(annotation)[0]
@@ -149,7 +150,8 @@ def _kind(annotation: Any) -> tuple[bool, type]:
 
 
 def _lines(text: str) -> dict[str, tuple[int, Sequence[str]]]:
-    """The lines of each field, with the number of the first: a text that is TOML up to a line ends a field there."""
+    """Returns the lines of each field, with the number of the first: a text that is TOML up to a line ends a field
+    there."""
     lines, begun, known = text.splitlines(), 0, set[str]()
     places: dict[str, tuple[int, Sequence[str]]] = {}
     for end in range(1, len(lines) + 1):

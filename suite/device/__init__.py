@@ -1,4 +1,4 @@
-"""What depends on the device that a run is on: one place a concern, which all others ask.
+"""Has what depends on the device that a run is on: one place a concern, which all others ask.
 
 ==================  ========================================================  ==================================
 concern             where                                                     on a GPU

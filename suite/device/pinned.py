@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def staged(host: Tensor, device: torch.device) -> Tensor:
-    """``host``, a CPU tensor, in memory from which ``device`` copies while the host goes on."""
+    """Returns ``host``, a CPU tensor, in memory from which ``device`` copies while the host goes on."""
     return host.pin_memory() if device.type == "cuda" else host
 
 
 def copied(host: Tensor, device: torch.device) -> Tensor:
-    """``host``, a CPU tensor, on ``device``; itself where that is the CPU."""
+    """Returns ``host``, a CPU tensor, on ``device``; itself where that is the CPU."""
     return staged(host, device).to(device, non_blocking=True)

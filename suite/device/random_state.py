@@ -1,4 +1,4 @@
-"""torch's random state: the CPU generator's and, where a run is on a GPU, that device's too.
+"""Keeps torch's random state: the CPU generator's and, where a run is on a GPU, that device's too.
 
 A forward pass on a GPU draws its dropout from the device's generator and what a program draws on the host from the
 CPU's. Whoever repeats a pass needs both.
@@ -16,7 +16,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RandomState:
-    """``cpu`` and, of a GPU, ``cuda``: uint8, both on the CPU. ``device`` is where the passes that drew from it ran."""
+    """Holds ``cpu`` and, of a GPU, ``cuda``: uint8, both on the CPU. ``device`` is where the passes that drew from it
+    ran."""
 
     device: torch.device
     cpu: Tensor
@@ -24,7 +25,7 @@ class RandomState:
 
     @classmethod
     def now(cls, device: torch.device) -> RandomState:
-        """The state in which the next draw finds torch."""
+        """Returns the state in which the next draw finds torch."""
         cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(device, torch.get_rng_state(), cuda)
 
@@ -37,7 +38,7 @@ class RandomState:
 
 @contextmanager
 def unchanged_randomness(device: torch.device, enabled: bool = True) -> Iterator[None]:
-    """What is drawn inside, on the CPU and on ``device``, is drawn again after it."""
+    """Has what is drawn inside, on the CPU and on ``device``, drawn again after it."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=enabled):
         yield
 

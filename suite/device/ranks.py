@@ -1,4 +1,4 @@
-"""Several ranks on one machine: gloo on the CPU, NCCL with a GPU for each."""
+"""Joins several ranks on one machine: gloo on the CPU, NCCL with a GPU for each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PATIENCE = 3.0  # times as long as what they did took
 
 
 def device_of(rank: int, device: str) -> str:
-    """The device of a rank of several: ``"cuda:1"`` of rank 1 on ``"cuda"``."""
+    """Returns the device of a rank of several: ``"cuda:1"`` of rank 1 on ``"cuda"``."""
     return f"cuda:{rank}" if device == "cuda" else device
 
 
 def joined(device: str, rank: int, world_size: int, rendezvous: str) -> DeviceMesh:
-    """The mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them. With
-    ``env://`` they meet where a launcher's environment says.
+    """Returns the mesh of this machine's ranks that meet in the folder ``rendezvous``; this process is one of them.
+    With ``env://`` they meet where a launcher's environment says.
 
     Its GPU becomes the current one before anything is made there. Until :func:`wait_at_most` says otherwise, a rank
     waits SET_UP_S for the others in each collective.

@@ -1,4 +1,5 @@
-"""The form that a baseline takes to adapt to a user's data: labels ask for classification, instructions for answers.
+"""Finds the form that a baseline takes to adapt to a user's data: labels ask for classification, instructions for
+answers.
 
 A baseline whose class stands in the module ``m`` has its forms in ``m_tasks``, in a function ``form(setting)``: a
 :class:`~suite.loop.baseline.Baseline` of the same id, or None where the baseline itself will do. Pre-training never
@@ -16,13 +17,14 @@ from suite.record.job import Setting
 
 
 def tasks_module(baseline_module: str) -> str | None:
-    """The module with the forms of the baseline whose class stands in ``baseline_module``; None where it has none."""
+    """Returns the module with the forms of the baseline whose class stands in ``baseline_module``; None where it has
+    none."""
     name = f"{baseline_module}_tasks"
     return name if find_spec(name) else None
 
 
 def baseline_for(setting: Setting) -> Baseline:
-    """The baseline of a setting, in the form that its task and data ask for.
+    """Returns the baseline of a setting, in the form that its task and data ask for.
 
     Raises UnknownId with the nearest names, ValueError or OSError for data that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""The card of a technique: what it is, where it comes from, where it applies, and what its paper claims.
+"""Has the card of a technique: what it is, where it comes from, where it applies, and what its paper claims.
 
 A card is a TOML file beside the technique. Claims are data: a statement, where the paper makes it, and a predicate that
 records can be judged by. How well a statement is known is data as well: ``read`` is where somebody read it. The shared
@@ -47,7 +47,7 @@ Kind = Literal["identity", "counted", "quality", "measured", "modelled", "litera
 
 
 class CardError(ValueError):
-    """A card that cannot be read; the message names the file, the field and the mend."""
+    """Is raised for a card that cannot be read; the message names the file, the field and the mend."""
 
 
 class Strict(BaseModel):
@@ -63,8 +63,8 @@ class Paper(Strict):
 
 
 class Needs(Strict):
-    """What a run must have for a claim to be judged by it: at least so many steps of the reference, examples a batch,
-    parameters; and ``tuned`` learning rates. Where the probe ``active`` is zero in every seed, the mechanism did
+    """Says what a run must have for a claim to be judged by it: at least so many steps of the reference, examples a
+    batch, parameters; and ``tuned`` learning rates. Where the probe ``active`` is zero in every seed, the mechanism did
     nothing, and the claim was not exercised."""
 
     steps: int | None = Field(default=None, ge=1)
@@ -75,7 +75,7 @@ class Needs(Strict):
 
 
 class PaperSetting(Strict):
-    """Where the paper saw what it claims, in its words; empty where it does not say, or nobody has read it there.
+    """Says where the paper saw what it claims, in its words; empty where it does not say, or nobody has read it there.
     ``architecture`` is ``any`` where the statement is of every model.
 
     ``baselines``: those of this suite that have the paper's architecture, at their own sizes. ``length``: of the
@@ -99,7 +99,7 @@ class PaperSetting(Strict):
 
     @property
     def sentence(self) -> str:
-        """``architecture GPT-2 small; device 8 A100``."""
+        """Returns ``architecture GPT-2 small; device 8 A100``."""
         said = {name: value for name, value in self if value and name != "baselines"}
         return "; ".join(
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()
@@ -123,7 +123,7 @@ STUDY = "study."
 
 
 class Claim(Strict):
-    """One statement of the paper.
+    """Holds one statement of the paper.
 
     ``read`` says where somebody read it: ``Section 4.2; table 1``, ``Abstract`` where no more could be had, ``Abstract,
     implied`` of what is not said in so many words, ``Authors' code: svd.py``, ``Section 3, as two accounts quote it``.
@@ -168,12 +168,12 @@ class Claim(Strict):
 
     @property
     def source(self) -> str:
-        """Where it stands, and whether somebody has read it there."""
+        """Tells where it stands, and whether somebody has read it there."""
         return self.read or f"not read: {self.unread}"
 
     @property
     def conditions(self) -> str:
-        """What the card says of the claim besides its predicate: the paper's setting, and the note."""
+        """Returns what the card says of the claim besides its predicate: the paper's setting, and the note."""
         return "; ".join(filter(None, (self.setting.sentence if self.setting else "", self.note)))
 
     @model_validator(mode="before")
@@ -203,12 +203,12 @@ class Claim(Strict):
 
 
 def of_study(claim: Claim) -> bool:
-    """Whether a study's tables decide the claim, and no row."""
+    """Tells whether a study's tables decide the claim, and no row."""
     return claim.metric.startswith(STUDY)
 
 
 class Property(Claim):
-    """What an implementation must satisfy: no promise of the paper. ``place`` may say where its rule stands."""
+    """Says what an implementation must satisfy: no promise of the paper. ``place`` may say where its rule stands."""
 
     place: str = ""
     kind: Literal["identity", "counted"] = "identity"
@@ -231,7 +231,7 @@ def _rising(values: tuple[N, ...]) -> tuple[N, ...]:
 
 
 def _fraction(text: object) -> object:
-    """``"1/3"`` as the nearest float, so that a card need not round it."""
+    """Returns ``"1/3"`` as the nearest float, so that a card need not round it."""
     if not isinstance(text, str):
         return text
     try:
@@ -247,7 +247,8 @@ Shares = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(min_le
 
 
 def filled(template: str, batch: int, rate: float) -> Spelling:
-    """The stack that ``template`` spells with ``{batch}`` and ``{rate}``. Raises ValueError where it spells none."""
+    """Returns the stack that ``template`` spells with ``{batch}`` and ``{rate}``. Raises ValueError where it spells
+    none."""
     try:
         return Spelling(template.format(batch=batch, rate=rate))
     except (LookupError, AttributeError, TypeError):
@@ -287,7 +288,8 @@ class BatchSweep(Strict):
 
 
 class GridContender(Strict):
-    """One contender of a rate grid: its stack at each rate, in multiples of the recipe's, and its name in the tables.
+    """Describes one contender of a rate grid: its stack at each rate, in multiples of the recipe's, and its name in the
+    tables.
 
     ``baselines`` are where it takes part: everywhere when empty.
     """
@@ -298,7 +300,7 @@ class GridContender(Strict):
 
 
 class RateGrid(Strict):
-    """Final loss over the learning rate, for the reference and for contenders with as many rates each.
+    """Measures the final loss over the learning rate, for the reference and for contenders with as many rates each.
 
     ``scaled`` spells what trains with ``{batch}`` times the recipe's batch; ``reference_scaled`` does so for the
     reference, which tables call ``reference``, at ``{rate}`` times its learning rate, too.
@@ -328,7 +330,8 @@ class RateGrid(Strict):
 
 
 class LabelNoise(Strict):
-    """Sharpness and accuracy with a share of the training labels wrong, of ``longer`` times as many steps as usual.
+    """Measures sharpness and accuracy with a share of the training labels wrong, of ``longer`` times as many steps as
+    usual.
 
     ``reference`` spells the reference with the probes that the table shows; ``stacks`` the others, by what the table
     calls them.
@@ -346,8 +349,8 @@ Rising = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...
 
 
 class LinkSweep(Strict):
-    """Speed-up of ``stack``, which trains on several ranks, over its reference against the bandwidth between ranks, at
-    ``mbit`` Mbit/s and without a limit.
+    """Measures the speed-up of ``stack``, which trains on several ranks, over its reference against the bandwidth
+    between ranks, at ``mbit`` Mbit/s and without a limit.
 
     ``paper`` says in words on which network the paper measured, ``paper_mbit`` and ``paper_speedup`` in numbers; they
     are None where it does not say, or not of one technique over the other.
@@ -366,9 +369,9 @@ SharedStudy = Annotated[BatchSweep | RateGrid | LabelNoise | LinkSweep, Field(di
 
 
 class MeasuredByOthers(Strict):
-    """Published rows that are of the technique: those of a ``table`` whose technique column has ``technique``; with
-    ``against`` in its place, it names the row that they are held against. ``differs``: what else sets theirs apart from
-    this entry, in words."""
+    """Names published rows that are of the technique: those of a ``table`` whose technique column has ``technique``;
+    with ``against`` in its place, it names the row that they are held against. ``differs``: what else sets theirs apart
+    from this entry, in words."""
 
     table: str = Field(pattern=r"^[a-z0-9_]+$")
     technique: str = Field(min_length=1)
@@ -377,7 +380,8 @@ class MeasuredByOthers(Strict):
 
 
 class Card(Strict):
-    """See the module. ``reference`` is ``baseline`` or the id of the technique that this one is compared against."""
+    """Holds a card (see the module). ``reference`` is ``baseline`` or the id of the technique that this one is compared
+    against."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     name: str
@@ -402,7 +406,7 @@ class Card(Strict):
 
     @property
     def good(self) -> Good:
-        """What it sells, by which it is grouped: what the claims promise less of, else robustness."""
+        """Returns what it sells, by which it is grouped: what the claims promise less of, else robustness."""
         promised = [claim.metric for claim in self.claim if _promises_less(claim)]
         for good, names in GOODS.items():
             if not self.sells and any(metric.startswith(names) for metric in promised):
@@ -411,7 +415,7 @@ class Card(Strict):
 
     @property
     def judged(self) -> tuple[Claim, ...]:
-        """Claims and properties."""
+        """Returns the claims and properties."""
         return (*self.claim, *self.properties)
 
 

@@ -1,4 +1,5 @@
-"""The cards of all entries, for what reads every one of them: a broken card is named, and hurts no other entry."""
+"""Reads the cards of all entries, for what reads every one of them: a broken card is named, and hurts no other
+entry."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from suite.entries.catalogue import Entry, lookup
 
 
 def with_cards(entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The entries whose card can be read, and of the others why it cannot, by id."""
+    """Returns the entries whose card can be read, and of the others why it cannot, by id."""
     sound: dict[str, Entry] = {}
     broken: dict[str, str] = {}
     for id, entry in entries.items():
@@ -26,8 +27,8 @@ SHORT = 4  # letters
 
 
 def known_as(text: str, entries: Mapping[str, Entry]) -> list[Entry]:
-    """The entries that a reader means by ``text``, in any case: a category, an id, a name or an arXiv number, or else
-    part of a name or of a paper's title. Raises UnknownId with the nearest ids and categories."""
+    """Returns the entries that a reader means by ``text``, in any case: a category, an id, a name or an arXiv number,
+    or else part of a name or of a paper's title. Raises UnknownId with the nearest ids and categories."""
     wanted = text.casefold().removeprefix("arxiv:").strip()
     for says in (_exactly, _in_part):
         if meant := [entry for entry in entries.values() if says(entry.card, wanted)]:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class UnknownId(LookupError):
-    """No such technique, baseline or other named thing; the message has the nearest names."""
+    """Is raised where there is no such technique, baseline or other named thing; the message has the nearest names."""
 
 
 FEW = 20  # names that one reads
@@ -34,7 +34,8 @@ AS_ALIKE = 0.75  # of the nearest's: what is less alike was not meant
 
 
 def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
-    """``among[name]``, or UnknownId with the nearest names, or all where none is near and they are few."""
+    """Returns ``among[name]``, or raises UnknownId with the nearest names, or all where none is near and they are
+    few."""
     if name in among:
         return among[name]
     near = _near(name, among)
@@ -47,7 +48,7 @@ def lookup(kind: str, name: str, among: Mapping[str, T]) -> T:
 
 
 def _near(name: str, among: Iterable[str]) -> list[str]:
-    """The names of which ``name`` may be a misspelling, the nearest first."""
+    """Returns the names of which ``name`` may be a misspelling, the nearest first."""
     near = _close(name, among, ALIKE)
     if not near:
         return []
@@ -56,7 +57,7 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
 
 
 def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
-    """The few names that are alike, the nearest first; capitals make no difference."""
+    """Returns the few names that are alike, the nearest first; capitals make no difference."""
     folded = {known.casefold(): known for known in among}
     near = difflib.get_close_matches(name.casefold(), folded, n=NEIGHBOURS, cutoff=cutoff)
     return [folded[alike] for alike in near]
@@ -64,7 +65,7 @@ def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One technique's folder. ``module`` is the dotted name of its technique.py."""
+    """Describes one technique's folder. ``module`` is the dotted name of its technique.py."""
 
     id: str
     folder: Path
@@ -76,7 +77,8 @@ class Entry:
 
     @cached_property
     def technique(self) -> type[Technique]:
-        """The folder's one Technique class. Raises StackError if the module cannot be imported or has another shape."""
+        """Returns the folder's one Technique class. Raises StackError if the module cannot be imported or has another
+        shape."""
         try:
             module = importlib.import_module(self.module)
         except Exception as error:  # whatever a plug-in's module does: one bad entry is named, not traced
@@ -95,18 +97,19 @@ class Entry:
 
     @property
     def instruments(self) -> str | None:
-        """The dotted name of the folder's probes.py (:mod:`suite.reading.recording`); None where there is none."""
+        """Returns the dotted name of the folder's probes.py (:mod:`suite.reading.recording`); None where there is
+        none."""
         return self.module.removesuffix("technique") + "probes" if (self.folder / "probes.py").is_file() else None
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed package, without importing it."""
+    """Returns the folder of an installed package, without importing it."""
     return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
 
 
 @cache
 def catalogue() -> dict[str, Entry]:
-    """All entries by id. Raises ValueError if two packages bring the same id."""
+    """Returns all entries by id. Raises ValueError if two packages bring the same id."""
     entries: dict[str, Entry] = {}
     for point in entry_points(group="leantrain.techniques"):
         spec = find_spec(point.value)
@@ -124,7 +127,7 @@ def catalogue() -> dict[str, Entry]:
 
 
 def reference_of(stack: str) -> tuple[str, Task]:
-    """The reference and the task that the stack's cards ask for; of several, the one that is not the default.
+    """Returns the reference and the task that the stack's cards ask for; of several, the one that is not the default.
 
     Raises UnknownId.
     """
@@ -135,13 +138,13 @@ def reference_of(stack: str) -> tuple[str, Task]:
 
 
 def tunes(stack: str) -> bool:
-    """Whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
+    """Tells whether a card of the stack asks for a tuned learning rate; not where a technique is not installed."""
     entries = catalogue()
     return any("rate" in entries[name].card.tune for name in Spelling(stack).names if name in entries)
 
 
 def activity_probes(stack: str) -> tuple[str, ...]:
-    """The probes, by the names under which runs report them, that show whether the mechanism of a stack of one
+    """Returns the probes, by the names under which runs report them, that show whether the mechanism of a stack of one
     technique acts; none of several, where the others may."""
     entries = catalogue()
     names = Spelling(stack).names

@@ -1,4 +1,5 @@
-"""A user's own checkpoint: a folder as Hugging Face's ``save_pretrained`` writes it, config.json beside safetensors.
+"""Reads a user's own checkpoint: a folder as Hugging Face's ``save_pretrained`` writes it, config.json beside
+safetensors.
 
 Only whole files are used: a safetensors file begins with the places of its tensors, so that a truncated one is known by
 its size. Tensors are told by name, with or without the base model's prefix (``bert.``). The blocks must all be there
@@ -29,14 +30,14 @@ OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in checkpoints of B
 
 
 class Place(NamedTuple):
-    """A tensor's file and shape."""
+    """Holds a tensor's file and shape."""
 
     file: Path
     shape: tuple[int, ...]
 
 
 def weight_files(folder: str | Path) -> list[Path]:
-    """The whole weight files of a checkpoint; none where the folder has a configuration alone.
+    """Returns the whole weight files of a checkpoint; none where the folder has a configuration alone.
 
     Raises ValueError, with what to do, where one is missing, truncated or of a format that may run code.
     """
@@ -71,7 +72,7 @@ def weight_files(folder: str | Path) -> list[Path]:
 
 
 def places(folder: str | Path) -> dict[str, Place]:
-    """Every tensor of a checkpoint by name. Raises ValueError where a file is not whole."""
+    """Returns the place of every tensor of a checkpoint by name. Raises ValueError where a file is not whole."""
     from safetensors import safe_open  # it comes with the models' libraries
 
     known: dict[str, Place] = {}
@@ -84,7 +85,8 @@ def places(folder: str | Path) -> dict[str, Place]:
 
 
 def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a file's tensors. It is an 8-byte length, as much JSON, then the tensors' bytes to its end."""
+    """Returns the shapes of a file's tensors, read off its header. It is an 8-byte length, as much JSON, then the
+    tensors' bytes to its end."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         beginning = opened.read(8)
@@ -103,14 +105,14 @@ def _header(folder: str | Path, file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _numbers(value: object) -> tuple[int, ...]:
-    """A list of sizes. Raises TypeError for anything else that JSON has."""
+    """Returns a list of sizes as a tuple. Raises TypeError for anything else that JSON has."""
     if not isinstance(value, list) or any(type(each) is not int or not 0 <= each < 2**63 for each in value):
         raise TypeError(f"{value!r} is no list of sizes")
     return tuple(value)
 
 
 def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
-    """The name that the checkpoint has for each parameter of ``model`` in its shape for it.
+    """Returns the name that the checkpoint has for each parameter of ``model`` in its shape for it.
 
     Raises ValueError for a checkpoint of another architecture: a parameter of a block is missing, or of another shape.
     """
@@ -135,7 +137,7 @@ def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
 
 
 def _names(saved: Mapping[str, Place]) -> dict[str, str]:
-    """The checkpoint's names by every spelling under which a model may have them."""
+    """Returns the checkpoint's names by every spelling under which a model may have them."""
     known: dict[str, str] = {}
     for name in saved:
         head, _, last = name.rpartition(".")
@@ -146,13 +148,13 @@ def _names(saved: Mapping[str, Place]) -> dict[str, str]:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """A parameter's name, and that without the base model's prefix."""
+    """Returns a parameter's name, and that without the base model's prefix."""
     _, _, rest = name.partition(".")
     return (name, rest) if rest else (name,)
 
 
 def weights(folder: str | Path, model: nn.Module) -> dict[str, Tensor]:
-    """The checkpoint's tensors by the names of ``model``'s parameters. Raises ValueError as :func:`fitted`."""
+    """Returns the checkpoint's tensors by the names of ``model``'s parameters. Raises ValueError as :func:`fitted`."""
     from safetensors import safe_open
 
     fitting, saved = fitted(folder, model), places(folder)
@@ -181,7 +183,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def content_of(folder: str | Path) -> str:
-    """SHA-256 of a checkpoint's weights."""
+    """Returns the SHA-256 of a checkpoint's weights."""
     digest = hashlib.sha256()
     for file in weight_files(folder):
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""The installed baselines, found through the entry-point group :data:`GROUP`."""
+"""Finds the installed baselines, through the entry-point group :data:`GROUP`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GROUP = "leantrain.baselines"
 
 @cache
 def baselines() -> dict[str, Baseline]:
-    """All installed baselines by id."""
+    """Returns all installed baselines by id."""
     return {point.name: point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
 @cache
 def baseline_modules() -> dict[str, str]:
-    """The module of each installed baseline by its id, in their order; loads none."""
+    """Returns the module of each installed baseline by its id, in their order; loads none."""
     return {point.name: point.module for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 

@@ -24,7 +24,8 @@ def run_of(
     split: Split | None = None,
     mesh: DeviceMesh | None = None,
 ) -> Run:
-    """The run of a job. ``technique`` and ``baseline`` stand in for those that the job names: for fake data, for tests.
+    """Returns the run of a job. ``technique`` and ``baseline`` stand in for those that the job names: for fake data,
+    for tests.
 
     Raises UnknownId and StackError for what is not installed or cannot be stacked, and what :class:`Run` raises.
     """

@@ -62,7 +62,7 @@ Named = tuple[Any, Any]
 
 
 class Outside(ValueError):
-    """A location that reads or runs what the user did not name; the message says what."""
+    """Is raised for a location that reads or runs what the user did not name; the message says what."""
 
 
 # data ---------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,8 @@ def check_data(location: str, of_images: bool) -> None:
 
 
 def check_named(location: str) -> re.Match[str] | None:
-    """The hub id that a location is where no file or folder is there. Raises FileNotFoundError where it is neither."""
+    """Returns the hub id that a location is where no file or folder is there. Raises FileNotFoundError where it is
+    neither."""
     path = Path(location).expanduser()
     if path.exists():
         return None
@@ -136,7 +137,7 @@ def check_reached(location: str) -> None:
 
 
 def _names_a_file(path: Path) -> bool:
-    """Whether it is a file's name and no data set's of the hub: in a folder that is here, or with a suffix."""
+    """Tells whether it is a file's name and no data set's of the hub: in a folder that is here, or with a suffix."""
     return path.parent.is_dir() if path.parent != Path() else bool(path.suffix)
 
 
@@ -149,7 +150,7 @@ def _inside(file: Path, folder: Path) -> bool:
 
 
 def _read_by(path: Path) -> tuple[str, list[Path]]:
-    """The kind of data, and the files that its reader takes; "" of what has none."""
+    """Returns the kind of data, and the files that its reader takes; "" of what has none."""
     if path.is_file():
         kinds = (kind for kind, suffixes in KINDS.items() if path.suffix.lower() in suffixes)
         return next(kinds, ""), [path]
@@ -217,7 +218,7 @@ def _check_saved(location: str, folder: Path, of_images: bool) -> None:
 
 
 def _object(location: str, file: Path) -> dict[str, Any]:
-    """The members of a JSON object. Raises Outside where it is none."""
+    """Returns the members of a JSON object. Raises Outside where it is none."""
     try:
         content = json.loads(read_plain_text(file))
     except (OSError, ValueError, RecursionError):
@@ -239,16 +240,16 @@ def _check_images(location: str, images: Iterable[Named], folder: Path) -> None:
 
 
 def _images_of(location: str, file: Path, kind: str) -> Iterator[Named]:
-    """Nothing of a file that cannot be read, which the reader will say."""
+    """Yields the images of a file, and nothing of one that cannot be read, which the reader will say."""
     if kind == "json":
         return _of_objects(location, file)
     return _of_tables(file) if kind in ("parquet", "arrow") else iter(())
 
 
 def _of_objects(location: str, file: Path) -> Iterator[Named]:
-    """Images of JSON, one value after the other with space between: every object that has the members of an image,
-    however deep, as often as they stand in it. Raises Outside for what is anything else: readers make of that what they
-    like.
+    """Yields the images of JSON, one value after the other with space between: every object that has the members of an
+    image, however deep, as often as they stand in it. Raises Outside for what is anything else: readers make of that
+    what they like.
     """
     named: list[Named] = []
 
@@ -300,7 +301,7 @@ def _of_tables(file: Path) -> Iterator[Named]:
 
 
 def _columns_of_images(schema: Any) -> list[str]:
-    """The columns that are a path and bytes, and those that ``datasets`` is told to take for images."""
+    """Returns the columns that are a path and bytes, and those that ``datasets`` is told to take for images."""
     import pyarrow as pa
 
     try:
@@ -318,7 +319,7 @@ def _columns_of_images(schema: Any) -> list[str]:
 
 
 def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
-    """The images of these columns of a table; of a column of a type that names no image for sure, its values."""
+    """Yields the images of these columns of a table; of a column of a type that names no image for sure, its values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -340,7 +341,7 @@ def _of_batch(batch: Any, columns: Iterable[str]) -> Iterator[Named]:
 
 
 def _of_hub(match: re.Match[str]) -> Iterator[Named]:
-    """Images of a data set that is in ``datasets``' cache afterwards."""
+    """Yields the images of a data set that is in ``datasets``' cache afterwards."""
     try:
         import datasets
 
@@ -361,7 +362,8 @@ def _of_saved(folder: Path) -> Iterator[Named]:
 
 
 def _of_loaded(loaded: Any) -> Iterator[Named]:
-    """Images of a loaded table: of the columns that its reader takes for images, and those that look like some."""
+    """Yields the images of a loaded table: of the columns that its reader takes for images, and those that look like
+    some."""
     import datasets
 
     for split in loaded.values() if isinstance(loaded, dict) else [loaded]:
@@ -396,7 +398,7 @@ def check_configuration(folder: str) -> None:
 
 
 def _implementations(content: Any) -> Iterator[tuple[str, Any]]:
-    """The implementations that are not PyTorch's own, however deep."""
+    """Yields the implementations that are not PyTorch's own, however deep."""
     if isinstance(content, list):
         for item in content:
             yield from _implementations(item)

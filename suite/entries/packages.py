@@ -1,4 +1,5 @@
-"""Techniques as other packages have them: ``lion:implementation=timm`` is Lion with timm's optimizer in place of ours.
+"""Builds techniques as other packages have them: ``lion:implementation=timm`` is Lion with timm's optimizer in place of
+ours.
 
 A technique says who else can do it in one of two ways: by a field ``implementation``, a Literal of ``own`` and the
 packages, or by a module ``packages.py`` beside it, whose ``PACKAGES`` has a Technique for each package's name. The
@@ -28,7 +29,7 @@ INSTALLED_AS = {"lion_pytorch": "lion-pytorch", "torch": "torch"}
 
 
 def packages_of(entry: Entry) -> list[str]:
-    """The packages that can do what the technique does, installed or not."""
+    """Returns the packages that can do what the technique does, installed or not."""
     hint = get_type_hints(entry.technique).get(IMPLEMENTATION)
     by_field = [name for name in get_args(hint) if name != OWN]
     return [*by_field, *(package for package in _beside(entry) if package not in by_field)]
@@ -61,7 +62,8 @@ def assembled(stack: str) -> Stack:
 
 
 def _of_package(entry: Entry, settings: Mapping[str, str]) -> Technique | None:
-    """The technique by the package that its settings name; None where its own field says so, or none is named."""
+    """Returns the technique by the package that its settings name; None where its own field says so, or none is
+    named."""
     package = settings.get(IMPLEMENTATION, OWN)
     has_field = any(field.name == IMPLEMENTATION for field in fields(entry.technique))
     beside = _beside(entry)
@@ -84,13 +86,13 @@ def _part(name: str, part: str) -> UpdatesAlone:
 
 
 def _beside(entry: Entry) -> Mapping[str, type[Technique]]:
-    """The ``PACKAGES`` of the module beside the technique."""
+    """Returns the ``PACKAGES`` of the module beside the technique."""
     known: Mapping[str, type[Technique]] = _said_beside(entry, "PACKAGES")
     return known
 
 
 def _said_beside(entry: Entry, name: str) -> Mapping[str, Any]:
-    """What the module beside the technique says under a name; nothing where there is no such module."""
+    """Returns what the module beside the technique says under a name; nothing where there is no such module."""
     if not (entry.folder / "packages.py").is_file():
         return {}
     said: Mapping[str, Any] = getattr(import_module(entry.module.removesuffix("technique") + "packages"), name, {})
@@ -98,18 +100,18 @@ def _said_beside(entry: Entry, name: str) -> Mapping[str, Any]:
 
 
 def in_form_of(package: str, stack: str) -> Spelling:
-    """The stack of one technique, ours, in the form that the package has."""
+    """Returns the stack of one technique, ours, in the form that the package has."""
     [(name, settings)] = Spelling(stack).parts
     return join([(name, {**_said_beside(catalogue()[name], "FORMS").get(package, {}), **settings})])
 
 
 def done_by(package: str, stack: str) -> Spelling:
-    """The stack of one technique, as ``package`` does it."""
+    """Returns the stack of one technique, as ``package`` does it."""
     [(name, settings)] = Spelling(stack).parts
     return join([(name, {**settings, IMPLEMENTATION: package})])
 
 
 def updates_of(stack: str) -> Spelling:
-    """The stack of one technique, of whose steps the optimizer's updates remain."""
+    """Returns the stack of one technique, of whose steps the optimizer's updates remain."""
     [(name, settings)] = Spelling(stack).parts
     return join([(name, {**settings, PART: UPDATE})])

@@ -1,5 +1,5 @@
-"""The checkpoint that an ``adapt`` run starts from: the baseline, trained by this harness on its source data, or a
-user's own (:mod:`suite.entries.checkpoints`).
+"""Makes the checkpoint that an ``adapt`` run starts from: the baseline, trained by this harness on its source data, or
+a user's own (:mod:`suite.entries.checkpoints`).
 
 Made once for a machine and kept in the cache under the hash of all that decides it.
 """
@@ -32,7 +32,7 @@ SEED = 20_230_202  # every adapt run of a baseline starts from the same checkpoi
 
 
 def checkpoint(setting: Setting) -> Path:
-    """The checkpoint that runs of ``setting`` start from; trains it first where it is not cached.
+    """Returns the checkpoint that runs of ``setting`` start from; trains it first where it is not cached.
 
     Safe under several processes at once. Raises ValueError for a user's own that is not whole or does not fit.
     """
@@ -87,7 +87,7 @@ def _of_a_user(setting: Setting, baseline: Baseline, folder: str) -> Path:
 def _kept(
     baseline: Baseline, setting: Setting, content: Mapping[str, Any], make: Callable[[], Mapping[str, Tensor]]
 ) -> Path:
-    """The file of what ``content`` decides; ``make`` gives the weights where it is not there yet."""
+    """Returns the file of what ``content`` decides; ``make`` gives the weights where it is not there yet."""
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
     path = cache_folder() / "checkpoints" / f"{baseline.id}-{setting.size}-{key}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)

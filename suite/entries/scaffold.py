@@ -220,7 +220,7 @@ jobs:
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether ``root`` is a checkout of leantrain, whose catalogue a new technique joins."""
+    """Tells whether ``root`` is a checkout of leantrain, whose catalogue a new technique joins."""
     return (root / "techniques" / "__init__.py").is_file()
 
 

@@ -24,7 +24,7 @@ Name = TypeVar("Name", bound=str)
 
 
 def chosen(kind: str, value: str, among: tuple[Name, ...]) -> Name:
-    """``value`` if it is one of ``among``. Raises UnknownId with the nearest names."""
+    """Returns ``value`` if it is one of ``among``. Raises UnknownId with the nearest names."""
     return lookup(kind, value, {name: name for name in among})
 
 
@@ -41,7 +41,7 @@ def setting_of(
     device: str = "cpu",
     threads: int = 1,
 ) -> Setting:
-    """The setting of these names; ``task`` None leaves the default, for a card to decide.
+    """Returns the setting of these names; ``task`` None leaves the default, for a card to decide.
 
     Raises UnknownId with the nearest names, ValueError for a number that is no number of steps, rate or threads and for
     data or a model that would read or run what the user did not name, and Unavailable for a device that this machine

@@ -1,4 +1,4 @@
-"""The code that a run reaches, as a hash: what evidence depends on, and nothing else.
+"""Hashes the code that a run reaches: what evidence depends on, and nothing else.
 
 A run of a stack on a baseline begins where jobs become runs (:mod:`suite.entries.jobs`), in the baseline's module and
 those of the techniques. What they use is followed by its names, definition by definition, through all modules of these
@@ -45,12 +45,12 @@ CodeOf = Callable[[Setting, str], Code | None]
 
 
 def code_of(setting: Setting, stack: str) -> Code:
-    """The hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
+    """Returns the hashes of the code that a run of ``stack`` loads in this setting. Raises UnknownId."""
     return _code(roots_of(setting, stack), _instruments(stack), setting.device != "cpu")
 
 
 def roots_of(setting: Setting, stack: str) -> frozenset[str]:
-    """The modules with which a run of ``stack`` loads all others. Raises UnknownId."""
+    """Returns the modules with which a run of ``stack`` loads all others. Raises UnknownId."""
     entries = catalogue()
     techniques = [lookup("technique", name, entries).module for name in Spelling(stack).names]
     baseline = lookup("baseline", setting.baseline, baseline_modules())
@@ -61,7 +61,7 @@ def roots_of(setting: Setting, stack: str) -> frozenset[str]:
 
 
 def packages_in(stack: str) -> list[str]:
-    """The modules with which other packages' implementations, or parts of a step alone, are run."""
+    """Returns the modules with which other packages' implementations, or parts of a step alone, are run."""
     modules: list[str] = []
     for name, settings in Spelling(stack).parts:
         entry = catalogue().get(name)
@@ -72,8 +72,8 @@ def packages_in(stack: str) -> list[str]:
 
 
 def trained_besides(stack: str) -> list[str]:
-    """The baselines that techniques of the stack train besides the run's own: what their hyper-parameters of the type
-    :data:`suite.record.job.BaselineName` say."""
+    """Returns the baselines that techniques of the stack train besides the run's own: what their hyper-parameters of
+    the type :data:`suite.record.job.BaselineName` say."""
     named: list[str] = []
     for name, settings in Spelling(stack).parts:
         path = _file(catalogue()[name].module) if name in catalogue() else None
@@ -83,7 +83,7 @@ def trained_besides(stack: str) -> list[str]:
 
 
 def installed_code(setting: Setting, stack: str) -> Code | None:
-    """The hashes of :func:`code_of`; None where the baseline or a technique is not installed."""
+    """Returns the hashes of :func:`code_of`; None where the baseline or a technique is not installed."""
     try:
         return code_of(setting, stack)
     except LookupError:
@@ -97,7 +97,7 @@ def _code(roots: frozenset[str], instruments: frozenset[str], kernels: bool) -> 
 
 
 def _instruments(stack: str) -> frozenset[str]:
-    """The modules that read recorded steps of the stack: they count, and no run loads them."""
+    """Returns the modules that read recorded steps of the stack: they count, and no run loads them."""
     entries = catalogue()
     readers = {entries[name].instruments for name in Spelling(stack).names if name in entries} - {None}
     return frozenset([RECORDING, *readers]) if readers else frozenset()  # type: ignore[list-item]
@@ -108,29 +108,29 @@ def _instruments(stack: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Reach:
-    """What definitions use, but for the packages and modules ``outside``; with ``kernels`` also what their functions
-    import when they are called."""
+    """Follows what definitions use, but for the packages and modules ``outside``; with ``kernels`` also what their
+    functions import when they are called."""
 
     outside: tuple[str, ...]
     kernels: bool = False
 
     def sha256(self, roots: frozenset[str]) -> str:
-        """The hash of all that is reached from the modules ``roots``."""
+        """Returns the hash of all that is reached from the modules ``roots``."""
         hashes = sorted(_used(self, place)[0] for place in self.places(roots))
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
 
     def places(self, roots: frozenset[str]) -> frozenset[Place]:
-        """The definitions that are reached from the modules ``roots``."""
+        """Returns the definitions that are reached from the modules ``roots``."""
         return frozenset().union(*(_reached(self, root) for root in roots))
 
     def leaves_out(self, module: str) -> bool:
-        """Whether a module is outside."""
+        """Tells whether a module is outside."""
         return any(module == package or module.startswith(f"{package}.") for package in self.outside)
 
 
 @cache
 def _reached(reach: Reach, root: str) -> frozenset[Place]:
-    """The definitions that are reached from a module."""
+    """Returns the definitions that are reached from a module."""
     waiting = _all_of(root)
     reached = set(waiting)
     while waiting:
@@ -142,7 +142,7 @@ def _reached(reach: Reach, root: str) -> frozenset[Place]:
 
 @cache
 def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
-    """The hash of a definition and of what its names stand for, and the definitions that it needs."""
+    """Returns the hash of a definition and of what its names stand for, and the definitions that it needs."""
     module, number = place
     statement = _code_in(module).statements[number]
     standing = [(chain[0], *_standing(module, chain)) for chain in statement.uses]
@@ -159,8 +159,8 @@ def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
 
 
 def _standing(module: str, chain: Chain) -> tuple[list[Place], list[str]]:
-    """What a name with its attributes stands for in a module: definitions of the project, and the names of what is
-    somebody else's."""
+    """Finds what a name with its attributes stands for in a module: definitions of the project, and the names of what
+    is somebody else's."""
     places: list[Place] = []
     elsewhere: list[str] = []
     for bound in _code_in(module).bindings.get(chain[0], ()):
@@ -186,7 +186,7 @@ def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[
 
 @cache
 def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
-    """What is done when a module is loaded: by it, its packages, and what it imports and does not use."""
+    """Returns what is done when a module is loaded: by it, its packages, and what it imports and does not use."""
     waiting, loaded, done = [module], set[str](), set[Place]()
     while waiting:
         name = waiting.pop()
@@ -211,7 +211,7 @@ def _text_hash(place: Place) -> str:
 
 @cache
 def _beside(module: str) -> tuple[str, ...]:
-    """The hashes of the CUDA sources beside a kernel's module."""
+    """Returns the hashes of the CUDA sources beside a kernel's module."""
     path = _file(module)
     sources = sorted(path.parent.glob("*.cu")) if path and path.name == "kernel.py" else []
     return tuple(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
@@ -231,7 +231,7 @@ def _parents(name: str) -> Iterator[str]:
 
 @cache
 def _source(name: str) -> Source | None:
-    """What a module of the project or of a plug-in holds; None where ``name`` is none."""
+    """Returns what a module of the project or of a plug-in holds; None where ``name`` is none."""
     path = _file(name) if name.partition(".")[0] in _packages() else None
     return read_source(path) if path else None
 
@@ -243,7 +243,7 @@ def _code_in(module: str) -> Source:
 
 
 def _packages() -> frozenset[str]:
-    """The packages whose code is followed: the project's, and those of what is installed beside it."""
+    """Returns the packages whose code is followed: the project's, and those of what is installed beside it."""
     modules = [*(entry.module for entry in catalogue().values()), *baseline_modules().values()]
     return frozenset(["suite", *(module.partition(".")[0] for module in modules)])
 
@@ -259,7 +259,7 @@ def _file(name: str) -> Path | None:
 
 @cache
 def _top(name: str) -> Path | None:
-    """The folder of a package, the file of a module; None where neither is installed."""
+    """Returns the folder of a package, the file of a module; None where neither is installed."""
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations:
         return package_folder(name)

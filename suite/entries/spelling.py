@@ -1,4 +1,4 @@
-"""Stacks as people spell them: ``lora:rank=4+lion`` becomes a :class:`~suite.loop.stack.Stack`."""
+"""Reads stacks as people spell them: ``lora:rank=4+lion`` becomes a :class:`~suite.loop.stack.Stack`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suite.record.job import BASELINE, StackError, split
 
 
 def build(stack: str) -> Stack:
-    """The stack spelled as ``a+b:x=1``; ``""`` and ``baseline`` are the empty one.
+    """Builds the stack spelled as ``a+b:x=1``; ``""`` and ``baseline`` are the empty one.
 
     Raises UnknownId and StackError, both with one clear sentence.
     """
@@ -30,7 +30,8 @@ def build(stack: str) -> Stack:
 
 
 def configured(cls: type[Technique], name: str, settings: Mapping[str, str]) -> Technique:
-    """An instance of ``cls`` with hyper-parameters parsed by their declared types; raises StackError on a bad one."""
+    """Returns an instance of ``cls`` with hyper-parameters parsed by their declared types; raises StackError on a bad
+    one."""
     hints = get_type_hints(cls)
     known = {field.name: field for field in fields(cls) if field.init}
     values = {}
@@ -51,7 +52,8 @@ def configured(cls: type[Technique], name: str, settings: Mapping[str, str]) -> 
 
 
 def _parsed(hint: Any, text: str) -> Any:
-    """``text`` as the annotated type: bool, int, float, str, Literal, optional or tuple (``a/b`` for tuples)."""
+    """Returns ``text`` as the annotated type: bool, int, float, str, Literal, optional or tuple (``a/b`` for
+    tuples)."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return None if text.lower() == "none" else _parsed(next(a for a in arguments if a is not type(None)), text)

@@ -1,4 +1,4 @@
-"""A step that is nothing but updates: of two implementations of an optimizer, what remains when the passes go.
+"""Makes a step that is nothing but updates: of two implementations of an optimizer, what remains when the passes go.
 
 The gradients are those of the first batch and stay as they are, so that each update has the work of any other. A step
 makes UPDATES of them: a batch is drawn for each step all the same, and must be little beside them.

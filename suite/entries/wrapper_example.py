@@ -1,4 +1,5 @@
-"""The example that ``leantrain new --wraps-optimizer`` writes: gradient centralisation, an optimizer around another."""
+"""Has the example that ``leantrain new --wraps-optimizer`` writes: gradient centralisation, an optimizer around
+another."""
 
 TECHNIQUE = '''\
 """{name}: gradient centralisation (Yong et al., 2020, equation 1), an optimizer around the stack's.

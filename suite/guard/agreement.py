@@ -1,4 +1,5 @@
-"""Whether a record repeats: its run once more, from its own configuration, and both compared, each kind by its nature.
+"""Tells whether a record repeats: its run once more, from its own configuration, and both compared, each kind by its
+nature.
 
 Counted: counters are equal, on any machine.
 
@@ -82,7 +83,8 @@ NoiseOf = Callable[[int, str], "Noise | None"]
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviation of a log ratio over sets of processes that run the same code, and where it is from."""
+    """Holds the standard deviation of a log ratio over sets of processes that run the same code, and where it is
+    from."""
 
     sigma: float
     degrees_of_freedom: float
@@ -90,7 +92,7 @@ class Noise:
 
 
 def overall(findings: Iterable[Finding]) -> ChangeVerdict:
-    """Changed if anything is; equal, or equivalent, only if everything is that."""
+    """Returns the overall verdict, changed if anything is; equal, or equivalent, only if everything is that."""
     verdicts = {finding.verdict for finding in findings}
     if "changed" in verdicts:
         return "changed"
@@ -100,7 +102,7 @@ def overall(findings: Iterable[Finding]) -> ChangeVerdict:
 
 
 def in_words(old: Piece, verdict: ChangeVerdict) -> str:
-    """The verdict on a repetition, as one says it of such a record."""
+    """Returns the verdict on a repetition, as one says it of such a record."""
     return CURVES.get(verdict, verdict) if isinstance(old, Learned) else verdict
 
 
@@ -108,7 +110,7 @@ def in_words(old: Piece, verdict: ChangeVerdict) -> str:
 
 
 def find(records: Records, beginning: str) -> Piece:
-    """The one record whose id begins so. Raises NoRecord."""
+    """Returns the one record whose id begins so. Raises NoRecord."""
     pieces: list[Piece] = [*records.counted, *records.learned, *records.timed]
     candidates = [piece for piece in pieces if piece.id.startswith(beginning)] if beginning else []
     exact = [candidate for candidate in candidates if candidate.id == beginning]
@@ -121,8 +123,8 @@ def find(records: Records, beginning: str) -> Piece:
 
 
 def quickest(records: Records, machine: Machine) -> Learned:
-    """The curve to repeat: of those that somebody learned by the installed code and libraries, with embedded data, the
-    one that takes least to learn again; rather one of another machine's. Raises NoRecord."""
+    """Returns the curve to repeat: of those that somebody learned by the installed code and libraries, with embedded
+    data, the one that takes least to learn again; rather one of another machine's. Raises NoRecord."""
     known = [
         run
         for run in records.learned
@@ -147,7 +149,7 @@ def _is_embedded(learned: Learned) -> bool:
 
 
 def title(piece: Piece) -> str:
-    """What it is, in words."""
+    """Tells what it is, in words."""
     stacks = ", ".join(side.stack for side in sides_of(piece))
     seed = f", seed {piece.seed}" if isinstance(piece, Learned) else ""
     replicate = f", replicate {piece.replicate}" if isinstance(piece, Timed) else ""
@@ -155,12 +157,12 @@ def title(piece: Piece) -> str:
 
 
 def sides_of(piece: Piece) -> Sequence[Ended]:
-    """The runs that it is of, the reference first."""
+    """Returns the runs that it is of, the reference first."""
     return piece.contenders if isinstance(piece, Timed) else [piece]
 
 
 def obstacles(old: Piece, machine: Machine) -> list[str]:
-    """Why the record cannot be repeated with what is installed here."""
+    """Tells why the record cannot be repeated with what is installed here."""
     name, version = old.conditions.baseline, old.conditions.baseline_version
     techniques = dict.fromkeys(name for side in sides_of(old) for name in Spelling(side.stack).names)
     reasons = [f"{technique} is not installed" for technique in techniques if technique not in catalogue()]
@@ -175,7 +177,7 @@ def obstacles(old: Piece, machine: Machine) -> list[str]:
 
 
 def other_code(old: Piece) -> list[str]:
-    """What changed since in the code that a repetition runs; nothing of what is not installed."""
+    """Tells what changed since in the code that a repetition runs; nothing of what is not installed."""
     changes = []
     if isinstance(old, Timed) and old.protocol != TIMING_PROTOCOL:
         changes.append("how leantrain times changed")
@@ -188,7 +190,7 @@ def other_code(old: Piece) -> list[str]:
 
 
 def way_back(old: Piece) -> list[str]:
-    """How to get the code that the record is of, where it says that."""
+    """Tells how to get the code that the record is of, where it says that."""
     commit = str(old.machine.context.get("git_commit"))
     if not re.fullmatch("[0-9a-f]{40}", commit):
         return []
@@ -197,13 +199,13 @@ def way_back(old: Piece) -> list[str]:
 
 
 def _libraries(machine: Machine) -> dict[str, str]:
-    """Versions of the libraries that decide which operators a step issues."""
+    """Returns the versions of the libraries that decide which operators a step issues."""
     known = {"torch": machine.facts.get("torch"), **(machine.context.get("packages") or {})}
     return {name: str(version) for name, version in known.items() if version}
 
 
 def setting_of(old: Piece, location: str | None = None) -> Setting:
-    """The setting that the record is of. ``location`` is where its data lies, unless that is embedded.
+    """Returns the setting that the record is of. ``location`` is where its data lies, unless that is embedded.
 
     Raises ValueError if the data is not the record's, UnknownId for names that are not known here.
     """
@@ -232,7 +234,7 @@ def repeat(
     limits: Limits = Limits(),  # noqa: B008  it is frozen
     progress: Progress = silent,
 ) -> Piece:
-    """Measure the same once more, and append it, or the renewal that it is, to the results folder ``keep``, if named.
+    """Measures the same once more, and appends it, or the renewal that it is, to the results folder ``keep``, if named.
 
     Raises StoreError.
     """
@@ -263,7 +265,7 @@ def _again(old: Piece, setting: Setting, limits: Limits, progress: Progress) -> 
 
 
 def _kept(old: Piece, new: Piece) -> Line:
-    """What a results folder gets of a repetition."""
+    """Returns what a results folder gets of a repetition."""
     renewal = renewal_of(old, new) if isinstance(old, Learned) and isinstance(new, Learned) else None
     return renewal or new
 
@@ -302,7 +304,7 @@ def noise_of(old: Piece, index: int, ratio: str, timed: Iterable[Timed]) -> Nois
 
 
 def room(old: Piece, new: Piece, setting: Setting, limits: Limits = Limits()) -> Floats:  # noqa: B008  it is frozen
-    """How far rounding may part what was learned with other arithmetic from its repetition: what
+    """Tells how far rounding may part what was learned with other arithmetic from its repetition: what
     :func:`suite.judge.repetition.envelope` says of the new run's first steps, which are trained for that. Empty where
     the bits must be equal, or are.
 
@@ -322,8 +324,8 @@ def room(old: Piece, new: Piece, setting: Setting, limits: Limits = Limits()) ->
 
 
 def compare(old: Piece, new: Piece, noise: NoiseOf, allowed: Floats = NO_ROOM) -> list[Finding]:
-    """A finding for everything that two records of the same can be compared in; ``noise`` is of times, ``allowed``
-    what :func:`room` says."""
+    """Returns a finding for everything that two records of the same can be compared in; ``noise`` is of times,
+    ``allowed`` what :func:`room` says."""
     elsewhere = _elsewhere(old.machine, new.machine)
     sides = list(zip(sides_of(old), sides_of(new), strict=True))
     ended = [_ended(*pair) for pair in sides if {side.status for side in pair} != {"ok"}]
@@ -338,7 +340,7 @@ def compare(old: Piece, new: Piece, noise: NoiseOf, allowed: Floats = NO_ROOM) -
 
 
 def _elsewhere(old: Machine, new: Machine) -> str:
-    """How the machines differ; empty where they are the same."""
+    """Tells how the machines differ; empty where they are the same."""
     if old.key == new.key:
         return ""
     unlike = differing(old.facts, new.facts).items()
@@ -402,7 +404,7 @@ def _curves(old: Learned, new: Learned, elsewhere: str, allowed: Floats) -> Find
 
 
 def _first_difference(old: Learned, new: Learned) -> str:
-    """What differs first along the run; empty where nothing that is stored does."""
+    """Tells what differs first along the run; empty where nothing that is stored does."""
     before, after = _course(old), _course(new)
     for name in dict.fromkeys([*before, *after]):
         was, now = before.get(name), after.get(name)
@@ -414,7 +416,7 @@ def _first_difference(old: Learned, new: Learned) -> str:
 
 
 def _course(run: Learned) -> dict[str, float]:
-    """Every stored loss and metric by name, in the order of the run."""
+    """Returns every stored loss and metric by name, in the order of the run."""
     steps = run.steps or 0
     parts = np.array_split(np.arange(steps), max(1, len(run.train_loss)))  # as they were averaged
     course = [
@@ -433,7 +435,7 @@ def _course(run: Learned) -> dict[str, float]:
 
 
 def _distance(old: Learned, new: Learned) -> str:
-    """How far two curves of one seed are from each other: at most, and at the end."""
+    """Tells how far two curves of one seed are from each other: at most, and at the end."""
     then = {point.step: point.loss for point in old.curve}
     apart = {point.step: abs(point.loss / then[point.step] - 1) for point in new.curve if then.get(point.step)}
     if not (apart and old.final and new.final and old.final.loss):

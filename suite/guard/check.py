@@ -1,4 +1,5 @@
-"""``leantrain check``: the working tree against a stored reference, or another revision checked out beside it."""
+"""Implements ``leantrain check``: the working tree against a stored reference, or another revision checked out beside
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ MOST_AT_ONCE = 4  # contenders that count side by side: each holds a model and t
 
 @dataclass(frozen=True)
 class Selection:
-    """What is checked, where empty means all, and of which size, on which device."""
+    """Says what is checked, where empty means all, and of which size, on which device."""
 
     stacks: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
@@ -39,13 +40,13 @@ class Selection:
     threads: int = 1
 
     def jobs(self, offer: dict[str, Any]) -> list[Job]:
-        """The selected jobs that a tree offers."""
+        """Returns the selected jobs that a tree offers."""
         return jobs_of(
             offer, self.stacks, self.on, self.recipes, size=self.size, device=self.device, threads=self.threads
         )
 
     def has(self, job: Job) -> bool:
-        """Whether the job's item is selected; it may have another size or device."""
+        """Tells whether the job's item is selected; it may have another size or device."""
         return (
             (not self.stacks or job.stack in (BASELINE, *self.stacks))
             and (not self.on or job.setting.baseline in self.on)
@@ -72,7 +73,7 @@ class SpeedBudget:
 
 
 def counted(selection: Selection, progress: Progress) -> Reference:
-    """The selected jobs' exact numbers, with the code that this process has."""
+    """Returns the selected jobs' exact numbers, with the code that this process has."""
     offer = here("hello")
     selection.must_exist(offer)
     here_portable = partial(here, numerics=offer["numerics"])
@@ -81,15 +82,16 @@ def counted(selection: Selection, progress: Progress) -> Reference:
 
 
 def is_reference(name: str, top: Path = Path()) -> bool:
-    """Whether ``name`` is a file of a saved reference and no revision. A file that is called as a revision is is none:
-    what a pull request adds must not choose what it is compared with."""
+    """Tells whether ``name`` is a file of a saved reference and no revision. A file that is called as a revision is is
+    none: what a pull request adds must not choose what it is compared with."""
     path = Path(name)
     named_as_file = len(path.parts) > 1 or bool(path.suffix) or name.startswith("./")
     return named_as_file and (top / path).is_file() and not is_revision(name, top)
 
 
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:
-    """Findings of the working tree against the reference at ``path``, by exact numbers. Raises BadReference."""
+    """Returns the findings of the working tree against the reference at ``path``, by exact numbers. Raises
+    BadReference."""
     old = load(path)  # before minutes are spent
     selected = old.model_copy(update={"jobs": [job for job in old.jobs if selection.has(job.job)]})
     return [*compare(selected, counted(selection, progress)), _unchecked("a file has no code to time; name a revision")]
@@ -102,7 +104,8 @@ def _unchecked(why: str) -> Finding:
 def against_revision(
     revision: str, top: Path, selection: Selection, timing: SpeedBudget | None, progress: Progress
 ) -> list[Finding]:
-    """Findings of the working tree at ``top`` against ``revision``: exact ones, and with ``timing`` those of speed.
+    """Returns the findings of the working tree at ``top`` against ``revision``: exact ones, and with ``timing`` those
+    of speed.
 
     Both trees count at the same time, and are timed in turns. An item that does not run in both is not timed. Raises
     RevisionError.
@@ -137,7 +140,7 @@ SAME_CODE = "not timed: the code that its run reaches is that of the revision"
 
 
 def _same_code(old: TreeWorker, new: TreeWorker, job: Job) -> bool:
-    """Whether a run of the job reaches equal code in both trees, as far as hashes of its definitions tell."""
+    """Tells whether a run of the job reaches equal code in both trees, as far as hashes of its definitions tell."""
     try:
         code, other = (worker.ask("code", job=job.model_dump()) for worker in (old, new))
     except ContenderFailed:  # a tree that is older than these hashes
@@ -157,8 +160,8 @@ def _compared(tree: Path, top: Path, jobs: Sequence[Job], budget: SpeedBudget, p
 
 
 def _offer(worker: TreeWorker, title: str) -> dict[str, Any]:
-    """What the worker's tree offers. Raises RevisionError where it is too old, and where no code of the tree would run:
-    both sides would be the same installed code."""
+    """Returns what the worker's tree offers. Raises RevisionError where it is too old, and where no code of the tree
+    would run: both sides would be the same installed code."""
     try:
         offer: dict[str, Any] = worker.ask("hello")
     except ContenderFailed as failure:
@@ -176,7 +179,7 @@ def _offer(worker: TreeWorker, title: str) -> dict[str, Any]:
 
 
 def _counts(jobs: Sequence[Job], ask: Callable[..., Any], progress: Progress, at_once: int = 1) -> list[CountedJob]:
-    """The jobs' numbers, ``at_once`` of them at a time: counts do not depend on what else the machine does."""
+    """Returns the jobs' numbers, ``at_once`` of them at a time: counts do not depend on what else the machine does."""
     done = []
     pool = ThreadPoolExecutor(at_once)
     try:

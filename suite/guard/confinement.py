@@ -1,4 +1,4 @@
-"""Code of another revision must not read what is in the environment of the processes that started it.
+"""Keeps code of another revision from reading what is in the environment of the processes that started it.
 
 A process sees the environments of all others of its user in /proc, a CI job's tokens among them, whatever its own is.
 Linux's Landlock (landlock(7)) ends that without a privilege: a process in a domain may inspect no process outside of it
@@ -40,7 +40,7 @@ def confine() -> None:
 
 @cache
 def hides_environments() -> bool:
-    """Whether a confined process cannot read this one's environment: tried, by one that does nothing else."""
+    """Tells whether a confined process cannot read this one's environment: tried, by one that does nothing else."""
     if not os.path.exists("/proc/self/environ"):
         return True
     script = f"import sys\ntry: sys.exit(bool(open('/proc/{os.getpid()}/environ', 'rb').read(1)))\nexcept OSError: pass"
@@ -51,7 +51,7 @@ def hides_environments() -> bool:
 
 
 def exposed(passed: frozenset[str]) -> list[str]:
-    """The variables of this process's environment, besides those that are ``passed``, that seem to be secrets and that
-    code of another revision could read; none where it is confined."""
+    """Returns the variables of this process's environment, besides those that are ``passed``, that seem to be secrets
+    and that code of another revision could read; none where it is confined."""
     named = [name for name in os.environ if name not in passed and any(word in name.upper() for word in SECRETS)]
     return sorted(named) if named and not hides_environments() else []

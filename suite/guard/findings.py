@@ -1,4 +1,4 @@
-"""A finding: what a comparison of two states of the code says of one thing, with the numbers that differ."""
+"""Describes a finding: what a comparison of two states of the code says of one thing, with the numbers that differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suite.record.schema import COUNTS, Counters
 
 @dataclass(frozen=True)
 class Difference:
-    """One number, or other value, that differs."""
+    """Describes one number, or other value, that differs."""
 
     what: str
     old: Any
@@ -21,17 +21,17 @@ class Difference:
 
     @property
     def is_cost(self) -> bool:
-        """Whether it is a counter of which more is worse."""
+        """Tells whether it is a counter of which more is worse."""
         return self.what in COUNTS and COUNTS[self.what].cost
 
     @property
     def is_of_the_model(self) -> bool:
-        """Whether it is a counter that describes the model."""
+        """Tells whether it is a counter that describes the model."""
         return self.what in COUNTS and not COUNTS[self.what].cost
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """Returns what a person calls it."""
         return COUNTS[self.what].title if self.what in COUNTS else self.what
 
     @property
@@ -44,13 +44,13 @@ class Difference:
 
     @property
     def ratio(self) -> str:
-        """New over old; empty where that is no number."""
+        """Returns new over old; empty where that is no number."""
         numbers = {type(self.old), type(self.new)} <= {int, float}
         return f"{self.new / self.old:.6g}" if numbers and self.old else ""
 
     @property
     def verdict(self) -> ChangeVerdict:
-        """What this number alone says."""
+        """Returns what this number alone says."""
         if not self.is_cost:
             return "changed"
         return "regressed" if self.new > self.old else "improved"
@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on one ``aspect`` (exact numbers, timing, counters, losses, ...) of one ``item``, and why."""
+    """Holds the verdict on one ``aspect`` (exact numbers, timing, counters, losses, ...) of one ``item``, and why."""
 
     item: str
     aspect: str
@@ -74,12 +74,12 @@ class Finding:
 
     @property
     def details(self) -> str:
-        """All that is to say beside the verdict."""
+        """Returns all that is to say beside the verdict."""
         return "; ".join([*map(str, self.changes), *([self.why] if self.why else [])])
 
 
 def changes_between(old: Counters, new: Counters) -> tuple[Difference, ...]:
-    """Every counter that differs; one that is not there counts as 0."""
+    """Returns every counter that differs; one that is not there counts as 0."""
     before, after = flat(old), flat(new)
     return tuple(
         Difference(name, before.get(name, 0), after.get(name, 0))
@@ -93,7 +93,7 @@ def _digits(value: Any) -> str:
 
 
 def flat(counters: Counters) -> dict[str, Any]:
-    """Every counter that was taken, by name; of a dictionary each entry, as ``name.key``."""
+    """Returns every counter that was taken, by name; of a dictionary each entry, as ``name.key``."""
     values: dict[str, Any] = {}
     for name, value in counters.model_dump(exclude_none=True).items():
         values |= {f"{name}.{key}": count for key, count in value.items()} if isinstance(value, dict) else {name: value}
@@ -115,7 +115,7 @@ UNTIMED = ("unfit", "failed", "not comparable", "not checked")
 
 
 def speed(findings: Iterable[Finding]) -> str:
-    """What is known of speed: how many items were judged how, or that none was."""
+    """Tells what is known of speed: how many items were judged how, or that none was."""
     number = Counter(finding.verdict for finding in findings if finding.aspect == "timing")
     if not number.keys() - {*UNTIMED}:
         return NOT_CHECKED

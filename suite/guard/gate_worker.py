@@ -1,4 +1,4 @@
-"""The worker of one source tree in the regression gate: a process that runs jobs with that tree's code.
+"""Runs the worker of one source tree in the regression gate: a process that runs jobs with that tree's code.
 
 It is started as a script, with the tree to be judged first on the path, so the same worker drives both trees, also one
 that is older than the worker; whatever it imports of ``suite`` is that tree's, hence inside the methods. One JSON
@@ -36,8 +36,8 @@ class Worker:
         self._contender: Contender | None = None
 
     def hello(self) -> dict[str, Any]:
-        """Where the code comes from, its catalogue (technique id -> baselines, task, folder), and the arithmetic that
-        it counts under, where it chooses one."""
+        """Tells where the code comes from, its catalogue (technique id -> baselines, task, folder), and the arithmetic
+        that it counts under, where it chooses one."""
         import suite
         from suite.entries.catalogue import catalogue
         from suite.entries.installed import baselines
@@ -57,7 +57,7 @@ class Worker:
         }
 
     def count(self, job: dict[str, Any], numerics: str) -> dict[str, Any]:
-        """A short run: its data, its losses, and the counters of one more step."""
+        """Makes a short run and returns: its data, its losses, and the counters of one more step."""
         from suite.measure.provenance import conditions_of
 
         try:
@@ -80,8 +80,8 @@ class Worker:
         return {"steps": self._contender.set_up(counted=counted).steps}
 
     def pace(self, steps: int) -> float:
-        """Seconds of ``steps`` training steps without those in which the contender was ready to run and had no core:
-        what a neighbour takes costs nothing, and a step that sleeps or waits for a disk costs all of it.
+        """Returns the seconds of ``steps`` training steps without those in which the contender was ready to run and had
+        no core: what a neighbour takes costs nothing, and a step that sleeps or waits for a disk costs all of it.
 
         Of its waits Linux's account has also those around the steps, so what is left is never less than the time that
         its threads computed for. Where there is no account, it is what the clock says.
@@ -94,7 +94,7 @@ class Worker:
         return max(block.cpu_s / cores, block.seconds - (waited_s(pid) - before_s))
 
     def code(self, job: dict[str, Any]) -> str:
-        """A hash of all definitions that a run of the job may reach, also those that its functions import."""
+        """Returns a hash of all definitions that a run of the job may reach, also those that its functions import."""
         from suite.entries.sources import code_of
         from suite.record.job import Job
 
@@ -109,8 +109,8 @@ class Worker:
 
 
 def waited_s(pid: int) -> float:
-    """Seconds that the main thread of a process has waited for a core so far, by Linux's account; 0 where there is
-    none."""
+    """Returns the seconds that the main thread of a process has waited for a core so far, by Linux's account; 0 where
+    there is none."""
     try:
         with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9
@@ -119,7 +119,7 @@ def waited_s(pid: int) -> float:
 
 
 def _off_the_clock() -> str | None:
-    """The arithmetic that the tree counts under; None of one that knows no other than the machine's own."""
+    """Returns the arithmetic that the tree counts under; None of one that knows no other than the machine's own."""
     try:
         from suite.record.numerics import off_the_clock
     except ImportError:
@@ -128,7 +128,7 @@ def _off_the_clock() -> str | None:
 
 
 def _server(numerics: str) -> dict[str, Any]:
-    """The contender's option that says which arithmetic it has; none for a tree that knows no other than the
+    """Returns the contender's option that says which arithmetic it has; none for a tree that knows no other than the
     machine's own."""
     if _off_the_clock() is None:
         return {}

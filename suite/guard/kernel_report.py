@@ -1,4 +1,5 @@
-"""What `leantrain kernels` says of every kernel: whether it is right and within its budget, and how near its floor.
+"""Collects what `leantrain kernels` says of every kernel: whether it is right and within its budget, and how near its
+floor.
 
 Of each entry of a technique's ``MANIFESTS``, from what its ``peer.py`` declares (:mod:`suite.kernels.bench`):
 
@@ -33,7 +34,7 @@ MOST_AT_ONCE = 4  # processes that examine side by side: each has torch and Trit
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel. ``violations`` is empty where it is right and within budget."""
+    """Describes one kernel. ``violations`` is empty where it is right and within budget."""
 
     technique: str
     kernel: str
@@ -44,13 +45,13 @@ class KernelRow:
 
 
 def selected(ids: Sequence[str]) -> list[Entry]:
-    """The entries that have a ``kernel.py``: all, or those called ``ids``. Raises UnknownId."""
+    """Returns the entries that have a ``kernel.py``: all, or those called ``ids``. Raises UnknownId."""
     having = {entry.id: entry for entry in catalogue().values() if (entry.folder / "kernel.py").is_file()}
     return [lookup("technique with a kernel", id, having) for id in ids] if ids else list(having.values())
 
 
 def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress) -> list[KernelRow]:
-    """A row for each of the entries' kernels; they are examined side by side unless they are ``timed``.
+    """Returns a row for each of the entries' kernels; they are examined side by side unless they are ``timed``.
 
     Raises Unavailable where Triton is not installed.
     """
@@ -71,7 +72,7 @@ def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress)
 
 
 def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
-    """A row for each of the entry's kernels."""
+    """Returns a row for each of the entry's kernels."""
     module, peer = (entry.module.removesuffix("technique") + name for name in ("kernel", "peer"))
     manifests: Mapping[str, Manifest] = import_module(module).MANIFESTS
     try:
@@ -97,7 +98,7 @@ def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:
 
 
 def _examined(entry: Entry, peer: str, device: str, timed: bool) -> tuple[Mapping[str, Examination], str]:
-    """The examinations by bench; and, where there are none, why."""
+    """Returns the examinations by bench; and, where there are none, why."""
     if not (entry.folder / "peer.py").is_file():
         return {}, f"{entry.folder.name} has no peer.py with BENCHES: nothing checks it"
     try:
@@ -120,7 +121,7 @@ TIME_COLUMNS = ("time", "of floor", "launch (host)", "peers' times")
 
 
 def line(row: KernelRow, timed: bool) -> list[str]:
-    """The row's cells under ``CHECK_COLUMNS``, and ``TIME_COLUMNS`` if ``timed``."""
+    """Returns the row's cells under ``CHECK_COLUMNS``, and ``TIME_COLUMNS`` if ``timed``."""
     examination, code = row.examined, row.code
     ran = examination is not None and row.kernel in examination.launched
     error = examination.error_units if examination is not None and ran else None

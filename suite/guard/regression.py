@@ -1,4 +1,5 @@
-"""The exact tier of the regression gate: what a step costs and what training does, compared without any noise.
+"""Implements the exact tier of the regression gate: what a step costs and what training does, compared without any
+noise.
 
 Counters (FLOPs, tensor bytes, operators, communication) and the loss trajectory of a fixed seed are the same numbers in
 every run of the same code, so any difference is a change of the code: no statistics, no threshold, no false alarm.
@@ -30,11 +31,11 @@ SCHEMA_VERSION = 2
 
 
 class BadReference(ValueError):
-    """A stored reference that cannot be used; the message says why and what to do."""
+    """Is raised for a stored reference that cannot be used; the message says why and what to do."""
 
 
 class CountedJob(Stored):
-    """One job's exact numbers, or how its run ended."""
+    """Holds one job's exact numbers, or how its run ended."""
 
     job: Job
     status: Status = "ok"
@@ -45,7 +46,7 @@ class CountedJob(Stored):
 
 
 class Reference(Stored):
-    """A file of counted jobs to compare later trees with."""
+    """Holds a file of counted jobs to compare later trees with."""
 
     schema_version: int = SCHEMA_VERSION
     leantrain: str
@@ -56,7 +57,8 @@ class Reference(Stored):
 
 
 def item_of(job: Job) -> str:
-    """What a report calls the job, and what jobs of two trees have in common: stack, baseline, recipe and task."""
+    """Returns what a report calls the job, and what jobs of two trees have in common: stack, baseline, recipe and
+    task."""
     setting = job.setting
     return f"{job.stack} on {setting.baseline} ({setting.recipe}, {setting.task})"
 
@@ -65,7 +67,7 @@ def item_of(job: Job) -> str:
 
 
 def count(job: Job, ask: Callable[..., Any]) -> CountedJob:
-    """The job's numbers, from ``ask("count", job=...)``: a TreeWorker's, or :func:`here`. Failures are rows."""
+    """Returns the job's numbers, from ``ask("count", job=...)``: a TreeWorker's, or :func:`here`. Failures are rows."""
     try:
         numbers = ask("count", job=job.model_dump())
     except ContenderFailed as failure:
@@ -93,8 +95,8 @@ def jobs_of(
     device: str = "cpu",
     threads: int = 1,
 ) -> list[Job]:
-    """The stacks (all techniques, when none) on those of the baselines ``on`` (all) that a tree offers, with the plain
-    baselines; what the tree lacks is left out, for the other tree's job to have no partner.
+    """Returns the stacks (all techniques, when none) on those of the baselines ``on`` (all) that a tree offers, with
+    the plain baselines; what the tree lacks is left out, for the other tree's job to have no partner.
     """
     known, offered = offer["techniques"], offer["baselines"]
     places: list[tuple[str, RecipeName, Task, str]] = []
@@ -132,7 +134,7 @@ def jobs_of(
 
 
 def reference(machine: Machine, jobs: Iterable[CountedJob]) -> Reference:
-    """The counted jobs with what decides whether later ones are comparable to them."""
+    """Returns the counted jobs with what decides whether later ones are comparable to them."""
     return Reference(
         leantrain=version("leantrain"),
         counted=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -151,7 +153,8 @@ def save(stored: Reference, path: Path) -> None:
 
 
 def load(path: Path) -> Reference:
-    """The reference at ``path``. Raises BadReference with one sentence: unreadable, damaged, of another schema."""
+    """Returns the reference at ``path``. Raises BadReference with one sentence: unreadable, damaged, of another
+    schema."""
     try:
         return parse_versioned(read_plain(path), Reference, SCHEMA_VERSION, oldest=SCHEMA_VERSION)
     except OSError as error:
@@ -164,7 +167,7 @@ def load(path: Path) -> Reference:
 
 
 def compare(old: Reference, new: Reference) -> list[Finding]:
-    """A finding for every job of either side, in the order of the new one."""
+    """Returns a finding for every job of either side, in the order of the new one."""
     libraries_differ = _other_libraries(old, new)
     machine_differs = _other_machine(old, new)
     before = {item_of(job.job): job for job in old.jobs}
@@ -178,7 +181,7 @@ def compare(old: Reference, new: Reference) -> list[Finding]:
 
 
 def _other_libraries(old: Reference, new: Reference) -> str:
-    """Why no number of the one reference can be compared with the other's; empty when they can."""
+    """Tells why no number of the one reference can be compared with the other's; empty when they can."""
     differing = [
         f"{name} {old.libraries.get(name)}, this is {now}"
         for name, now in new.libraries.items()
@@ -194,7 +197,7 @@ def _other_machine(old: Reference, new: Reference) -> str:
 
 
 def _other_job(old: Job, new: Job) -> str:
-    """Why the numbers of two jobs of one item cannot be compared; empty when they can."""
+    """Tells why the numbers of two jobs of one item cannot be compared; empty when they can."""
     before, after = ({**job.setting.model_dump(), "seed": job.seed} for job in (old, new))
     differing = [f"{name} {before[name]} instead of {now}" for name, now in after.items() if before[name] != now]
     return f"counted with {', '.join(differing)}; use the same options, or save a new reference" if differing else ""
@@ -244,7 +247,8 @@ def _verdict(counters: Sequence[Difference], training: Sequence[Difference]) -> 
 
 
 def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
-    """0 fine, 1 regressed (or changed, or gone, unless that is meant), 5 a run failed, 4 unfit, 3 not decided."""
+    """Returns 0 fine, 1 regressed (or changed, or gone, unless that is meant), 5 a run failed, 4 unfit, 3 not
+    decided."""
     verdicts = {finding.verdict for finding in findings}
     if "regressed" in verdicts or (verdicts & {"changed", "gone"} and not accept_changes):
         return 1
@@ -256,12 +260,12 @@ def exit_code(findings: Iterable[Finding], accept_changes: bool) -> int:
 
 
 def notable(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that say more than that exact numbers, or code, are equal."""
+    """Returns the findings that say more than that exact numbers, or code, are equal."""
     return [finding for finding in findings if finding.verdict != "equal"]
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """How many of each verdict, in words, and what is known of speed."""
+    """Returns how many of each verdict, in words, and what is known of speed."""
     exact = [finding for finding in findings if finding.aspect != "timing"]
     said = notable(exact)
     number = Counter(finding.verdict for finding in said)
@@ -272,7 +276,8 @@ def tally(findings: Sequence[Finding]) -> str:
 
 
 def markdown(findings: Sequence[Finding], against: str) -> str:
-    """A summary fit for a comment: how many of each verdict, a row for every number that differs, then the reasons."""
+    """Returns a summary fit for a comment: how many of each verdict, a row for every number that differs, then the
+    reasons."""
     said = notable(findings)
     lines = [f"## leantrain check against {code_in_markdown(against)}: {tally(findings)}"]
     if said:
@@ -288,7 +293,7 @@ def markdown(findings: Sequence[Finding], against: str) -> str:
 
 
 def _rows(finding: Finding) -> list[tuple[str, ...]]:
-    """A row for each number that differs; without any, one with the verdict."""
+    """Returns a row for each number that differs; without any, one with the verdict."""
     item = code_in_markdown(finding.item)
     if not finding.changes:
         return [(item, finding.aspect, "", "", "", f"**{finding.verdict}**")]

@@ -1,5 +1,5 @@
-"""The first minutes on a device: does each thing that a measurement needs work there at all? ``leantrain doctor
---rehearse``.
+"""Rehearses the first minutes on a device: does each thing that a measurement needs work there at all? ``leantrain
+doctor --rehearse``.
 
 In this order, the most informative first, each in a process of its own with a limit::
 
@@ -50,7 +50,8 @@ PARTS = ("step", "kernel", "noise", "energy")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one thing did. ``status``: works, or one of a record's failures; ``reason`` says why, or what was seen."""
+    """Records what one thing did. ``status``: works, or one of a record's failures; ``reason`` says why, or what was
+    seen."""
 
     part: str
     name: str
@@ -68,7 +69,7 @@ Task = tuple[str, str, Callable[[], str]]
 
 
 def code_key(packages: Sequence[str] = PACKAGES) -> str:
-    """What all code of the project hashes to: any change, and everything is rehearsed anew."""
+    """Returns what all code of the project hashes to: any change, and everything is rehearsed anew."""
     digest = hashlib.sha256()
     for package in packages:
         root = package_folder(package)
@@ -86,7 +87,8 @@ def rehearse(
     parts: Sequence[str] = PARTS,
     progress: Progress = silent,
 ) -> tuple[list[Outcome], list[tuple[str, str]]]:
-    """What was found of the techniques ``ids`` (all where empty), and the parts and names that there was no time for.
+    """Returns what was found of the techniques ``ids`` (all where empty), and the parts and names that there was no
+    time for.
 
     Raises OSError where ``file`` cannot be read or written.
     """
@@ -180,7 +182,7 @@ def _kernels(entry: Entry, device: str) -> str:
 
 
 def _noise(setting: Setting, number: int) -> str:
-    """The median log ratio of two processes that run the same, and how far its rounds are apart."""
+    """Returns the median log ratio of two processes that run the same, and how far its rounds are apart."""
     coin, limits = random.Random(number), Limits(LIMIT_S, LIMIT_S)
     job, server = Job(setting=setting, stack=BASELINE), of_one_timing(coin)
     try:
@@ -219,7 +221,7 @@ def _energy(setting: Setting) -> str:
 
 
 def _read(file: Path, stamp: Mapping[str, str]) -> dict[tuple[str, str], Outcome]:
-    """What the file has of this machine and code; a line that was cut off, or is of others, is none."""
+    """Returns what the file has of this machine and code; a line that was cut off, or is of others, is none."""
     known = {}
     for line in file.read_text("utf-8").splitlines() if file.exists() else ():
         try:
@@ -245,7 +247,8 @@ def _append(file: Path, finding: Outcome, stamp: Mapping[str, str]) -> None:
 def report(
     outcomes: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int
 ) -> dict[str, list[str]]:
-    """Lines by heading: what works, what does not and why, what there was no time for, and the plan for the rest."""
+    """Returns lines by heading: what works, what does not and why, what there was no time for, and the plan for the
+    rest."""
     lines: dict[str, list[str]] = {"works": [], "does not work": [], "cannot be had here": []}
     for part in PARTS:
         works = [outcome for outcome in outcomes if outcome.part == part and outcome.works]
@@ -266,7 +269,7 @@ def report(
 
 
 def plan(outcomes: Sequence[Outcome], late: Sequence[tuple[str, str]], device: str, threads: int) -> list[str]:
-    """The commands that come next, in their order."""
+    """Returns the commands that come next, in their order."""
     size = "base" if device == "cuda" else "nano"
     runs = [
         outcome.name for outcome in outcomes if outcome.part == "step" and outcome.works and outcome.name != BASELINE

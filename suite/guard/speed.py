@@ -100,7 +100,7 @@ def in_fresh_processes(
 
 @dataclass
 class TimedSet:
-    """What is known of one item: its sets' log ratios ``d`` (new / old) and ``e`` (old / old), the seconds of the
+    """Holds what is known of one item: its sets' log ratios ``d`` (new / old) and ``e`` (old / old), the seconds of the
     longest set, those of all with their share of the sessions, and the failure that ended them. ``steps``: of a block.
     """
 
@@ -113,26 +113,26 @@ class TimedSet:
     failure: GateFailed | None = None
 
     def biased(self, rule: Rule) -> bool:
-        """Whether the revision comes out slower than itself, by votes that would decide otherwise."""
+        """Tells whether the revision comes out slower than itself, by votes that would decide otherwise."""
         strict = replace(rule, false_alarms=rule.misses)
         return "slower" in (strict.outcome(self.e), strict.outcome([-log_ratio for log_ratio in self.e]))
 
     def decided(self, rule: Rule) -> bool:
-        """Whether no further set is wanted."""
+        """Tells whether no further set is wanted."""
         done = self.failure is not None or len(self.d) >= MOST_SETS
         return done or self.biased(rule) or rule.outcome(self.d) != "cannot tell"
 
     @property
     def seconds_a_set(self) -> float:
-        """What a set takes, with its share of its session."""
+        """Returns the seconds that a set takes, with its share of its session."""
         return self.seconds / max(1, len(self.d))
 
     def sets_in(self, seconds: float) -> int:
-        """How many sets there is time for."""
+        """Counts the sets that there is time for."""
         return int(seconds / max(self.seconds_a_set, 0.01))
 
     def add(self, trees: Trees, coin: random.Random) -> None:
-        """One more set, or the failure in its place."""
+        """Adds one more set, or the failure in its place."""
         start_s = time.monotonic()
         try:
             times = in_fresh_processes(trees, self.job, len(self.d), coin, self.steps)
@@ -150,7 +150,7 @@ class TimedSet:
 
 @contextmanager
 def session(old: Path, new: Path, coin: random.Random) -> Iterator[Trees]:
-    """Fresh workers of the three sides."""
+    """Has fresh workers of the three sides."""
     with ExitStack() as stack:
         trees = {"old": old, "again": old, "new": new}
         yield {name: stack.enter_context(TreeWorker(tree, coin)) for name, tree in trees.items()}
@@ -194,7 +194,7 @@ def time_sets(
 
 
 def _left(items: Sequence[TimedSet], rule: Rule, end_s: float) -> list[TimedSet]:
-    """The items that want another set, and have the time for it."""
+    """Returns the items that want another set, and have the time for it."""
     return [item for item in items if not item.decided(rule) and time.monotonic() + item.longest_s < end_s]
 
 
@@ -216,8 +216,8 @@ def _load(trees: Trees, item: TimedSet) -> None:
 
 
 def finding(item: TimedSet, rule: Rule, minutes: float) -> Finding:
-    """The item as a report's row: how much slower, with its interval and how often such a check errs in this noise; or
-    what would be needed to tell."""
+    """Returns the item as a report's row: how much slower, with its interval and how often such a check errs in this
+    noise; or what would be needed to tell."""
     name, n, slower = item_of(item.job), len(item.d), f"slower by {percent(rule.slower)}"
     if item.failure:
         verdict: ChangeVerdict = "failed" if item.failure.side == "new" else "not comparable"
@@ -250,7 +250,7 @@ def finding(item: TimedSet, rule: Rule, minutes: float) -> Finding:
 
 
 def _needed(item: TimedSet, rule: Rule) -> str:
-    """What would let it tell."""
+    """Tells what would let the item be decided."""
     n = len(item.d)
     ways = []
     if needed := sets_needed(item.e, rule):
@@ -262,10 +262,10 @@ def _needed(item: TimedSet, rule: Rule) -> str:
 
 
 def percent(share: float) -> str:
-    """``10%``, ``2.5%``."""
+    """Returns ``10%``, ``2.5%``."""
     return f"{100 * share:g}%"
 
 
 def _rare(rate: float) -> str:
-    """``0.3%``; what is too rare to say how rare as a bound."""
+    """Returns ``0.3%``; what is too rare to say how rare as a bound."""
     return f"{rate:.1%}" if rate >= 0.001 else "<0.1%"

@@ -1,4 +1,4 @@
-"""Two source trees of one git repository side by side, each behind a worker process of its own.
+"""Keeps two source trees of one git repository side by side, each behind a worker process of its own.
 
 The fork server of contenders has one tree's code loaded, so a comparison of code needs one worker (and server) a tree.
 """
@@ -59,11 +59,11 @@ PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "TRITON_", "TORCHINDUCTOR_", "OMP_
 
 
 class RevisionError(ValueError):
-    """There is no such tree to compare with; the message says why and what to do."""
+    """Is raised where there is no such tree to compare with; the message says why and what to do."""
 
 
 def top_of(folder: Path) -> Path:
-    """The top of the git checkout that ``folder`` is in. Raises RevisionError outside one."""
+    """Returns the top of the git checkout that ``folder`` is in. Raises RevisionError outside one."""
     try:
         return Path(_git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError:
@@ -71,7 +71,7 @@ def top_of(folder: Path) -> Path:
 
 
 def is_revision(name: str, folder: Path) -> bool:
-    """Whether git knows a commit by that name there."""
+    """Tells whether git knows a commit by that name there."""
     try:
         return bool(_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"))
     except RevisionError:
@@ -80,8 +80,8 @@ def is_revision(name: str, folder: Path) -> bool:
 
 @contextmanager
 def checked_out(revision: str, top: Path) -> Iterator[Path]:
-    """``revision`` of the repository at ``top`` in a temporary work tree, removed afterwards; one that a killed process
-    left is removed before.
+    """Has ``revision`` of the repository at ``top`` in a temporary work tree, removed afterwards; one that a killed
+    process left is removed before.
 
     Raises RevisionError for an unknown revision.
     """
@@ -134,13 +134,14 @@ def _confined() -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a worker sees of this process's environment: what decides how it computes and where its caches are, and no
-    secret. A revision's code runs as soon as Python starts in its tree (``sitecustomize``)."""
+    """Returns what a worker sees of this process's environment: what decides how it computes and where its caches are,
+    and no secret. A revision's code runs as soon as Python starts in its tree (``sitecustomize``)."""
     return {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
 
 
 class TreeWorker:
-    """A worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context manager.
+    """Runs a worker process over ``tree`` (its top and ``src``, if it has one, lead the path). Use as a context
+    manager.
 
     A ``coin`` draws a worker that is timed a memory layout of its own: an order of hashes, a length of its environment
     (the system draws its addresses). Without one the order of hashes is fixed, for what is counted to repeat.
@@ -177,7 +178,7 @@ class TreeWorker:
         return self._process.poll() is None
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """The worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
+        """Returns the worker's answer. Raises ContenderFailed, also where the worker itself ends or stays silent."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": command, **arguments}).encode() + b"\n")

@@ -43,7 +43,7 @@ Outcome = Literal["slower", "not slower", "cannot tell"]
 
 @dataclass(frozen=True)
 class Rule:
-    """When votes decide: which slow-down must be noticed, a fraction, and how often either answer may be wrong."""
+    """Says when votes decide: which slow-down must be noticed, a fraction, and how often either answer may be wrong."""
 
     slower: float = SLOWER
     false_alarms: float = FALSE_ALARMS
@@ -51,11 +51,11 @@ class Rule:
 
     @property
     def half(self) -> float:
-        """What parts the votes, a log ratio."""
+        """Returns the log ratio that parts the votes."""
         return math.log1p(self.slower) / 2
 
     def outcome(self, d: Sequence[float]) -> Outcome:
-        """What the sets' log ratios say so far."""
+        """Returns what the sets' log ratios say so far."""
         if not len(d):
             return "cannot tell"
         votes = np.asarray(d, dtype=np.float64) - self.half
@@ -65,13 +65,13 @@ class Rule:
 
 
 def _evidence(votes: Floats) -> Floats:
-    """ln E after each vote, of which the positive are for, and all others against."""
+    """Returns ln E after each vote, of which the positive are for, and all others against."""
     return sign_e_process(votes, prior=PRIOR, margin=0.0)
 
 
 @lru_cache
 def _enough(alpha: float, most: int) -> tuple[int, ...]:
-    """How many votes decide against 0, 1, ... ``most`` others."""
+    """Tells how many votes decide against 0, 1, ... ``most`` others."""
     needed = []
     for against in range(most + 1):
         evidence = _evidence(np.repeat([-1.0, 1.0], [against, 4 * most + 20]))[against:]
@@ -81,7 +81,7 @@ def _enough(alpha: float, most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Chances:
-    """How a run ends, of at most so many sets, whose votes are for *slower* with one chance each."""
+    """Tells how a run ends, of at most so many sets, whose votes are for *slower* with one chance each."""
 
     slower: float
     not_slower: float
@@ -93,7 +93,8 @@ class Chances:
 
 @lru_cache
 def _course(vote: float, rule: Rule, most: int) -> tuple[Floats, Floats]:
-    """The exact chances of having said *slower*, and *not slower*, after 1, 2, ... ``most`` sets, over all orders."""
+    """Returns the exact chances of having said *slower*, and *not slower*, after 1, 2, ... ``most`` sets, over all
+    orders."""
     alarm, passed = (np.array(_enough(alpha, most)) for alpha in (rule.false_alarms, rule.misses))
     running = np.zeros(most + 1)  # the chance of so many votes for slower, undecided
     running[0] = 1.0
@@ -110,7 +111,7 @@ def _course(vote: float, rule: Rule, most: int) -> tuple[Floats, Floats]:
 
 
 def chances(vote: float, rule: Rule, most: int) -> Chances:
-    """How a run of at most ``most`` sets ends where each votes for *slower* with the chance ``vote``."""
+    """Tells how a run of at most ``most`` sets ends where each votes for *slower* with the chance ``vote``."""
     if most < 1:
         return Chances(0.0, 0.0)
     slower, not_slower = _course(vote, rule, MOST_SETS)
@@ -119,8 +120,8 @@ def chances(vote: float, rule: Rule, most: int) -> Chances:
 
 @dataclass(frozen=True)
 class Errors:
-    """How often the rule errs in the noise of ``pairs`` A/A pairs, as estimates and as bounds at LEVEL: ``alarms`` of
-    unchanged code, ``caught`` of what is slower by the rule's share."""
+    """Tells how often the rule errs in the noise of ``pairs`` A/A pairs, as estimates and as bounds at LEVEL:
+    ``alarms`` of unchanged code, ``caught`` of what is slower by the rule's share."""
 
     pairs: int
     alarms: float
@@ -130,7 +131,7 @@ class Errors:
 
 
 def errors(unchanged: Sequence[float], rule: Rule, sets: int) -> Errors:
-    """The rule's error rates in the noise that the A/A log ratios show, of runs of at most ``sets`` sets.
+    """Returns the rule's error rates in the noise that the A/A log ratios show, of runs of at most ``sets`` sets.
 
     A pair is as likely to come out the one way as the other, so each tells of both.
     """
@@ -147,13 +148,14 @@ def errors(unchanged: Sequence[float], rule: Rule, sets: int) -> Errors:
 
 
 def sets_needed(unchanged: Sequence[float], rule: Rule) -> int | None:
-    """How many sets let ENOUGH of the runs of unchanged code decide; None where none that anyone would wait for do."""
+    """Tells how many sets let ENOUGH of the runs of unchanged code decide; None where none that anyone would wait for
+    do."""
     vote = (float((_noise(unchanged) > rule.half).sum()) + 0.5) / (len(unchanged) + 1) / 2
     return next((n for n in range(1, MOST_SETS + 1) if chances(vote, rule, n).cannot_tell <= 1 - ENOUGH), None)
 
 
 def threshold_for(unchanged: Sequence[float], rule: Rule, sets: int) -> float | None:
-    """The slow-down, a fraction, that so many sets could tell from none in this noise; None where no one is."""
+    """Returns the slow-down, a fraction, that so many sets could tell from none in this noise; None where no one is."""
     noise = _noise(unchanged)
     for percent in range(49, 0, -1):
         if chances(percent / 100, rule, min(sets, MOST_SETS)).cannot_tell <= 1 - ENOUGH:
@@ -162,5 +164,5 @@ def threshold_for(unchanged: Sequence[float], rule: Rule, sets: int) -> float | 
 
 
 def _noise(unchanged: Sequence[float]) -> Floats:
-    """How far a set's value is from 0 where nothing changed."""
+    """Tells how far a set's value is from 0 where nothing changed."""
     return np.abs(np.asarray(unchanged, dtype=np.float64)) * OF_THE_MEAN

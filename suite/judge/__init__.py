@@ -1,4 +1,4 @@
-"""What the evidence says: a pure view of records, and no measuring.
+"""Tells what the evidence says: a pure view of records, and no measuring.
 
 Here belong the statistics, the reference's scaling curve (``ruler``), what is known of a pair (``known``), the registry
 of metrics, rows, and what is concluded from rows: verdicts on the papers' claims, interactions of stacks, changes over

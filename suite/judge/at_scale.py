@@ -15,7 +15,7 @@ from suite.record.placed import CountPlace
 
 @dataclass(frozen=True)
 class CountsAtScale:
-    """Counts, and those of older code as (place, stack)."""
+    """Holds counts, and those of older code as (place, stack)."""
 
     counts: PaperScale = field(default_factory=PaperScale)
     changed: frozenset[tuple[CountPlace, str]] = frozenset()
@@ -24,15 +24,15 @@ class CountsAtScale:
         return any(self.counts.beside().values())
 
     def has_changed(self, beside: Beside) -> bool:
-        """Whether older code than the installed one was counted, on either side."""
+        """Tells whether older code than the installed one was counted, on either side."""
         return any((side.place, side.stack) in self.changed for side in (beside.reference, beside.stack))
 
 
 def counts_at_scale(
     folder: Path, stacks: Collection[str] = (), on: Collection[str] = ()
 ) -> tuple[CountsAtScale, list[str]]:
-    """What the folder has of these ``stacks`` on the baselines ``on``, of all where none is named; with a sentence
-    where that cannot be read."""
+    """Returns what the folder has of these ``stacks`` on the baselines ``on``, of all where none is named; with a
+    sentence where that cannot be read."""
     try:
         counts = paper_scale.read(folder).only(stacks, on)
     except (ValueError, OSError) as error:
@@ -42,7 +42,7 @@ def counts_at_scale(
 
 
 def _code_now(count: SizeCount) -> str:
-    """A hash of the installed code of what was counted; empty where there is none."""
+    """Returns a hash of the installed code of what was counted; empty where there is none."""
     at = count.place
     setting = Setting(baseline=at.baseline, size=at.size, recipe=at.recipe, device=at.device, task=at.task)
     try:

@@ -66,7 +66,7 @@ MOST_REPLICATES = 1000  # beyond this, more of them are no advice
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of a claim's metric under one set of conditions.
+    """Holds what is known of a claim's metric under one set of conditions.
 
     ``interval``: on the claim's scale, a cost ratio or the metric's own unit; None with the ``reason`` when there is
     none. ``spread``: the same where its standard error means something, the logarithm of a ratio. ``exact``: the ends
@@ -89,7 +89,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class ClaimPlace:
-    """Where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name.
+    """Says where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name.
 
     ``unverified``: kinds of evidence whose code has changed since. ``differs``: what sets it apart from the paper's
     setting; empty where it is near. ``cpu_s``: processor seconds of the evidence, None where they were not recorded;
@@ -115,7 +115,7 @@ class ClaimPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one claim at one place, in two fields: ``outcome`` and ``place.differs``.
+    """Holds the verdict on one claim at one place, in two fields: ``outcome`` and ``place.differs``.
 
     ``evidence``: its ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
     ratio or in the metric's own unit; None for exact verdicts and where nothing was tested.
@@ -131,19 +131,19 @@ class Judgement:
 
     @property
     def near(self) -> bool:
-        """Whether the evidence is from a setting like the paper's."""
+        """Tells whether the evidence is from a setting like the paper's."""
         return not self.place.differs
 
     @property
     def word(self) -> str:
-        """What is said: ``reproduced``, ``holds at nano``; of a property its outcome."""
+        """Returns what is said: ``reproduced``, ``holds at nano``; of a property its outcome."""
         if isinstance(self.claim, Property):
             return self.outcome
         return word(self.outcome, self.near, bool(self.claim.read), self.place.size)
 
     @property
     def contradicted(self) -> bool:
-        """Whether the paper's statement, or what the implementation must satisfy, was found false."""
+        """Tells whether the paper's statement, or what the implementation must satisfy, was found false."""
         return self.word == CONTRADICTED or (isinstance(self.claim, Property) and self.outcome == FAILS)
 
     @property
@@ -159,7 +159,7 @@ class Judgement:
         return self.place.command
 
     def as_dict(self) -> dict[str, Any]:
-        """The judgement as JSON values; None stands for what is not finite."""
+        """Returns the judgement as JSON values; None stands for what is not finite."""
         interval = interval_as_dict(self.interval)
         return {
             "technique": self.technique,
@@ -259,7 +259,7 @@ def _compared(claim: Claim, seen: Observation, interval: Interval) -> tuple[Outc
 
 
 def _how_far(claim: Claim, interval: Interval) -> str:
-    """Which side of "no change" an interval lies on that excludes the claimed number."""
+    """Tells which side of "no change" an interval lies on that excludes the claimed number."""
     direction = _direction(claim)
     if direction == 0:
         return "outside what the claim allows"
@@ -271,7 +271,7 @@ def _how_far(claim: Claim, interval: Interval) -> str:
 
 
 def band(claim: Claim) -> tuple[float, float]:
-    """The range of values that satisfy the claim, tolerance included; a strict relation excludes its end."""
+    """Returns the range of values that satisfy the claim, tolerance included; a strict relation excludes its end."""
     assert claim.expected is not None
     slack = claim.tolerance * abs(claim.expected)
     low = claim.expected - slack if claim.relation in ("==", ">=", ">") else -math.inf
@@ -281,7 +281,7 @@ def band(claim: Claim) -> tuple[float, float]:
 
 
 def _direction(claim: Claim) -> int:
-    """-1 where the claim says that a ratio is below 1, 1 where it says above 1, else 0."""
+    """Returns -1 where the claim says that a ratio is below 1, 1 where it says above 1, else 0."""
     assert claim.expected is not None
     if claim.absolute or claim.expected == 1:
         return 0
@@ -308,14 +308,14 @@ def _outside(claim: Claim, interval: Interval) -> bool:
 
 
 def _bounded(interval: Interval) -> bool:
-    """Whether the interval has two ends, or a bound its one end, that more than one replicate gave."""
+    """Tells whether the interval has two ends, or a bound its one end, that more than one replicate gave."""
     if interval.method == BEYOND:
         return interval.level == 1
     return all(map(math.isfinite, (interval.low, interval.high))) and interval.degrees_of_freedom > 0
 
 
 def _needed(claim: Claim, seen: Observation) -> str:
-    """A sentence on how many replicates would decide if the estimate stays where it is."""
+    """Returns a sentence on how many replicates would decide if the estimate stays where it is."""
     spread = seen.spread
     if spread is None or not spread.standard_error > 0:
         return "the interval contains values that satisfy the claim and others that do not"
@@ -356,19 +356,19 @@ def _sample(claim: Claim, technique: str, reference: Facts, contender: Facts) ->
 
 
 def probe(claim: Claim, technique: str) -> str:
-    """The name under which runs report a claim's probe; a card may leave its own technique's name out."""
+    """Returns the name under which runs report a claim's probe; a card may leave its own technique's name out."""
     name = claim.metric.removeprefix("probe.")
     return name if name.startswith(f"{technique}.") else f"{technique}.{name}"
 
 
 def _quantity(name: str, side: Facts) -> float | None:
-    """A repeatable quantity of one run; None where the run does not have it or no run repeats it."""
+    """Returns a repeatable quantity of one run; None where the run does not have it or no run repeats it."""
     metric = metric_of(name)
     return metric.quantity(side) if metric and metric.repeatable and metric.quantity else None
 
 
 def is_exact(claim: Claim) -> bool:
-    """Whether the claim's verdict follows from one run of each side, with no statistics."""
+    """Tells whether the claim's verdict follows from one run of each side, with no statistics."""
     metric = metric_of(claim.metric)
     repeatable = claim.metric.startswith("probe.") or (metric is not None and metric.repeatable)
     repeatable |= claim.metric in PER_PARAMETER
@@ -393,7 +393,7 @@ def observed(claim: Claim, row: Row) -> Observation:
 
 
 def _inactive(claim: Claim, row: Row) -> str:
-    """Why nothing of the technique took part in what was observed; "" where something did, or nobody knows."""
+    """Tells why nothing of the technique took part in what was observed; "" where something did, or nobody knows."""
     if is_exact(claim):
         return ""
     if row.known.does_the_same:
@@ -406,7 +406,7 @@ def _inactive(claim: Claim, row: Row) -> str:
 
 
 def _technique(row: Row) -> str:
-    """The id of a row's technique, without its settings and what both sides have besides."""
+    """Returns the id of a row's technique, without its settings and what both sides have besides."""
     return (Spelling(row.stack).names or [row.stack])[-1]
 
 
@@ -456,7 +456,7 @@ NEEDED: Mapping[MetricKind, tuple[str, ...]] = {
 
 
 def _kinds_behind(claim: Claim, row: Row) -> tuple[str, ...]:
-    """The kinds of evidence that the claim's metric is read from in this row."""
+    """Returns the kinds of evidence that the claim's metric is read from in this row."""
     metric = metric_of(claim.metric)
     if metric:
         return NEEDED[metric.kind]
@@ -465,7 +465,7 @@ def _kinds_behind(claim: Claim, row: Row) -> tuple[str, ...]:
 
 
 def _failure(claim: Claim, row: Row) -> str:
-    """How what the claim's metric is read from failed; "" where it did not."""
+    """Tells how what the claim's metric is read from failed; "" where it did not."""
     needed = _kinds_behind(claim, row)
     return next(
         (f"{failure.stack}: {failure.status}: {failure.reason}" for failure in row.failures if failure.kind in needed),
@@ -524,19 +524,20 @@ def verdicts(
 
 
 def stack_of(card: Card, claim: Claim) -> str:
-    """The stack that a claim is about: the card's technique, with the claim's settings and what both sides have."""
+    """Returns the stack that a claim is about: the card's technique, with the claim's settings and what both sides
+    have."""
     own = f"{card.id}:{claim.settings}" if claim.settings else card.id
     return canonical(f"{claim.within}+{own}" if claim.within else own)
 
 
 def control_of(claim: Claim) -> str:
-    """The stack that a claim compares with; empty where that is the card's reference."""
+    """Returns the stack that a claim compares with; empty where that is the card's reference."""
     control = "+".join(filter(None, (claim.within, claim.against)))
     return canonical(control) if control else ""
 
 
 def stacks_of(cards: Iterable[Card]) -> set[str]:
-    """The stacks by whose rows claims of the cards are judged."""
+    """Returns the stacks by whose rows claims of the cards are judged."""
     stacks = {
         stack
         for card in cards
@@ -547,15 +548,16 @@ def stacks_of(cards: Iterable[Card]) -> set[str]:
 
 
 def only_controls(cards: Iterable[Card]) -> set[str]:
-    """The stacks that claims compare with and that no card is about: what is known of them is part of those claims."""
+    """Returns the stacks that claims compare with and that no card is about: what is known of them is part of those
+    claims."""
     every = list(cards)
     about = {stack for card in every for claim in card.judged for stack in (card.id, stack_of(card, claim))}
     return {control_of(claim) for card in every for claim in card.judged} - about - {""}
 
 
 def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequence[Row]]) -> Sequence[Row]:
-    """The rows that a claim is judged by. Against a control: where both were timed together, and of what both learned,
-    and had counted, under equal conditions."""
+    """Returns the rows that a claim is judged by. Against a control: where both were timed together, and of what both
+    learned, and had counted, under equal conditions."""
     control = control_of(claim)
     own = known.get((stack_of(card, claim), card.reference), ())
     if claim.metric in PER_PARAMETER:  # of more ranks than a machine has
@@ -572,12 +574,14 @@ def rows_about(card: Card, claim: Claim, known: Mapping[tuple[str, str], Sequenc
 
 
 def _nearest(row: Row, others: Sequence[Row]) -> Row:
-    """The row of the same machine, where there is one, of some under equal conditions: curves and counts travel."""
+    """Returns the row of the same machine, where there is one, of some under equal conditions: curves and counts
+    travel."""
     return next((other for other in others if other.machine.key == row.machine.key), others[0])
 
 
 def _beside(row: Row, other: Row) -> Row:
-    """A row against another of the same reference: the contenders, seed by seed where both ended with equal bits."""
+    """Compares a row with another of the same reference: the contenders, seed by seed where both ended with equal
+    bits."""
     theirs = {pair.seed: pair.contender for pair in other.known.learned}
     learned = [
         LearnedPair(theirs[pair.seed], pair.contender)
@@ -601,7 +605,7 @@ def _beside(row: Row, other: Row) -> Row:
 def _counted_at_scale(
     card: Card, claim: Claim, at_scale: CountsAtScale, besides: Mapping[CountPlace, Sequence[Beside]]
 ) -> list[Judgement]:
-    """The verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
+    """Returns the verdicts by counts at the papers' own sizes, of those that have the claim's metric."""
     if not is_exact(claim) or control_of(claim):
         return []
     stack = stack_of(card, claim)
@@ -641,7 +645,7 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
 
 
 def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[Judgement]) -> list[Judgement]:
-    """``rows``: those of the technique against its reference."""
+    """Judges a claim by ``rows``: those of the technique against its reference."""
     if claim.kind == "literature":
         return [judge(claim, card.id, Observation(), ClaimPlace())]
     judgements: list[Judgement] = []
@@ -660,7 +664,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
 
 
 def _by_studies(card: Card, claim: Claim, studies: Sequence[Study]) -> list[Judgement]:
-    """The verdicts by the technique's studies on each baseline that the claim is about."""
+    """Returns the verdicts by the technique's studies on each baseline that the claim is about."""
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
         own_studies = [
@@ -695,7 +699,7 @@ def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
 
 
 def _in_study(claim: Claim, study: Study) -> Observation:
-    """What the claim's cell holds: a share of as many seeds as its row says, or a modelled number."""
+    """Observes what the claim's cell holds: a share of as many seeds as its row says, or a modelled number."""
     _, name, column = claim.metric.split(".")
     by_model = claim.kind == "modelled"
     table = next((candidate for candidate in study.tables if candidate.name == name), None)
@@ -710,7 +714,7 @@ def _in_study(claim: Claim, study: Study) -> Observation:
 
 
 def _as_modelled(row: Mapping[str, Any], column: str) -> Observation:
-    """A model's number, from the row's ``least`` to its ``most`` where it has them."""
+    """Observes a model's number, from the row's ``least`` to its ``most`` where it has them."""
     value = row[column]
     if not isinstance(value, int | float) or not math.isfinite(value):
         return Observation(reason=f"unavailable: {row.get('unavailable') or f'the study has no number in {column}'}")
@@ -718,7 +722,7 @@ def _as_modelled(row: Mapping[str, Any], column: str) -> Observation:
 
 
 def _share(row: Mapping[str, Any], column: str) -> Observation:
-    """All of the seeds, or one tells nothing."""
+    """Observes a share, of all of the seeds, or one tells nothing."""
     share, seeds = row[column], row["seeds"]
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         return Observation(reason=f"{column} is no share of the seeds")
@@ -773,8 +777,8 @@ def _lacks(claim: Claim, row: Row) -> str:
 
 
 def _untuned(claim: Claim, row: Row) -> str:
-    """Why a quality says as much of the learning rate as of the technique; "" where rates are settled, or not asked
-    for."""
+    """Tells why a quality says as much of the learning rate as of the technique; "" where rates are settled, or not
+    asked for."""
     metric = metric_of(claim.metric)
     of_quality = metric is not None and metric.quality and row.to_tune
     if is_exact(claim) or not (claim.needs.tuned or of_quality):
@@ -824,7 +828,7 @@ def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
 
 
 def _distance(claim: Claim, row: Row) -> tuple[str, ...]:
-    """What sets a row apart from the paper's setting, and what arithmetic keeps it from."""
+    """Tells what sets a row apart from the paper's setting, and what arithmetic keeps it from."""
     exact = is_exact(claim)
     flops, budget = row.value("training_flops"), row.value("equivalent_budget")
     high = budget.speedup.high if budget.speedup else None
@@ -833,7 +837,7 @@ def _distance(claim: Claim, row: Row) -> tuple[str, ...]:
 
 
 def setting_of(row: Row) -> EvidenceSetting:
-    """Where a row's evidence comes from, as papers say it of theirs."""
+    """Tells where a row's evidence comes from, as papers say it of theirs."""
     c, counters = row.conditions, row.known.counters[0]
     recipes = [run.reference.recipe for run in row.known.learned]
     recipes += [timing.reference.recipe for timing in row.known.timed]
@@ -851,7 +855,7 @@ def setting_of(row: Row) -> EvidenceSetting:
 
 
 def cpu_seconds(row: Row) -> float | None:
-    """Processor seconds of both sides' learned and timed steps; None where any were not recorded."""
+    """Returns the processor seconds of both sides' learned and timed steps; None where any were not recorded."""
     learned = [side.cpu_s for run in row.known.learned for side in run.sides]
     every = [*learned, *(side.cpu_s for timing in row.known.timed for side in timing.sides)]
     known = [seconds for seconds in every if seconds is not None]
@@ -859,7 +863,7 @@ def cpu_seconds(row: Row) -> float | None:
 
 
 def _command(card: Card, claim: Claim, baseline: str) -> str:
-    """The command that would measure the missing evidence."""
+    """Returns the command that would measure the missing evidence."""
     if is_exact(claim):
         return exact_command(card, claim, baseline, *claim.sizes[:1])
     options = {"--recipe": claim.recipes, "--size": claim.sizes, "--device": claim.devices}
@@ -883,7 +887,7 @@ def _compare(stack: str, against: str, task: str, options: Mapping[str, Any]) ->
 
 
 def expectation(claim: Claim) -> str:
-    """The claimed predicate, e.g. ``step_time <= 0.98``."""
+    """Returns the claimed predicate, e.g. ``step_time <= 0.98``."""
     if claim.expected is None:
         return claim.metric
     near = f" (within {claim.tolerance:.3g} of it)" if claim.tolerance else ""
@@ -891,7 +895,7 @@ def expectation(claim: Claim) -> str:
 
 
 def shown(judgement: Judgement) -> str:
-    """The evidence as a number with its interval."""
+    """Returns the evidence as a number with its interval."""
     interval = judgement.interval
     if interval is None:
         return ""

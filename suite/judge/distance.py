@@ -1,4 +1,4 @@
-"""How far evidence lies from the setting in which a paper saw what it claims: what differs, field by field.
+"""Tells how far evidence lies from the setting in which a paper saw what it claims: what differs, field by field.
 
 The ``setting`` of a claim is compared with what the records say of the evidence. Which fields count follows from the
 claim's metric: a count depends on the model's shapes alone, a time on the device too, a quality on data, tokens and
@@ -48,7 +48,7 @@ FIELDS: dict[MetricKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class EvidenceSetting:
-    """Where evidence comes from. None: not recorded.
+    """Says where evidence comes from. None: not recorded.
 
     ``size``: of the baseline, empty for another model, then named by ``model``. ``examples``: that were trained on.
     ``device``: ``cpu``, or the GPU's name. ``tuned``: whether the rates were, on both sides.
@@ -65,8 +65,8 @@ class EvidenceSetting:
 
 
 def differences(claim: Claim, exact: bool, here: EvidenceSetting) -> tuple[str, ...]:
-    """What sets the evidence apart from the paper's setting; nothing where it is near. ``exact``: whether the claim's
-    verdict follows from one run of each side."""
+    """Tells what sets the evidence apart from the paper's setting; nothing where it is near. ``exact``: whether the
+    claim's verdict follows from one run of each side."""
     there = claim.setting
     if there is None or not (there.architecture or there.parameters):
         return () if exact else (UNSAID,)
@@ -88,7 +88,8 @@ def differences(claim: Claim, exact: bool, here: EvidenceSetting) -> tuple[str, 
 
 
 def _model(there: PaperSetting, here: EvidenceSetting) -> list[str]:
-    """The architecture: one that a baseline has at its own size, or whose number of parameters is compared instead."""
+    """Compares the architecture: one that a baseline has at its own size, or whose number of parameters is compared
+    instead."""
     alike = here.baseline in there.baselines and not here.model
     if alike and (there.parameters or here.size in OWN_SIZES):
         return []
@@ -126,7 +127,7 @@ def _data(there: PaperSetting, here: EvidenceSetting) -> list[str]:
 
 
 def _metric(there: PaperSetting, metric: str) -> list[str]:
-    """The claim's own quantity; the last part of a name (``final.accuracy``) is one that papers use."""
+    """Compares the claim's own quantity; the last part of a name (``final.accuracy``) is one that papers use."""
     named = MEANT.get(metric, (metric.rpartition(".")[2],))
     alike = not there.metric or any(name in there.metric.lower() for name in named)
     return [] if alike else [f"judged by {metric}, not {there.metric}"]
@@ -143,7 +144,7 @@ def _optimizer(there: PaperSetting) -> list[str]:
 
 
 def out_of_reach(claim: Claim, flops: float | None, budget_high: float | None) -> str:
-    """Why arithmetic keeps a time from reaching what is claimed; empty where it does not.
+    """Tells why arithmetic keeps a time from reaching what is claimed; empty where it does not.
 
     What saves FLOPs takes at best their share of the reference's time, over the budget that its loss is worth.
     """
@@ -158,7 +159,7 @@ def out_of_reach(claim: Claim, flops: float | None, budget_high: float | None) -
 
 
 def summary(differs: Sequence[str]) -> str:
-    """``near``, or ``far: cpu, not 8 A100; …``"""
+    """Returns ``near``, or ``far: cpu, not 8 A100; …``"""
     return f"far: {'; '.join(differs)}" if differs else "near"
 
 
@@ -167,7 +168,7 @@ def _words(text: str) -> set[str]:
 
 
 def _count(x: float) -> str:
-    """``0.15 M``, ``124 M``, ``175 B``."""
+    """Returns ``0.15 M``, ``124 M``, ``175 B``."""
     for scale, unit in ((1e9, "B"), (1e5, "M"), (1e3, "k")):
         if x >= scale:
             return f"{x / max(scale, 1e6 if unit == 'M' else scale):.3g} {unit}"

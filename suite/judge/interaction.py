@@ -1,4 +1,4 @@
-"""The interaction of a stack: do techniques still help together?
+"""Computes the interaction of a stack: do techniques still help together?
 
 A stack and its parts are measured against one reference:
 
@@ -28,7 +28,7 @@ SAME = 1e-9  # in log units: rounding errors
 
 @dataclass(frozen=True)
 class Interaction:
-    """A stack and its parts against one reference under equal conditions.
+    """Holds a stack and its parts against one reference under equal conditions.
 
     ``seeds``: those that all of them learned from. ``together``: all were timed in the same sets of processes, so that
     the machine's drift cancels between them, too. ``values`` by metric: the whole's cost ratio over the product of its
@@ -103,7 +103,7 @@ def interaction_of(whole: Row, parts: Sequence[Row]) -> Interaction:
 
 
 def _value(metric: Metric, rows: Sequence[Row], together: bool) -> MetricValue:
-    """The interaction by one metric; ``rows`` are the whole's and its parts'."""
+    """Returns the interaction by one metric; ``rows`` are the whole's and its parts'."""
     if broken := next((row for row in rows if row.failed), None):
         return unavailable(f"{broken.stack} has no numbers: {_ended(broken)}")
     for row in rows:
@@ -129,7 +129,7 @@ def _value(metric: Metric, rows: Sequence[Row], together: bool) -> MetricValue:
 
 
 def _paired(samples: Sequence[Mapping[Any, float]]) -> MetricValue:
-    """The interaction of samples by replicate; those that all have are paired."""
+    """Returns the interaction of samples by replicate; those that all have are paired."""
     shared = sorted(set.intersection(*map(set, samples)))
     if not shared:
         return unavailable("no replicate in which the stack and all its parts finished")
@@ -146,7 +146,8 @@ def _ended(row: Row) -> str:
 
 
 def as_dict(stack: Interaction) -> dict[str, Any]:
-    """The interaction as JSON values, in log units, above 0 where the whole gains more; None for what is not finite."""
+    """Returns the interaction as JSON values, in log units, above 0 where the whole gains more; None for what is not
+    finite."""
     return {
         "stack": stack.whole.stack,
         "parts": [part.stack for part in stack.parts],

@@ -1,4 +1,4 @@
-"""What is known of a pair, a contender against its reference: counted, learned seed by seed, timed set by set.
+"""Collects what is known of a pair, a contender against its reference: counted, learned seed by seed, timed set by set.
 
 Every ratio is a *cost*, contender over reference: below 1 is better, a speedup is its inverse. The sides may have
 different numbers of steps, so the unit of progress is the *reference step*: a contender of half the steps makes two
@@ -25,7 +25,7 @@ from suite.record.schema import Counted, Counters, Evaluation, Learned, Side, Ti
 
 @dataclass(frozen=True)
 class Facts:
-    """What one run of a stack gives without noise: its counts, and how it ended; or why there is nothing."""
+    """Records what one run of a stack gives without noise: its counts, and how it ended; or why there is nothing."""
 
     stack: str
     steps: int | None = None
@@ -36,7 +36,8 @@ class Facts:
 
 
 def counters_of(counted: Counted | None) -> Counters | None:
-    """The counts of a run: FLOPs are the mean over its fifths, all else is of the step with the largest peak."""
+    """Returns the counts of a run: FLOPs are the mean over its fifths, all else is of the step with the largest
+    peak."""
     if counted is None or not counted.points:
         return None
     counts = [point.counters for point in counted.points]
@@ -46,8 +47,8 @@ def counters_of(counted: Counted | None) -> Counters | None:
 
 @dataclass(frozen=True)
 class LearnedPair:
-    """One seed: what both sides learned. ``twins``: runs of other stacks that had the reference's trajectory to the
-    bit, such as the contender's at zero strength: what they measured is measured of the reference."""
+    """Describes one seed: what both sides learned. ``twins``: runs of other stacks that had the reference's trajectory
+    to the bit, such as the contender's at zero strength: what they measured is measured of the reference."""
 
     reference: Learned
     contender: Learned
@@ -63,13 +64,13 @@ class LearnedPair:
 
     @property
     def reference_probes(self) -> dict[str, float]:
-        """The reference's own, and its twins'."""
+        """Returns the reference's own probes, and its twins'."""
         return {name: value for run in (*self.twins, self.reference) for name, value in run.probes.items()}
 
 
 def equals_reference(theirs: Mapping[int, Learned], ours: Mapping[int, Learned]) -> bool:
-    """Whether a stack had the reference's trajectory and end to the bit, in every seed that both have learned, and
-    measured nothing besides: then it has them in all other seeds, too, and none of them needs a run.
+    """Tells whether a stack had the reference's trajectory and end to the bit, in every seed that both have learned,
+    and measured nothing besides: then it has them in all other seeds, too, and none of them needs a run.
 
     What recomputes or moves tensors changes no bit of a run. The rule is the one by which a single repeated run renews
     those of all seeds.
@@ -85,13 +86,13 @@ def equals_reference(theirs: Mapping[int, Learned], ours: Mapping[int, Learned])
 
 
 def completed(theirs: Mapping[int, Learned], ours: Mapping[int, Learned]) -> Mapping[int, Learned]:
-    """A stack's runs by seed; the reference's stand for those that it need not repeat."""
+    """Returns a stack's runs by seed; the reference's stand for those that it need not repeat."""
     return {**theirs, **ours} if equals_reference(theirs, ours) else ours
 
 
 @dataclass(frozen=True)
 class TimedPair:
-    """One set of processes: what both sides cost. ``record``: the timing's id; ``processor``: the CPU's name.
+    """Describes one set of processes: what both sides cost. ``record``: the timing's id; ``processor``: the CPU's name.
 
     ``window_log_ratios``: of each window the ln of the contender's time per own step over the reference's, a value a
     round. ``setup_cost``: what the contender's set-up took more than the reference's, in reference steps, what its
@@ -115,37 +116,38 @@ class TimedPair:
 
     @cached_property
     def step_log_ratios(self) -> Floats:
-        """The log ratios of a step in all rounds."""
+        """Returns the log ratios of a step in all rounds."""
         return np.concatenate(self.window_log_ratios)
 
     @cached_property
     def paces(self) -> Floats:
-        """ln of the time per reference step of progress [windows]."""
+        """Returns ln of the time per reference step of progress [windows]."""
         assert self.contender.steps and self.reference.steps
         progress = math.log(self.contender.steps / self.reference.steps)
         return np.array([median(ratio) for ratio in self.window_log_ratios]) + progress
 
     @property
     def training_log_ratio(self) -> float:
-        """ln of the contender's training time over the reference's."""
+        """Returns ln of the contender's training time over the reference's."""
         return math.log(float(np.exp(self.paces).mean()))
 
     @property
     def training_log_samples(self) -> Floats:
-        """The rounds' log ratios, moved so that the middle of each window is :attr:`training_log_ratio`."""
+        """Returns the rounds' log ratios, moved so that the middle of each window is :attr:`training_log_ratio`."""
         middles = np.array([median(ratio) for ratio in self.window_log_ratios])
         around = np.concatenate([ratio - middle for ratio, middle in zip(self.window_log_ratios, middles, strict=True)])
         return around + self.training_log_ratio
 
     @property
     def log_cost(self) -> float:
-        """ln of the contender's whole cost, set-up included, over that of the reference's training."""
+        """Returns ln of the contender's whole cost, set-up included, over that of the reference's training."""
         assert self.reference.steps
         whole = math.exp(self.training_log_ratio) + self.setup_cost / self.reference.steps
         return math.log(whole) if whole > 0 else -math.inf
 
     def cost_at(self, progress: Floats) -> Floats:
-        """What the contender has spent when shares of its run are done, in shares of the reference's training."""
+        """Returns what the contender has spent when shares of its run are done, in shares of the reference's
+        training."""
         assert self.reference.steps
         ends = np.array([*self.progress, 1.0])
         spent = np.concatenate([[0.0], np.cumsum(np.exp(self.paces) * np.diff(ends))])
@@ -154,7 +156,7 @@ class TimedPair:
 
 
 def timed_pair(timed: Timed, index: int) -> TimedPair:
-    """Contender ``index`` of a timing against its reference; both have status ok.
+    """Compares contender ``index`` of a timing with its reference; both have status ok.
 
     Raises ValueError with one sentence on samples that give no ratio.
     """
@@ -190,7 +192,7 @@ def timed_pair(timed: Timed, index: int) -> TimedPair:
 
 
 def _setup_s(side: Side) -> float:
-    """Seconds of the set-up, and of the warm-up beyond the pace of the first window."""
+    """Returns the seconds of the set-up, and of the warm-up beyond the pace of the first window."""
     assert side.setup_s is not None
     first = side.windows[0]
     pace_s = median(np.array(first.block_s).mean(axis=1)) / first.block_steps
@@ -200,7 +202,7 @@ def _setup_s(side: Side) -> float:
 
 @dataclass(frozen=True)
 class Known:
-    """All that is known of a pair. ``counted`` are both sides, reference first."""
+    """Holds all that is known of a pair. ``counted`` are both sides, reference first."""
 
     counted: tuple[Counted | None, Counted | None] = (None, None)
     learned: Sequence[LearnedPair] = ()
@@ -209,8 +211,9 @@ class Known:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether the contender is the reference by another name: its runs are the reference's to the bit, and its
-        steps cost the same by every count. How its times differ is chance, then, and what such pairs are good for."""
+        """Tells whether the contender is the reference by another name: its runs are the reference's to the bit,
+        and its steps cost the same by every count. How its times differ is chance, then, and what such pairs are
+        good for."""
         theirs, ours = self.counted
         if not (self.learned and theirs and ours):
             return False
@@ -219,7 +222,8 @@ class Known:
         return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
 
     def never_acted(self, probes: Iterable[str]) -> str:
-        """Which of these probes, of what a mechanism does, is 0 in every seed; empty where none is, or nobody knows."""
+        """Tells which of these probes, of what a mechanism does, is 0 in every seed; empty where none is, or nobody
+        knows."""
         for name in probes:
             values = [run.contender.probes.get(name) for run in self.learned]
             if values and all(value is not None and value <= 0 for value in values):
@@ -228,12 +232,12 @@ class Known:
 
     @cached_property
     def counters(self) -> tuple[Counters | None, Counters | None]:
-        """The counts of both sides' runs."""
+        """Returns the counts of both sides' runs."""
         theirs, ours = map(counters_of, self.counted)
         return theirs, ours
 
     def facts(self) -> list[tuple[Facts, Facts]]:
-        """Both sides of every seed; where nothing was learned, one pair with the counts alone."""
+        """Returns both sides of every seed; where nothing was learned, one pair with the counts alone."""
 
         def counts(index: int) -> Facts:
             counted = self.counted[index]
@@ -253,7 +257,8 @@ class Known:
         ]
 
     def losses(self) -> tuple[list[float], list[float]]:
-        """Final test losses of the references and of the contenders, by seed. Raises ValueError where one is none."""
+        """Returns the final test losses of the references and of the contenders, by seed. Raises ValueError where one
+        is none."""
         if not self.learned:
             raise ValueError("nothing was learned yet")
         theirs, ours = (

@@ -1,4 +1,4 @@
-"""The registry of metrics: what is reported of a pair, how it is read from evidence, and where it is used.
+"""Has the registry of metrics: what is reported of a pair, how it is read from evidence, and where it is used.
 
 Adding a metric is one entry in REGISTRY; putting it on the board, into the interaction of stacks or into the history is
 one field of that entry. Boards, exports, claims, interactions, histories and the repetition of records follow the
@@ -60,7 +60,7 @@ Quantity = Callable[[Facts], float | None]
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A cost ratio, contender over reference, and where it comes from.
+    """Holds a cost ratio, contender over reference, and where it comes from.
 
     ``log`` is the interval of its logarithm where it was measured; exact counts have none. A ``bound`` is the least
     cost ratio that is possible, or with ``at_most`` the largest. A ``missed`` quality was reached in no seed.
@@ -84,12 +84,12 @@ class MetricValue:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval of the cost ratio."""
+        """Returns the interval of the cost ratio."""
         return self.log.ratio() if self.log else None
 
     @property
     def speedup(self) -> Interval | None:
-        """The interval of the inverse ratio."""
+        """Returns the interval of the inverse ratio."""
         return self.log.speedup() if self.log else None
 
 
@@ -100,7 +100,7 @@ def unavailable(reason: str) -> MetricValue:
 
 @dataclass(frozen=True)
 class Uses:
-    """Where a metric is used beyond tables of all metrics.
+    """Says where a metric is used beyond tables of all metrics.
 
     Attributes:
         column: its place among the board's columns, from left to right; 0 where it is no column.
@@ -119,7 +119,7 @@ class Uses:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: what it is, how it is read, where it is used.
+    """Defines a metric: what it is, how it is read, where it is used.
 
     Attributes:
         unit: of the two quantities behind the ratio.
@@ -144,12 +144,12 @@ class Metric:
 
     @property
     def exact(self) -> bool:
-        """Whether it is a count, without noise."""
+        """Tells whether it is a count, without noise."""
         return self.kind == "counted"
 
     @property
     def repeatable(self) -> bool:
-        """Whether one run of each side gives the number that every other run would give."""
+        """Tells whether one run of each side gives the number that every other run would give."""
         return self.kind in ("counted", "learned")
 
     @property
@@ -163,7 +163,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """Metrics whose names are known only from the evidence: ``prefix`` and a name that occurs there."""
+    """Defines metrics whose names are known only from the evidence: ``prefix`` and a name that occurs there."""
 
     prefix: str
     names: Callable[[Known], Iterable[str]]
@@ -200,8 +200,8 @@ def _moderated(name: str, samples: Samples, priors: Priors) -> Interval:
 
 
 def _of_sets(name: str, samples: Samples, priors: Priors) -> Interval:
-    """The interval over sets of processes. One set has none: how far its processes' layout favours one side, nothing
-    says, and the other rows' noise is of other layouts."""
+    """Returns the interval over sets of processes. One set has none: how far its processes' layout favours one side,
+    nothing says, and the other rows' noise is of other layouts."""
     return _moderated(name, samples, priors if len(samples) > 1 else {})
 
 
@@ -319,7 +319,7 @@ def _counted(
 
 
 def _whole_steps(known: Known, index: int) -> int | None:
-    """The steps of a side's whole run: counts are taken in a short one."""
+    """Returns the steps of a side's whole run: counts are taken in a short one."""
     of_runs = [pair.sides[index].steps for pair in known.learned] + [pair.sides[index].steps for pair in known.timed]
     counted = known.counted[index]
     if of_runs or counted is None or counted.steps is None:
@@ -395,8 +395,8 @@ def _training_flops() -> Metric:
 
 
 def _tallied(known: Known) -> tuple[float, float] | None:
-    """The FLOPs of both sides' whole runs, the mean over seeds; None where they are not known of one. A run of the
-    reference that stands for the contender's, whose every bit it has, says nothing of what that took."""
+    """Returns the FLOPs of both sides' whole runs, the mean over seeds; None where they are not known of one. A run of
+    the reference that stands for the contender's, whose every bit it has, says nothing of what that took."""
     sides = []
     for index, counted in enumerate(known.counted):
         runs = [pair.sides[index] for pair in known.learned]
@@ -452,7 +452,7 @@ def _flops_without_zeros(known: Known, priors: Priors) -> MetricValue:
 
 
 def _equivalent_samples(known: Known) -> Samples:
-    """The samples of -ln(equivalent budget over the reference's own): a cost."""
+    """Returns the samples of -ln(equivalent budget over the reference's own): a cost."""
     ruler = _ruler(known)
     theirs, ours = known.losses()
     return {
@@ -485,7 +485,7 @@ def _exactly(x: float, like: Interval) -> Interval:
 
 
 def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
-    """The contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
+    """Computes the contender's whole cost over the equivalent budget: ln ratio = ln cost - ln budget."""
     budget = _equivalent_budget(known, priors)
     cost = _of_sets("whole_time", METRICS["whole_time"].samples(known), priors)
     if budget.kind == "bound":
@@ -500,14 +500,14 @@ def _time_to_quality(known: Known, priors: Priors) -> MetricValue:
 
 
 def _time_to_quality_samples(known: Known) -> Samples:
-    """The samples by seed, at the mean cost of all timings."""
+    """Returns the samples by seed, at the mean cost of all timings."""
     costs = METRICS["whole_time"].samples(known)
     cost = float(np.mean(list(costs.values())))
     return {seed: cost + sample for seed, sample in _equivalent_samples(known).items()}
 
 
 def _loss_at_equal_time_samples(known: Known) -> Samples:
-    """The reference is read off its curve at the budget that costs what the contender cost."""
+    """Returns samples in which the reference is read off its curve at the budget that costs what the contender cost."""
     ruler, (theirs, ours) = _ruler(known), known.losses()
     cost = float(np.mean(list(METRICS["whole_time"].samples(known).values())))
     low, high = ruler.ends
@@ -564,13 +564,13 @@ def _first_crossing(known: Known, priors: Priors) -> MetricValue:
 
 
 def _processor_s(side: Side) -> float | None:
-    """Processor seconds of the whole training, from those of the timed steps."""
+    """Returns the processor seconds of the whole training, from those of the timed steps."""
     timed = sum(2 * len(window.block_s) * window.block_steps for window in side.windows)
     return side.cpu_s / timed * side.steps if side.cpu_s and side.steps and timed else None
 
 
 def _joules(side: Side) -> float | None:
-    """The energy of the whole training."""
+    """Returns the energy of the whole training."""
     return None if side.energy.joules_per_step is None else side.energy.joules_per_step * (side.steps or 0)
 
 
@@ -589,7 +589,7 @@ def _scope(energy: Energy) -> str:
 
 
 def _modelled_joules(pair: TimedPair) -> tuple[float, float]:
-    """The energy of the reference's and of the contender's training, by the power model."""
+    """Returns the energy of the reference's and of the contender's training, by the power model."""
     watts = watts_of(pair.processor)
     assert pair.reference.steps
     reference_s = pair.reference_step_s * pair.reference.steps
@@ -616,7 +616,7 @@ def _modelled_energy(known: Known, priors: Priors) -> MetricValue:
 
 
 def _added_bytes(side: Side) -> int | None:
-    """What set-up and training add to a process that has libraries and data."""
+    """Returns the bytes that set-up and training add to a process that has libraries and data."""
     start, peak = side.memory.process_start_bytes, side.memory.process_peak_bytes
     return peak - start if start is not None and peak is not None else None
 
@@ -833,7 +833,7 @@ def samples(known: Known, among: Iterable[Metric]) -> dict[str, Samples]:
 
 
 def priors(pairs: Sequence[Known]) -> dict[str, Prior]:
-    """The variance of a replicate by metric, shared by comparable pairs."""
+    """Returns the variance of a replicate by metric, shared by comparable pairs."""
     noisy = [metric for metric in METRICS.values() if metric.kind in ("learned", "timed", "measured")]
     read = [samples(known, noisy) for known in pairs]
     shared = {

@@ -1,4 +1,4 @@
-"""A model of a processor's power, for machines without an energy counter.
+"""Models a processor's power, for machines without an energy counter.
 
     energy = (idle watts x threads held x wall seconds) + (busy watts - idle watts) x processor seconds
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Watts:
-    """The power of one hardware thread."""
+    """Holds the power of one hardware thread."""
 
     architecture: str
     idle: float
@@ -31,7 +31,7 @@ KNOWN = {  # by a word of the processor's name
 
 
 def watts_of(processor: str) -> Watts:
-    """The class of a processor. Raises ValueError where there is no model of it."""
+    """Returns the power model of a processor's class. Raises ValueError where there is no model of it."""
     for word, watts in KNOWN.items():
         if word in processor.lower():
             return watts
@@ -39,5 +39,5 @@ def watts_of(processor: str) -> Watts:
 
 
 def joules(watts: Watts, wall_s: float, processor_s: float, threads: int) -> float:
-    """The energy of a run that held ``threads`` hardware threads."""
+    """Returns the energy of a run that held ``threads`` hardware threads."""
     return watts.idle * threads * wall_s + (watts.busy - watts.idle) * processor_s

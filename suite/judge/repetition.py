@@ -1,4 +1,4 @@
-"""Whether a run that was repeated is the same: equal to the bit, equal up to rounding, or different.
+"""Tells whether a run that was repeated is the same: equal to the bit, equal up to rounding, or different.
 
 Where the arithmetic is the same, bits are, and any difference is a change. Where it is another, two runs part by
 rounding: as far as runs part whose weights were moved by one unit in the last place, which is the envelope. A change of
@@ -27,8 +27,8 @@ SLACK = 8.0
 
 @dataclass(frozen=True)
 class Repetition:
-    """``distance``: the largest relative difference of the first losses; ``step`` the first (from 1 on) that leaves the
-    envelope, 0 where none does. ``steps``: how many were compared."""
+    """Describes a repetition by its ``distance``: the largest relative difference of the first losses; ``step`` the
+    first (from 1 on) that leaves the envelope, 0 where none does. ``steps``: how many were compared."""
 
     equality: Equality
     distance: float = 0.0
@@ -37,15 +37,15 @@ class Repetition:
 
 
 def envelope(losses: Sequence[float], nudged: Sequence[Sequence[float]]) -> Floats:
-    """How far rounding alone may part two runs by each step, relative [steps]: it never shrinks along a run."""
+    """Tells how far rounding alone may part two runs by each step, relative [steps]: it never shrinks along a run."""
     own = np.asarray(losses, dtype=np.float64)
     apart = np.abs(np.asarray(nudged, dtype=np.float64)[:, : len(own)] / own - 1).max(axis=0)
     return SLACK * np.maximum.accumulate(np.maximum(apart, UNIT))
 
 
 def repetition(old: Trained, new: Trained, equal_bits: bool, allowed: Floats) -> Repetition:
-    """What a run that repeats an old one says; ``allowed`` is :func:`envelope` of the new one's first losses, empty
-    where it was not asked. ``equal_bits``: whether both are equal to the bit."""
+    """Tells what a run that repeats an old one says; ``allowed`` is :func:`envelope` of the new one's first losses,
+    empty where it was not asked. ``equal_bits``: whether both are equal to the bit."""
     if equal_bits:
         return Repetition("equal to the bit", steps=new.steps or 0)
     steps = min(len(old.first_losses), len(new.first_losses), len(allowed))

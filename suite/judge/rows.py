@@ -1,4 +1,4 @@
-"""Views over evidence: every pair (reference, contender) as one row, with its failures, ratios and intervals.
+"""Builds views over evidence: every pair (reference, contender) as one row, with its failures, ratios and intervals.
 
 Pure functions of records. Which of them count, the index says (:mod:`suite.judge.evidence`); a row says whose curves it
 has, and what of it is unverified.
@@ -53,8 +53,9 @@ WORTH_SEEING = 0.05  # a change of the headline that a row should be able to see
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that gives no numbers. ``stack`` is the reference or the contender, whichever failed; ``replicate`` the
-    seed of what should have been learned, the number of what should have been timed, None of a count."""
+    """Describes a run that gives no numbers. ``stack`` is the reference or the contender, whichever failed;
+    ``replicate`` the seed of what should have been learned, the number of what should have been timed, None of a
+    count."""
 
     kind: str
     replicate: int | None
@@ -65,7 +66,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """One contender against one reference under one set of conditions.
+    """Compares one contender with one reference under one set of conditions.
 
     Attributes:
         machine: where it was timed, else where it was learned or counted.
@@ -103,24 +104,25 @@ class Row:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of what was learned."""
+        """Returns the seeds of what was learned."""
         return tuple(pair.seed for pair in self.known.learned)
 
     @property
     def tuning_open(self) -> bool:
-        """Whether a rate that was to be tuned is not bracketed yet."""
+        """Tells whether a rate that was to be tuned is not bracketed yet."""
         return self.to_tune and not (self.tuned and all(side.settled for side in self.tuned))
 
     @property
     def split_over(self) -> int:
-        """The ranks that share what one process of the reference does, and are counted one by one; else 1."""
+        """Returns the number of ranks that share what one process of the reference does, and are counted one by one;
+        else 1."""
         reference, contender = self.ranks
         return contender if contender > reference else 1
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """The ranks of the reference and of the contender; each has as many cores as the conditions have threads, or a
-        GPU."""
+        """Returns the ranks of the reference and of the contender; each has as many cores as the conditions have
+        threads, or a GPU."""
         reference, contender = (
             max((point.counters.ranks for point in side.points), default=1) if side else 1
             for side in self.known.counted
@@ -132,12 +134,12 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing was learned, timed or counted of it."""
+        """Tells whether nothing was learned, timed or counted of it."""
         return not (self.known.learned or self.known.timed or all(self.known.counted))
 
     @property
     def board(self) -> tuple[str, str, str]:
-        """The key of the row's board: rows with the same key may be ranked together."""
+        """Returns the key of the row's board: rows with the same key may be ranked together."""
         return self.conditions.key, self.machine.key, self.reference
 
 
@@ -172,7 +174,7 @@ class _Pool:
         self.machines[place.key] = place
 
     def newer_version(self, conditions: Conditions) -> int | None:
-        """The newest version of the baseline, where it is newer than that of the conditions."""
+        """Returns the newest version of the baseline, where it is newer than that of the conditions."""
         newest = max(self.newest[conditions.baseline], self.version_of(conditions.baseline) or 0)
         return newest if newest > conditions.baseline_version else None
 
@@ -187,7 +189,8 @@ def pairs(
     left_out: list[str] | None = None,
     active: ActiveOf = lambda stack: (),
 ) -> list[Row]:
-    """A row for each pair that has evidence, on each machine that timed it, or where none did on one that learned it.
+    """Returns a row for each pair that has evidence, on each machine that timed it, or where none did on one that
+    learned it.
 
     A pair is what was timed together, and any other stack with what ``reference`` says of it. Of stacks that are to be
     ``tuned`` both sides have the learning rate that validation data chose, once their grids are complete. Only rows of
@@ -212,7 +215,7 @@ def _pairs(
     version_of: VersionOf,
     active: ActiveOf,
 ) -> tuple[list[Row], list[Failing]]:
-    """The rows, and what could not be computed."""
+    """Returns the rows, and what could not be computed."""
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency, version_of)
     places = _places(pool, reference)
@@ -239,7 +242,7 @@ def _pairs(
 
 
 def _failing(place: PairAt, pool: _Pool, records: Records, error: Exception) -> Failing:
-    """That the row of a place could not be computed, from all that is known of its two sides."""
+    """Reports that the row of a place could not be computed, from all that is known of its two sides."""
     family, sides = place.conditions.family, {*place.sides}
     of_pair = [
         (piece, stacks)
@@ -272,7 +275,7 @@ def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A row before its metrics are computed, which takes all rows of its board."""
+    """Holds a row before its metrics are computed, which takes all rows of its board."""
 
     place: PairAt
     pool: _Pool
@@ -394,13 +397,13 @@ class _Draft:
 
 
 def _unexercised(name: str, value: MetricValue, why: str) -> MetricValue:
-    """A value of a row whose mechanism never acted: of quality there is none, since nothing was exercised."""
+    """Returns a value of a row whose mechanism never acted: of quality there is none, since nothing was exercised."""
     metric = metric_of(name)
     return unavailable(f"{NOT_EXERCISED}: {why}") if metric is not None and metric.quality else value
 
 
 def _hidden_cost(pair: TimedPair) -> float:
-    """ln of summed over median-priced time, contender over reference."""
+    """Returns ln of summed over median-priced time, contender over reference."""
     summed = [
         sum(sum(map(sum, part.block_s)) / (2 * len(part.block_s) * part.block_steps) for part in side.windows)
         for side in pair.sides
@@ -411,7 +414,8 @@ def _hidden_cost(pair: TimedPair) -> float:
 
 
 def probes_of(known: Known) -> dict[str, Interval]:
-    """Each probe of recorded steps, which is exact, and the mean of each other over the seeds in which it is finite."""
+    """Returns each probe of recorded steps, which is exact, and the mean of each other over the seeds in which it is
+    finite."""
     _, counted = known.counted
     of_steps = counted.probes if counted else {}
     exact = {
@@ -427,7 +431,7 @@ def probes_of(known: Known) -> dict[str, Interval]:
 
 
 def of_version(row: Row) -> str:
-    """``of version 2 of the baseline, which is at version 3 now``; empty where the row is of the newest."""
+    """Returns ``of version 2 of the baseline, which is at version 3 now``; empty where the row is of the newest."""
     version = row.conditions.baseline_version
     return (
         f"of version {version} of the baseline, which is at version {row.newer_version} now"
@@ -437,7 +441,7 @@ def of_version(row: Row) -> str:
 
 
 def reached(row: Row) -> int:
-    """Seeds whose final loss came within the tolerance of the reference's."""
+    """Counts the seeds whose final loss came within the tolerance of the reference's."""
     try:
         return sum(log_ratio <= QUALITY_TOLERANCE for log_ratio in METRICS["loss"].samples(row.known).values())
     except ValueError:
@@ -445,7 +449,7 @@ def reached(row: Row) -> int:
 
 
 def undecided(row: Row) -> bool:
-    """Whether more replicates may decide the row: the interval of its time to the same quality contains 1, and a
+    """Tells whether more replicates may decide the row: the interval of its time to the same quality contains 1, and a
     change of WORTH_SEEING would probably (by 20 % or more) have been missed. A bound and a missed quality are decided,
     and where something else is missing, such as a second set of processes, seeds are not what it takes."""
     headline = row.value("time_to_quality").log
@@ -459,8 +463,8 @@ def undecided(row: Row) -> bool:
 def rows(
     records: Records, wanted: Callable[[str], bool] = lambda stack: True, left_out: list[str] | None = None
 ) -> list[Row]:
-    """The rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards; ``left_out`` as in
-    :func:`pairs`."""
+    """Returns the rows that the leaderboard shows of the ``wanted`` stacks, in the order of their boards; ``left_out``
+    as in :func:`pairs`."""
     shown = pairs(
         records,
         card_reference,
@@ -474,7 +478,8 @@ def rows(
 
 
 def card_reference(stack: str) -> str:
-    """What the stack's cards compare it with; the baseline where a technique is not installed, or its card broken."""
+    """Returns what the stack's cards compare it with; the baseline where a technique is not installed, or its card
+    broken."""
     try:
         return reference_of(stack)[0]
     except (LookupError, CardError):
@@ -496,12 +501,12 @@ def _activity_probes(stack: str) -> tuple[str, ...]:
 
 
 def row_of(records: Records, setting: Setting, stack: str, reference: str) -> Row:
-    """The row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
+    """Returns the row of a pair on this machine; ``setting`` has its steps. Raises NoRecord where there is none."""
     return row_among(rows_against(records, reference, {stack}), setting, stack, reference)
 
 
 def rows_against(records: Records, reference: str, stacks: Collection[str]) -> list[Row]:
-    """All rows of these stacks beside that reference."""
+    """Returns all rows of these stacks beside that reference."""
     return pairs(
         records,
         lambda _: reference,
@@ -513,7 +518,7 @@ def rows_against(records: Records, reference: str, stacks: Collection[str]) -> l
 
 
 def row_among(known: Sequence[Row], setting: Setting, stack: str, reference: str) -> Row:
-    """The row of a pair among others, on this machine if it has one. Raises NoRecord where there is none."""
+    """Returns the row of a pair among others, on this machine if it has one. Raises NoRecord where there is none."""
     machine = fingerprint(setting.device, setting.threads).key
     wanted = setting.model_dump(exclude={"data"})
     fitting = [
@@ -530,7 +535,7 @@ def row_among(known: Sequence[Row], setting: Setting, stack: str, reference: str
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """The row as JSON values, without the raw samples; None stands for what is not finite."""
+    """Returns the row as JSON values, without the raw samples; None stands for what is not finite."""
     return {
         "stack": row.stack,
         "reference": row.reference,
@@ -582,5 +587,5 @@ def interval_as_dict(interval: Interval | None) -> dict[str, Any] | None:
 
 
 def finite(number: float) -> float | None:
-    """The number, or None where it is not finite: JSON has no such numbers."""
+    """Returns the number, or None where it is not finite: JSON has no such numbers."""
     return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""The ruler: the reference's own scaling curve, on which a final loss is read as an equivalent budget.
+"""Computes the ruler: the reference's own scaling curve, on which a final loss is read as an equivalent budget.
 
 The reference is trained at several budgets, each with its full, fully decayed schedule. Its final test loss against
 the budget is monotone and smooth, close to a power law, so it is read in log-log: h(ln loss) = ln(budget / own budget).
@@ -35,7 +35,7 @@ LEAST_SLOPE = 1e-3  # of ln loss in ln budget: below, a curve is flat, and reads
 
 @dataclass(frozen=True)
 class Ruler:
-    """Final losses of the reference, [seeds, budgets], NaN where a seed was not trained at a budget.
+    """Holds final losses of the reference, [seeds, budgets], NaN where a seed was not trained at a budget.
 
     ``shares`` [budgets] are the budgets over the reference's own, ascending. ``machine``: where it was learned.
     """
@@ -50,7 +50,7 @@ class Ruler:
 
     @cached_property
     def log_losses(self) -> Floats:
-        """Monotone means over seeds [budgets], falling."""
+        """Returns monotone means over seeds [budgets], falling."""
         means = _means(np.log(self.losses))
         falling: Floats = -np.asarray(isotonic_regression(-means).x)
         for at, step in enumerate(np.diff(self.log_budgets), 1):  # ties would have no inverse
@@ -59,12 +59,12 @@ class Ruler:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the largest of the budgets, over the reference's own."""
+        """Returns the least and the largest of the budgets, over the reference's own."""
         return self.shares[0], self.shares[-1]
 
     def log_budget(self, loss: float) -> float:
-        """ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole curve,
-        since one part of a noisy curve may be flat."""
+        """Returns ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole
+        curve, since one part of a noisy curve may be flat."""
         x = math.log(loss)
         knots, budgets, cubics = self._pieces
         if x > knots[-1]:
@@ -78,13 +78,13 @@ class Ruler:
 
     @cached_property
     def _pieces(self) -> tuple[list[float], list[float], list[list[float]]]:
-        """The inverse by its pieces: knots, values there, coefficients, the highest power first. A board asks for one
-        value, hundreds of thousands of times, of which scipy takes most for a look at its arguments."""
+        """Returns the inverse by its pieces: knots, values there, coefficients, the highest power first. A board asks
+        for one value, hundreds of thousands of times, of which scipy takes most for a look at its arguments."""
         inverse = PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1])
         return inverse.x.tolist(), self.log_budgets[::-1].tolist(), inverse.c.T.tolist()
 
     def log_loss(self, log_budget: float) -> float:
-        """ln of the loss at a budget between the ends."""
+        """Returns ln of the loss at a budget between the ends."""
         return float(self._fit(log_budget))
 
     @cached_property
@@ -93,41 +93,42 @@ class Ruler:
 
     @cached_property
     def _slope(self) -> float:
-        """d ln budget / d ln loss between the ends; negative."""
+        """Returns d ln budget / d ln loss between the ends; negative."""
         x, y = self.log_losses, self.log_budgets
         return float((y[-1] - y[0]) / (x[-1] - x[0]))
 
     def beyond(self, losses: Sequence[float]) -> int:
-        """-1 where the mean of the losses is above what the smallest budget gives, 1 where it is below what the largest
-        gives, else 0."""
+        """Returns -1 where the mean of the losses is above what the smallest budget gives, 1 where it is below what the
+        largest gives, else 0."""
         x = float(np.mean(np.log(losses)))
         return -1 if x > self.log_losses[0] else 1 if x < self.log_losses[-1] else 0
 
     def log_budget_ratios(self, reference: Sequence[float], contender: Sequence[float]) -> Floats:
-        """Per seed: ln of the equivalent budget of the contender's final loss over that of the reference's."""
+        """Returns, per seed: ln of the equivalent budget of the contender's final loss over that of the reference's."""
         pairs = zip(reference, contender, strict=True)
         return np.array([self.log_budget(ours) - self.log_budget(theirs) for theirs, ours in pairs])
 
     def uncertainty(self, reference: Sequence[float], contender: Sequence[float]) -> float:
-        """Standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the jackknife over its
-        seeds (Efron & Stein 1981). 0 where one seed cannot tell: then there are no :attr:`degrees_of_freedom`."""
+        """Returns the standard error of the mean of :meth:`log_budget_ratios` that comes from the curve: the
+        jackknife over its seeds (Efron & Stein 1981). 0 where one seed cannot tell: then there are no
+        :attr:`degrees_of_freedom`."""
         means = [ruler.log_budget_ratios(reference, contender).mean() for ruler in self._left_out]
         return float(_jackknife(np.array(means)))
 
     @property
     def degrees_of_freedom(self) -> int:
-        """The degrees of freedom of :meth:`uncertainty`."""
+        """Returns the degrees of freedom of :meth:`uncertainty`."""
         return max(0, len(self._left_out) - 1)
 
     @cached_property
     def log_errors(self) -> Floats:
-        """Standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
+        """Returns the standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
         means = [ruler.log_losses for ruler in self._left_out]
         return _jackknife(np.array(means).reshape(-1, len(self.shares)))
 
     @cached_property
     def _left_out(self) -> list[Ruler]:
-        """The curves without each seed in turn, where every budget still has one."""
+        """Returns the curves without each seed in turn, where every budget still has one."""
         if len(self.losses) < 2:
             return []
         rulers = [Ruler(self.shares, np.delete(self.losses, index, axis=0)) for index in range(len(self.losses))]
@@ -135,7 +136,8 @@ class Ruler:
 
 
 def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
-    """The curve of a reference's runs, which differ in steps and seed alone; None where there are too few budgets."""
+    """Returns the curve of a reference's runs, which differ in steps and seed alone; None where there are too few
+    budgets."""
     by_budget: dict[int, dict[int, float]] = {}
     machine = ""
     for run in learned:
@@ -151,12 +153,13 @@ def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
 
 
 def steps_at(share: float, own_steps: int) -> int:
-    """The reference's steps at a budget."""
+    """Returns the reference's steps at a budget."""
     return max(2, round(share * own_steps))
 
 
 def _jackknife(left_out: Floats) -> Floats:
-    """The standard error of a mean from its values [seeds, ...] without each seed in turn; 0 of fewer than two."""
+    """Returns the standard error of a mean from its values [seeds, ...] without each seed in turn; 0 of fewer than
+    two."""
     n = len(left_out)
     if n < 2:
         return np.zeros(left_out.shape[1:])
@@ -165,8 +168,8 @@ def _jackknife(left_out: Floats) -> Floats:
 
 
 def _means(values: Floats) -> Floats:
-    """Means over seeds [budgets], where seeds are missing at some budgets: of each seed's distance to the others at the
-    budgets that they share (two-way fit without interaction), so that a missing seed shifts nothing."""
+    """Returns means over seeds [budgets], where seeds are missing at some budgets: of each seed's distance to the
+    others at the budgets that they share (two-way fit without interaction), so that a missing seed shifts nothing."""
     seeds, budgets = np.nonzero(~np.isnan(values))
     design = np.zeros((len(seeds), sum(values.shape)))
     design[np.arange(len(seeds)), budgets] = 1.0

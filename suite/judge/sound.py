@@ -24,7 +24,8 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Failing:
-    """A part of a view that could not be computed from ``pieces``: from the last of these ``own``, in any case."""
+    """Describes a part of a view that could not be computed from ``pieces``: from the last of these ``own``, in any
+    case."""
 
     pieces: Sequence[Piece]
     own: Sequence[Piece]
@@ -32,8 +33,8 @@ class Failing:
 
 
 def from_sound(records: Records, compute: Callable[[Records], tuple[V, Sequence[Failing]]], left_out: list[str]) -> V:
-    """What ``compute`` makes of the records at which it does not fail; a sentence for each other one is added to
-    ``left_out``."""
+    """Returns what ``compute`` makes of the records at which it does not fail; a sentence for each other one is added
+    to ``left_out``."""
     view, failing = compute(records)
     for number in range(1, PASSES + 1):
         if not failing:
@@ -49,12 +50,12 @@ def from_sound(records: Records, compute: Callable[[Records], tuple[V, Sequence[
 
 
 def pieces_of(records: Records) -> list[Piece]:
-    """All that rows are made of."""
+    """Returns all that rows are made of."""
     return [*records.counted, *records.learned, *records.timed]
 
 
 def without(records: Records, ids: Collection[str]) -> Records:
-    """All but these."""
+    """Returns all records but these."""
     return replace(
         records,
         counted=[count for count in records.counted if count.id not in ids],
@@ -64,8 +65,8 @@ def without(records: Records, ids: Collection[str]) -> Records:
 
 
 def _culprits(failing: Failing, compute: Callable[[Records], tuple[V, Sequence[Failing]]]) -> Sequence[Piece]:
-    """The piece with which the failure begins, ours before those of others and older before newer, so that what was
-    sound before is kept; where they do not fail by themselves, the part's own."""
+    """Returns the piece with which the failure begins, ours before those of others and older before newer, so that what
+    was sound before is kept; where they do not fail by themselves, the part's own."""
     if len(failing.pieces) == 1:
         return failing.pieces
     ordered = sorted(failing.pieces, key=lambda piece: (bool(piece.source), piece.started))
@@ -83,7 +84,7 @@ def _culprits(failing: Failing, compute: Callable[[Records], tuple[V, Sequence[F
 
 
 def sentence(records: Records, piece: Piece, error: Exception) -> str:
-    """Where a record stands, at which a view failed, and why."""
+    """Tells where a record stands, at which a view failed, and why."""
     where = records.places.get(piece.id) or f"record {printable(piece.id)}"
     words = printable(str(error)[:200])
     return f"{where}: it cannot be judged ({type(error).__name__}: {words}); it is left out and left in place"

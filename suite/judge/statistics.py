@@ -1,4 +1,4 @@
-"""Estimators, intervals and tests on paired log ratios: pure functions, each with its formula and assumptions.
+"""Has estimators, intervals and tests on paired log ratios: pure functions, each with its formula and assumptions.
 
 The data. What is learned has one *replicate* a seed, what is timed one a set of processes that run in lock-step, in
 *rounds*. In a round every contender runs one block twice, in a random order followed by its reverse (ABBA or BAAB):
@@ -32,7 +32,7 @@ NORMAL_QUARTILE = 0.6744897501960817  # the median absolute deviation of a stand
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; unbounded ends are infinite, never missing.
+    """Holds a confidence interval; unbounded ends are infinite, never missing.
 
     ``n`` counts what ``method`` says it generalises over (rounds or replicates); ``degrees_of_freedom`` is that of the
     t distribution behind the width (infinite: normal).
@@ -48,12 +48,12 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the distance between the ends; infinite where an end is."""
+        """Returns half the distance between the ends; infinite where an end is."""
         return (self.high - self.low) / 2
 
     @property
     def standard_error(self) -> float:
-        """The standard error that a symmetric t (or normal) interval of this width has."""
+        """Returns the standard error that a symmetric t (or normal) interval of this width has."""
         return self.half_width / _critical(self.level, self.degrees_of_freedom)
 
     def contains(self, value: float) -> bool:
@@ -79,7 +79,7 @@ class Interval:
 
 
 def round_log_ratios(reference_s: ArrayLike, contender_s: ArrayLike, warmup_rounds: int = 0) -> Floats:
-    """Paired log cost ratio of each round, d = ((ln b1 + ln b2) - (ln a1 + ln a2)) / 2.
+    """Computes the paired log cost ratio of each round, d = ((ln b1 + ln b2) - (ln a1 + ln a2)) / 2.
 
     Both arrays: block times in seconds [rounds, 2]; result [rounds - warmup_rounds]. Under "a random order, then its
     reverse" every contender's two positions have the same mean, so drift that is linear in log time over a round
@@ -96,7 +96,7 @@ def round_log_ratios(reference_s: ArrayLike, contender_s: ArrayLike, warmup_roun
 
 
 def warmup_rounds(block_s: Mapping[str, ArrayLike], window: int = 10, alpha: float = 0.01) -> int:
-    """How many first rounds of a replicate to discard: one number for all contenders, the largest that one needs.
+    """Tells how many first rounds of a replicate to discard: one number for all contenders, the largest that one needs.
 
     One number, because a data-dependent warm-up that differs between the sides of a ratio biases it. A contender is
     warm at the first round k where, over rounds k .. k+window, (1) round k is not a slow outlier: its log time is at
@@ -121,8 +121,8 @@ def _cold_rounds(log_s: Floats, window: int, alpha: float) -> int:
 
 
 def _falling_p(x: Floats) -> float:
-    """One-sided p of Kendall's tau of x against time: small when x falls. As scipy.stats.kendalltau, without its
-    overhead where no values are equal: a leaderboard asks ten thousands of times."""
+    """Computes the one-sided p of Kendall's tau of x against time: small when x falls. As scipy.stats.kendalltau,
+    without its overhead where no values are equal: a leaderboard asks ten thousands of times."""
     if len(set(x.tolist())) < len(x):
         from scipy import stats
 
@@ -132,7 +132,8 @@ def _falling_p(x: Floats) -> float:
 
 @lru_cache
 def _inversion_tail(n: int) -> Floats:
-    """P(a random order of n has at least d inversions), d = 0 .. n(n-1)/2: item i adds 0 .. i, each as likely."""
+    """Computes P(a random order of n has at least d inversions), d = 0 .. n(n-1)/2: item i adds 0 .. i, each as
+    likely."""
     chances = np.ones(1)
     for i in range(1, n):
         chances = np.convolve(chances, np.full(i + 1, 1 / (i + 1)))
@@ -141,7 +142,8 @@ def _inversion_tail(n: int) -> Floats:
 
 
 def median_interval(d: ArrayLike, level: float = 0.95) -> Interval:
-    """Order-statistic interval of the median of independent d [n], with no assumption on their distribution.
+    """Computes the order-statistic interval of the median of independent d [n], with no assumption on their
+    distribution.
 
     Ends are the order statistics x(j) and x(n+1-j) with the largest j such that P(Binomial(n, 1/2) < j) is at most
     (1 - level) / 2 (``scipy.stats.quantile_test``; Conover 1999, 3.2). Fewer than 6 values cannot give 95 %: the
@@ -158,7 +160,7 @@ def median_interval(d: ArrayLike, level: float = 0.95) -> Interval:
 
 
 def replicate_interval(per_replicate: ArrayLike, level: float = 0.95) -> Interval:
-    """Student's t interval of the mean over replicates [n]: mean +- t(n-1) s / sqrt(n).
+    """Computes Student's t interval of the mean over replicates [n]: mean +- t(n-1) s / sqrt(n).
 
     Assumes independent replicates, roughly normal (each is a median or a final quality, itself an average of much).
     One replicate says nothing about the spread between replicates: its interval is unbounded.
@@ -174,7 +176,7 @@ def replicate_interval(per_replicate: ArrayLike, level: float = 0.95) -> Interva
 
 
 def combined_interval(replicates: Sequence[ArrayLike], level: float = 0.95) -> Interval:
-    """The interval of a log cost ratio from each replicate's round log ratios, whatever their number.
+    """Computes the interval of a log cost ratio from each replicate's round log ratios, whatever their number.
 
     One replicate: :func:`median_interval`, whose ``method`` says that it cannot see how processes differ. Two or more:
     :func:`replicate_interval` of the replicates' medians m_p, but never narrower than the rounds alone allow. Var(m_p)
@@ -195,7 +197,7 @@ def combined_interval(replicates: Sequence[ArrayLike], level: float = 0.95) -> I
 
 
 def _median_variance(d: Floats) -> float:
-    """Maritz & Jarrett 1978; 0 (no floor) where 2 rounds or fewer say nothing."""
+    """Computes the variance of a median by Maritz & Jarrett 1978; 0 (no floor) where 2 rounds or fewer say nothing."""
     if len(d) <= 2:
         return 0.0
     centred = np.sort(d - median(d))  # else rounding makes the variance of nearly equal values negative
@@ -205,14 +207,15 @@ def _median_variance(d: Floats) -> float:
 
 @lru_cache
 def _order_weights(n: int) -> Floats:
-    """The chance that the median of n draws, with replacement, of n sorted values is the i-th (scipy's mjci)."""
+    """Returns the chance that the median of n draws, with replacement, of n sorted values is the i-th (scipy's
+    mjci)."""
     m = int(0.5 * n + 0.5)
     weights: Floats = np.diff(special.betainc(m - 1, n - m, np.arange(n + 1) / n))
     return weights
 
 
 def interaction(log_speedup_whole: ArrayLike, *log_speedup_parts: ArrayLike, level: float = 0.95) -> Interval:
-    """Do techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired.
+    """Tells whether techniques still help together: log speedup(A+B) - log speedup(A) - log speedup(B), paired.
 
     Arrays [replicates] of the same replicates; of three or more parts, the whole against the sum of all. Of log
     *speedups*: above 0 they help each other, below 0 they overlap, 0 means that their speedups multiply. t interval.
@@ -224,7 +227,8 @@ def interaction(log_speedup_whole: ArrayLike, *log_speedup_parts: ArrayLike, lev
 def replication_interval(
     first: ArrayLike, second: ArrayLike, sigma: float, degrees_of_freedom: float, level: float = 0.95
 ) -> Interval:
-    """How far a repeated replicate is from the first, median(second) - median(first), with what noise allows it to be.
+    """Tells how far a repeated replicate is from the first, median(second) - median(first), with what noise allows it
+    to be.
 
     ``first`` and ``second``: round log ratios [rounds] of the same seed in two sets of processes. Each median is
     x_i = mu + p_i + w_i: p_i the processes' own offset, of standard deviation ``sigma``, w_i the noise of its rounds,
@@ -249,7 +253,7 @@ NOISY = 0.05  # chance of a variance that large
 
 @dataclass(frozen=True)
 class Prior:
-    """How the variance of a replicate is distributed over the rows of a baseline: scaled inverse chi-squared.
+    """Describes how the variance of a replicate is distributed over the rows of a baseline: scaled inverse chi-squared.
 
     A row's own variance s^2, with d degrees of freedom, is then ``variance`` times F(d, ``degrees_of_freedom``).
     Infinite ``degrees_of_freedom``: all rows have one variance. ``pooled`` are those of the samples behind the prior.
@@ -260,7 +264,7 @@ class Prior:
     pooled: int
 
     def expects(self, variance: float, own: int) -> bool:
-        """Whether a sample's variance, with its ``own`` degrees of freedom, is of the size that chance allows."""
+        """Tells whether a sample's variance, with its ``own`` degrees of freedom, is of the size that chance allows."""
         ratio = variance / self.variance
         if math.isinf(self.degrees_of_freedom):
             above, below = special.chdtrc(own, own * ratio), special.chdtr(own, own * ratio)
@@ -270,7 +274,7 @@ class Prior:
 
 
 def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
-    """The prior that the variances within the samples fit, by the moments of their logarithm (Smyth 2004, 6.2).
+    """Returns the prior that the variances within the samples fit, by the moments of their logarithm (Smyth 2004, 6.2).
 
     Given a row's own variance sigma^2, ln s^2 has mean ln sigma^2 + psi(d/2) - ln(d/2) and variance psi'(d/2); what it
     varies more than that is the rows' difference, psi'(d0/2). Where it varies no more, all rows have one variance.
@@ -298,7 +302,7 @@ def pooled_variance(samples: Sequence[ArrayLike]) -> Prior | None:
 
 
 def moderated_interval(per_replicate: ArrayLike, prior: Prior | None, level: float = 0.95) -> Interval:
-    """t interval of the mean over replicates [n], its variance shared with the other rows of a baseline.
+    """Computes the t interval of the mean over replicates [n], its variance shared with the other rows of a baseline.
 
     With d = n - 1 and s^2 of the sample, d0 and s0^2 of the ``prior``: variance (d0 s0^2 + d s^2) / (d0 + d) with
     d0 + d degrees of freedom, but no more than the samples behind the prior have, of which this may be one (Smyth 2004,
@@ -326,7 +330,8 @@ def moderated_interval(per_replicate: ArrayLike, prior: Prior | None, level: flo
 def difference_interval(
     first: Interval, second: Interval, extra_error: float = 0.0, extra_degrees_of_freedom: float = math.inf
 ) -> Interval:
-    """The interval of ``first`` - ``second``, independent means; ``extra_error`` is a standard error of neither.
+    """Computes the interval of ``first`` - ``second``, independent means; ``extra_error`` is a standard error of
+    neither.
 
     Welch's: standard errors add in squares, degrees of freedom by Welch & Satterthwaite.
     """
@@ -348,7 +353,7 @@ def difference_interval(
 
 @dataclass(frozen=True)
 class TimeToQuality:
-    """Costs in reference steps to first reach ``target``, and how much worse the contender ended.
+    """Holds the costs in reference steps to first reach ``target``, and how much worse the contender ended.
 
     ``log_quality_gap`` is ln(contender's final loss / reference's), positive when worse; it and ``contender_cost``
     are infinite when the contender diverged or never became better than an untrained model.
@@ -361,14 +366,14 @@ class TimeToQuality:
 
     @property
     def log_cost_ratio(self) -> float:
-        """ln(contender cost / reference cost), lower is better."""
+        """Returns ln(contender cost / reference cost), lower is better."""
         return math.log(self.contender_cost / self.reference_cost)
 
 
 def time_to_quality(
     reference_curve: ArrayLike, contender_curve: ArrayLike, contender_cost: ArrayLike, setup_cost: float = 0.0
 ) -> TimeToQuality:
-    """Cost of the reference's final quality, on both sides of one seed.
+    """Computes the cost of the reference's final quality, on both sides of one seed.
 
     Curves [evaluations, 2]: (step, test loss), evaluations alike in number on both sides, learning rates fully
     decayed at each one's own last step. ``contender_cost`` [evaluations]: what the contender had spent at each of its
@@ -406,7 +411,8 @@ def time_to_quality(
 def time_to_quality_interval(
     results: Sequence[TimeToQuality], level: float = 0.95, tolerance: float = QUALITY_TOLERANCE
 ) -> Interval | None:
-    """t interval over seeds of the log cost ratio to the reference's quality; ``.speedup()`` is the headline number.
+    """Computes the t interval over seeds of the log cost ratio to the reference's quality; ``.speedup()`` is the
+    headline number.
 
     None when the quality was not reached: the mean over seeds of the log quality gap is above ``tolerance``, or a
     seed diverged. Deciding on the mean, not seed by seed, keeps the noise of single seeds from choosing which of them
@@ -422,7 +428,8 @@ def time_to_quality_interval(
 
 
 def smallest_detectable_effect(sigma: float, n: int, level: float = 0.95, power: float = 0.8) -> float:
-    """The effect that a two-sided t test over ``n`` replicates of standard deviation ``sigma`` finds with ``power``.
+    """Computes the effect that a two-sided t test over ``n`` replicates of standard deviation ``sigma`` finds with
+    ``power``.
 
     Solves P(|T| > t) = power for the noncentral t with n-1 degrees of freedom and noncentrality effect sqrt(n)/sigma
     (Cohen 1988, 2.4). Infinite for one replicate. Effects and sigma in log units.
@@ -433,14 +440,16 @@ def smallest_detectable_effect(sigma: float, n: int, level: float = 0.95, power:
 
 
 def detectable_effect(interval: Interval, power: float = 0.8) -> float:
-    """The smallest effect that the test behind ``interval`` had the ``power`` to see; to print beside its verdict."""
+    """Computes the smallest effect that the test behind ``interval`` had the ``power`` to see; to print beside its
+    verdict."""
     if not math.isfinite(interval.half_width):
         return math.inf
     return _detectable(interval.standard_error, interval.degrees_of_freedom, interval.level, power)
 
 
 def required_replicates(sigma: float, effect: float, level: float = 0.95, power: float = 0.8) -> int:
-    """The fewest replicates (at least 2) whose :func:`smallest_detectable_effect` is at most ``effect`` > 0."""
+    """Computes the fewest replicates (at least 2) whose :func:`smallest_detectable_effect` is at most ``effect`` >
+    0."""
     if not effect > 0:
         raise ValueError(f"the effect to detect must be positive, not {effect}")
     z = special.ndtri([0.5 + level / 2, power]).sum()
@@ -456,7 +465,8 @@ def _detectable(standard_error: float, dof: float, level: float, power: float) -
 
 @lru_cache(maxsize=1024)
 def _noncentrality(dof: float, level: float, power: float) -> float:
-    """Root of the noncentral power function, with T^2 ~ F(1, dof, nc^2) (chi-squared when dof is infinite)."""
+    """Finds the root of the noncentral power function, with T^2 ~ F(1, dof, nc^2) (chi-squared when dof is
+    infinite)."""
     critical = _critical(level, dof) ** 2
     high = math.sqrt(critical) + 1
     while _power(high, critical, dof) < power:
@@ -474,7 +484,8 @@ def _power(noncentrality: float, critical: float, dof: float) -> float:
 
 
 def tiers(intervals: Mapping[str, Interval], level: float = 0.95) -> list[list[str]]:
-    """Contenders in statistical tiers, best (lowest estimate) first: a rank is shared where the data cannot tell.
+    """Sorts contenders into statistical tiers, best (lowest estimate) first: a rank is shared where the data cannot
+    tell.
 
     Definition. (1) Every pair gets a two-sided Welch test from the intervals' standard errors,
     t = (x_i - x_j) / sqrt(se_i^2 + se_j^2), Welch-Satterthwaite degrees of freedom. (2) The p-values of all pairs are
@@ -500,7 +511,7 @@ def tiers(intervals: Mapping[str, Interval], level: float = 0.95) -> list[list[s
 
 
 def _adjusted_welch_p(intervals: Sequence[Interval]) -> Floats:
-    """p of every pair [n, n], adjusted over all pairs; 1 below the diagonal, which nobody reads."""
+    """Computes p of every pair [n, n], adjusted over all pairs; 1 below the diagonal, which nobody reads."""
     n = len(intervals)
     adjusted = np.ones((n, n))
     if n < 2:
@@ -528,7 +539,7 @@ def _adjusted_welch_p(intervals: Sequence[Interval]) -> Floats:
 
 
 def sign_e_process(d: ArrayLike, prior: float = 2.0, margin: float | None = None) -> Floats:
-    """ln E_n after each of d [n]: evidence against "no change" that may be looked at after every round.
+    """Computes ln E_n after each of d [n]: evidence against "no change" that may be looked at after every round.
 
     Two-sided (no ``margin``), K = #{d_i > 0}, a = prior: ln E = ln B(K+a, n-K+a) - ln B(a, a) + n ln 2, the mixture
     likelihood ratio of a coin with a Beta(a, a) bias against a fair one. One-sided, against "slower by at most
@@ -555,7 +566,8 @@ def sign_e_process(d: ArrayLike, prior: float = 2.0, margin: float | None = None
 
 
 def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> Interval:
-    """Exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A ``comparisons``."""
+    """Computes the exact interval (Clopper & Pearson 1934) of the false-alarm rate from ``alarms`` in A/A
+    ``comparisons``."""
     from scipy import stats
 
     ends = stats.binomtest(alarms, comparisons).proportion_ci(level, "exact")
@@ -566,8 +578,8 @@ def false_alarm_interval(alarms: int, comparisons: int, level: float = 0.95) -> 
 
 
 def median(values: ArrayLike) -> float:
-    """Median of a vector, NaN where one of its numbers is. A large leaderboard asks a million times, mostly for three
-    seeds, and ``numpy.median`` has an overhead."""
+    """Computes the median of a vector, NaN where one of its numbers is. A large leaderboard asks a million times,
+    mostly for three seeds, and ``numpy.median`` has an overhead."""
     x = np.sort(values)
     if not len(x) or math.isnan(x[-1]):  # NaN is sorted to the end
         return math.nan
@@ -577,7 +589,7 @@ def median(values: ArrayLike) -> float:
 
 @lru_cache(maxsize=1024)
 def _critical(level: float, dof: float) -> float:
-    """Two-sided critical value of Student's t."""
+    """Computes the two-sided critical value of Student's t."""
     if dof <= 0:
         return math.inf
     return float(special.ndtri(0.5 + level / 2) if math.isinf(dof) else special.stdtrit(dof, 0.5 + level / 2))
@@ -634,7 +646,8 @@ def _costs(values: ArrayLike, curve: Floats) -> Floats:
 
 
 def _first_crossing(cost: Floats, loss: Floats, target: float) -> float:
-    """Cost at which the piecewise linear loss first comes down to ``target``; infinite when never (NaN never does)."""
+    """Computes the cost at which the piecewise linear loss first comes down to ``target``; infinite when never (NaN
+    never does)."""
     below = np.flatnonzero(loss <= target)
     if not len(below):
         return math.inf

@@ -1,4 +1,4 @@
-"""A study's answer as it is stored beside a machine's records: named tables. Reading one loads no torch.
+"""Keeps a study's answer as it is stored beside a machine's records: named tables. Reading one loads no torch.
 
 What makes them is :mod:`suite.topics.studies.study`.
 """
@@ -25,7 +25,7 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # JSON has no such numbers; Store
 
 
 def _scalar(cell: Any) -> Any:
-    """A JSON scalar, of NumPy's and torch's too. Raises ValueError for anything else."""
+    """Returns a JSON scalar, of NumPy's and torch's too. Raises ValueError for anything else."""
     cell = cell.item() if hasattr(cell, "item") else cell
     if not isinstance(cell, bool | int | float | str | None):
         raise ValueError("a cell is a number, a text, a truth value or None")
@@ -37,7 +37,7 @@ Cell = Annotated[Any, AfterValidator(_scalar)]
 
 @dataclass(frozen=True)
 class StudyTable:
-    """A named table of a study; ``note`` says how to read it. Raises ValueError for a row that does not fit."""
+    """Holds a named table of a study; ``note`` says how to read it. Raises ValueError for a row that does not fit."""
 
     name: str
     columns: tuple[str, ...]
@@ -49,14 +49,14 @@ class StudyTable:
             raise ValueError(f"a row of the table {self.name} has not one cell for each column")
 
     def as_text(self) -> list[list[str]]:
-        """The cells of every row as people read them: four digits of a float, n/a for None."""
+        """Returns the cells of every row as people read them: four digits of a float, n/a for None."""
         return [
             ["n/a" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
             for row in self.rows
         ]
 
     def as_csv(self) -> str:
-        """CSV, in which a text that a spreadsheet would take for a formula begins with an apostrophe."""
+        """Returns CSV, in which a text that a spreadsheet would take for a formula begins with an apostrophe."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180; and with "\n" alone, a "\r" would end a line
         writer.writerows(
@@ -66,7 +66,7 @@ class StudyTable:
 
 
 class Study(Stored):
-    """A study's tables, and what they were made with; ``seeds`` is what each run got at most.
+    """Holds a study's tables, and what they were made with; ``seeds`` is what each run got at most.
 
     ``code``: the trajectory hash of the technique alone on the baseline (:func:`suite.entries.sources.code_of`).
     """
@@ -86,19 +86,19 @@ class Study(Stored):
     tables: list[StudyTable]
 
     def unverified(self, code_of: CodeOf = installed_code) -> bool:
-        """Whether the code that its runs load has changed since, or is not installed."""
+        """Tells whether the code that its runs load has changed since, or is not installed."""
         now = code_of(Setting(baseline=self.baseline, device=self.device), self.technique)
         return now is None or now.trajectory != self.code
 
 
 def path_of(study: Study, records: Path) -> Path:
-    """Where a results folder has it."""
+    """Returns the path where a results folder has it."""
     name = f"{study.technique}-{study.baseline}-{study.size}-{study.recipe}.json"
     return records / study.machine.name / "studies" / name
 
 
 def read_studies(records: Path) -> tuple[list[Study], list[str]]:
-    """The studies in a results folder, and one sentence for each file that cannot be read."""
+    """Returns the studies in a results folder, and one sentence for each file that cannot be read."""
     studies, problems = [], []
     for path in sorted(records.glob("*/studies/*.json")):
         try:

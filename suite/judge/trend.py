@@ -1,4 +1,4 @@
-"""How a quality changes along the ladder of sizes: the equivalent budget per decade of compute.
+"""Tells how a quality changes along the ladder of sizes: the equivalent budget per decade of compute.
 
 Wen et al. (arXiv 2509.02046) see speedups of 1.4 at 0.1 B parameters become 1.1 at 1.2 B: what a technique is worth at
 one size says little of the next, and the slope over sizes is the finding. A weighted line through the logarithms, whose
@@ -21,9 +21,9 @@ METHOD = "weighted line over sizes"
 
 
 def trend(rows: Iterable[Row]) -> Interval | None:
-    """The change of ln(equivalent budget) per decade of the reference's compute, over the sizes of one stack on one
-    baseline; None with fewer than two sizes of one recipe, version and reference. What has most sizes gives it, of
-    equals the newest version."""
+    """Computes the change of ln(equivalent budget) per decade of the reference's compute, over the sizes of one stack
+    on one baseline; None with fewer than two sizes of one recipe, version and reference. What has most sizes gives it,
+    of equals the newest version."""
     points: dict[tuple[str, int, str], dict[str, tuple[float, float, float]]] = {}
     for row in rows:
         log, compute = row.value("equivalent_budget").log, compute_of(row)
@@ -44,13 +44,13 @@ def trend(rows: Iterable[Row]) -> Interval | None:
 
 
 def compute_of(row: Row) -> float | None:
-    """FLOPs of the reference's training; None where they were not counted."""
+    """Returns the FLOPs of the reference's training; None where they were not counted."""
     counters = row.known.counters[0]
     return float(counters.flops * row.conditions.steps) if counters else None
 
 
 def in_words(slope: Interval | None) -> str:
-    """``↗``, ``↘``, or why there is no arrow."""
+    """Returns ``↗``, ``↘``, or why there is no arrow."""
     if slope is None:
         return "one size"
     return "↗" if slope.low > 0 else "↘" if slope.high < 0 else "cannot tell"

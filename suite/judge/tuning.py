@@ -1,4 +1,4 @@
-"""Fair tuning: the learning rate of each side, chosen on validation data by one search.
+"""Implements fair tuning: the learning rate of each side, chosen on validation data by one search.
 
 Rates are multiples of a side's own. The search begins with START, goes on beyond the end where the best lies until it
 is bracketed, halves the steps around it, and repeats what is left, the best and its two neighbours, with a second seed;
@@ -26,7 +26,8 @@ Trial = tuple[float, int]
 
 @dataclass(frozen=True)
 class Choice:
-    """The best rate so far. ``settled``: the search has ended with the best between two others; ``runs``: its cost."""
+    """Holds the best rate so far. ``settled``: the search has ended with the best between two others; ``runs``: its
+    cost."""
 
     rate: float
     settled: bool
@@ -34,7 +35,7 @@ class Choice:
 
 
 def losses_of(runs: Mapping[Trial, Learned]) -> dict[Trial, float]:
-    """The validation losses at the end of the trials; infinite where a run did not finish."""
+    """Returns the validation losses at the end of the trials; infinite where a run did not finish."""
     return {
         trial: run.curve[-1].loss if run.status == "ok" and run.curve else math.inf
         for trial, run in runs.items()
@@ -43,12 +44,12 @@ def losses_of(runs: Mapping[Trial, Learned]) -> dict[Trial, float]:
 
 
 def lacking(losses: Mapping[Trial, float]) -> list[Trial]:
-    """The trials that the search wants next; none once it has ended."""
+    """Returns the trials that the search wants next; none once it has ended."""
     return _search(losses)[0]
 
 
 def chosen(losses: Mapping[Trial, float]) -> Choice | None:
-    """The choice of the search as far as it has come; None before its START is complete."""
+    """Returns the choice of the search as far as it has come; None before its START is complete."""
     missing, best = _search(losses)
     if best is None:
         return None
@@ -59,7 +60,7 @@ def chosen(losses: Mapping[Trial, float]) -> Choice | None:
 
 
 def _search(losses: Mapping[Trial, float]) -> tuple[list[Trial], float | None]:
-    """The trials that are wanted next, and the best rate of the first seed; None before START is complete."""
+    """Returns the trials that are wanted next, and the best rate of the first seed; None before START is complete."""
     first, second = SEEDS
     wanted, best = [(rate, first) for rate in START], None
     while all(trial in losses for trial in wanted):
@@ -74,7 +75,7 @@ def _search(losses: Mapping[Trial, float]) -> tuple[list[Trial], float | None]:
 
 
 def _beyond(tried: Sequence[float], best: float) -> list[float]:
-    """The next coarse rate beyond the end where the best lies."""
+    """Returns the next coarse rate beyond the end where the best lies."""
     if min(tried) < best < max(tried) or best not in COARSE:
         return []
     after = COARSE.index(best) + (-1 if best == min(tried) else 1)
@@ -82,13 +83,13 @@ def _beyond(tried: Sequence[float], best: float) -> list[float]:
 
 
 def _around(rate: float) -> list[float]:
-    """Its neighbours in RATES."""
+    """Returns its neighbours in RATES."""
     at = RATES.index(rate)
     return [neighbour for neighbour in (RATES[max(0, at - 1)], RATES[min(at + 1, len(RATES) - 1)]) if neighbour != rate]
 
 
 def in_words(reference: Choice, contender: Choice) -> str:
-    """The choice and its cost, for a row's notes."""
+    """Tells the choice and its cost, for a row's notes."""
     sides = (("the reference's", reference), ("its own", contender))
     open_sides = [name for name, side in sides if not side.settled]
     ended = f"; tuning open: {' and '.join(open_sides)} search has not bracketed the best" if open_sides else ""

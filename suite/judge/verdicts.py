@@ -1,4 +1,4 @@
-"""The words of every verdict: on a paper's claim, and on a change between two states of the code.
+"""Has the words of every verdict: on a paper's claim, and on a change between two states of the code.
 
 A verdict on a claim has two fields. The *outcome* says what the evidence shows of the claim's predicate; the *distance*
 (:mod:`suite.judge.distance`) says how far the evidence lies from where the paper saw it. Both together give a word:
@@ -30,8 +30,8 @@ FIRST = (CONTRADICTED, REPRODUCED, *FAR_WORDS.values())
 
 
 def word(outcome: Outcome | Unjudged, near: bool, read: bool, size: str) -> str:
-    """What is said of a claim. ``read``: whether somebody read the statement in the paper; ``size``: of the evidence's
-    model, by name."""
+    """Tells what is said of a claim. ``read``: whether somebody read the statement in the paper; ``size``: of the
+    evidence's model, by name."""
     if outcome in get_args(Unjudged):
         return outcome
     if not read:
@@ -42,7 +42,7 @@ def word(outcome: Outcome | Unjudged, near: bool, read: bool, size: str) -> str:
 
 
 def rank(said: str) -> tuple[int, str]:
-    """The order in which reports count the words on claims: what is near first, what is not judged last."""
+    """Returns the order in which reports count the words on claims: what is near first, what is not judged last."""
     order = (*FIRST, *OUTCOMES[2:5], UNREAD, *get_args(Unjudged))
     return next((place for place, start in enumerate(order) if said.startswith(start)), len(order)), said
 

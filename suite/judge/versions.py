@@ -1,4 +1,5 @@
-"""What an installed baseline's class states of itself, read without importing it, which loads a library of models.
+"""Tells what an installed baseline's class states of itself, read without importing it, which loads a library of
+models.
 
 ``version``: rows of an older one are kept, and named as such. ``quality``: what its loss is, in words.
 """
@@ -16,21 +17,21 @@ from suite.entries.installed import GROUP
 
 
 def installed_version(baseline: str) -> int | None:
-    """None where there is no such baseline, or no number there."""
+    """Returns the version that is installed, None where there is no such baseline, or no number there."""
     number = stated(baseline).get("version")
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def installed_quality(baseline: str) -> str:
-    """What the loss of a baseline is; empty where its own body does not state it."""
+    """Tells what the loss of a baseline is; empty where its own body does not state it."""
     words = stated(baseline).get("quality")
     return words if isinstance(words, str) else ""
 
 
 @cache
 def stated(baseline: str) -> dict[str, Any]:
-    """The constants in the body of the baseline's class by their names: ``version = 2``, with an annotation or without
-    one. Empty where there is no such baseline."""
+    """Returns the constants in the body of the baseline's class by their names: ``version = 2``, with an annotation or
+    without one. Empty where there is no such baseline."""
     for point in entry_points(group=GROUP, name=baseline):
         try:
             spec = find_spec(point.module)

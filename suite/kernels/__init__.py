@@ -1,4 +1,4 @@
-"""Triton kernels: what they share, and how one is gated, checked and timed.
+"""Supports Triton kernels: what they share, and how one is gated, checked and timed.
 
 What belongs here knows no technique and no training run: helpers that mean the same under the interpreter and in
 machine code (:mod:`portable`), one launch over many tensors (:mod:`multi_tensor`), the parts of optimizers' kernels and

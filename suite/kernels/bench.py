@@ -1,4 +1,4 @@
-"""How a kernel is checked against its reference and timed against its peers: what a ``peer.py`` declares, and its run.
+"""Checks a kernel against its reference and times it against its peers: what a ``peer.py`` declares, and its run.
 
 A technique with a ``kernel.py`` declares in a ``peer.py`` beside it how each entry of its ``MANIFESTS`` is checked and
 timed: ``BENCHES``, name -> `Bench`. Of a step of several kernels, each has a manifest, and one bench serves them: the
@@ -43,7 +43,7 @@ FLUSH_BYTES = 2 * 2**30  # far over any L2; writing it takes the GPU half a mill
 
 
 def transformer_sizes() -> list[int]:
-    """Elements of the tensors of GPT-2's smallest model (124 million in 148): what a step is timed on."""
+    """Returns the elements of the tensors of GPT-2's smallest model (124 million in 148): what a step is timed on."""
     width, layers, vocabulary, context = 768, 12, 50257, 1024
     norm = [width, width]
     attention = [3 * width * width, 3 * width, width * width, width]
@@ -53,7 +53,7 @@ def transformer_sizes() -> list[int]:
 
 @dataclass(frozen=True)
 class Bench:
-    """How the kernel of one manifest is checked and timed.
+    """Says how the kernel of one manifest is checked and timed.
 
     ``make(sizes, device, generator)`` gives named lists of random tensors, the i-th of each with ``sizes[i]`` elements.
     ``kernel(inputs)`` prepares (launch tables, settings), and gives what runs one step in place on ``inputs``; a list
@@ -83,8 +83,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class BenchTiming:
-    """A bench's times on a GPU. ``peers`` are theirs over the kernel's, or why there is none; ``launch_s`` is for each
-    number of tensors; ``flops_per_s`` are those that the bench says must be computed, 0 where it says none."""
+    """Holds a bench's times on a GPU. ``peers`` are theirs over the kernel's, or why there is none; ``launch_s`` is for
+    each number of tensors; ``flops_per_s`` are those that the bench says must be computed, 0 where it says none."""
 
     time_s: float
     elements: int
@@ -97,8 +97,8 @@ class BenchTiming:
 
 @dataclass(frozen=True)
 class Examination:
-    """What running a bench showed: the error in rounding units against its tolerance, or what went wrong instead.
-    ``launched`` are the names of the manifests whose form has run."""
+    """Records what running a bench showed: the error in rounding units against its tolerance, or what went wrong
+    instead. ``launched`` are the names of the manifests whose form has run."""
 
     tolerance: float
     bytes_per_element: float
@@ -111,7 +111,7 @@ class Examination:
 def random_lists(
     sizes: Sequence[int], device: torch.device, generator: torch.Generator, **dtypes: torch.dtype
 ) -> Inputs:
-    """A list of normal tensors for each name, in its dtype: what `Bench.make` usually starts with."""
+    """Returns a list of normal tensors for each name, in its dtype: what `Bench.make` usually starts with."""
     return {
         name: [torch.randn(size, device=device, generator=generator).to(dtype) for size in sizes]
         for name, dtype in dtypes.items()
@@ -119,7 +119,7 @@ def random_lists(
 
 
 def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
-    """``inputs["parameters"]`` with ``inputs["gradients"]``, as optimizers of other libraries take them."""
+    """Returns ``inputs["parameters"]`` with ``inputs["gradients"]``, as optimizers of other libraries take them."""
     parameters = [nn.Parameter(tensor) for tensor in inputs["parameters"]]
     for parameter, gradient in zip(parameters, inputs["gradients"], strict=True):
         parameter.grad = gradient
@@ -127,7 +127,8 @@ def with_gradients(inputs: Inputs) -> list[nn.Parameter]:
 
 
 def error_units(inputs: Inputs, expected: Inputs) -> float:
-    """The largest difference of a list of ``inputs`` from ``expected``, in the rounding units that `Bench` names.
+    """Returns the largest difference of a list of ``inputs`` from ``expected``, in the rounding units that `Bench`
+    names.
 
     Raises ArithmeticError where one has a NaN, or an infinity, that the other has not.
     """
@@ -173,7 +174,8 @@ POINTEES = {
 
 
 def has_form(arguments: Mapping[str, Any], manifest: Manifest) -> bool:
-    """Whether a launch with these arguments is of the manifest's form: by its constants, and the types of pointers."""
+    """Tells whether a launch with these arguments is of the manifest's form: by its constants, and the types of
+    pointers."""
     for name, value in manifest.constants.items():
         given = arguments.get(name, value)
         if (given is None) != (value is None) or (value is not None and given != value):
@@ -188,7 +190,7 @@ def has_form(arguments: Mapping[str, Any], manifest: Manifest) -> bool:
 
 @contextmanager
 def watched(manifests: Mapping[str, Manifest]) -> Iterator[list[str]]:
-    """The names of the manifests whose form is launched inside."""
+    """Collects the names of the manifests whose form is launched inside."""
     launched: list[str] = []
     own: dict[int, dict[str, Manifest]] = {}
     for name, manifest in manifests.items():
@@ -267,20 +269,20 @@ def timed_bench(bench: Bench, device: torch.device) -> BenchTiming:
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
-    """Bytes read and written a second by torch's copy of a GiB of random numbers."""
+    """Returns the bytes read and written a second by torch's copy of a GiB of random numbers."""
     source = torch.randn(2**28, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / device_time_s(lambda: target.copy_(source), device)
 
 
 def product_flops_per_s(device: torch.device) -> float:
-    """FLOPs a second of torch's product of two square bfloat16 matrices of random numbers."""
+    """Returns the FLOPs a second of torch's product of two square bfloat16 matrices of random numbers."""
     a, b = torch.randn(2, PRODUCT, PRODUCT, device=device, dtype=torch.bfloat16)
     return 2 * PRODUCT**3 / device_time_s(lambda: a @ b, device)
 
 
 def device_time_s(step: Callable[[], object], device: torch.device) -> float:
-    """Median time of ``step`` between two events on the GPU, L2 flushed before each."""
+    """Returns the median time of ``step`` between two events on the GPU, L2 flushed before each."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     for _ in range(3):
         step()
@@ -298,7 +300,7 @@ def device_time_s(step: Callable[[], object], device: torch.device) -> float:
 
 
 def host_time_s(step: Callable[[], object], device: torch.device) -> float:
-    """Median time that the host spends in ``step``, the GPU idle before each."""
+    """Returns the median time that the host spends in ``step``, the GPU idle before each."""
     times_s = []
     for _ in range(3 + LAUNCHES):
         torch.cuda.synchronize(device)
@@ -310,7 +312,7 @@ def host_time_s(step: Callable[[], object], device: torch.device) -> float:
 
 
 def examinations(module: str, device: str, timed: bool) -> dict[str, Examination]:
-    """What `examine` says of the ``BENCHES`` of ``module``, by name, in a process of its own.
+    """Returns what `examine` says of the ``BENCHES`` of ``module``, by name, in a process of its own.
 
     Raises RuntimeError, with why, where that process gives no answer.
     """

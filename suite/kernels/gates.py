@@ -1,4 +1,4 @@
-"""Machine code of Triton kernels, for a GPU that need not be there, held against a budget.
+"""Holds machine code of Triton kernels, for a GPU that need not be there, against a budget.
 
 Triton compiles for any target (``GPUTarget``), and its wheel brings the disassembler. So registers, spills, the width
 of loads and the number of instructions are known, and can be gated on, without a device: what a GPU adds is time.
@@ -43,7 +43,7 @@ _WIDTH = re.compile(r"\.(?:[US]?(8|16)|(64|128))(?:\.|$)")
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What a kernel became. Widths map bits of one thread's global access to the number of such instructions.
+    """Describes what a kernel became. Widths map bits of one thread's global access to the number of such instructions.
 
     ``instructions`` are static, padding excluded; ``instructions_per_element`` are lane-instructions, all paths
     together: an upper bound for code without loops. ``spills`` are accesses to local memory.
@@ -60,7 +60,7 @@ class MachineCode:
 
 
 def check(code: MachineCode, budget: Budget) -> list[str]:
-    """How ``code`` breaks ``budget``, in words; empty where it does not."""
+    """Tells how ``code`` breaks ``budget``, in words; empty where it does not."""
     per_element = budget.instructions_per_element
     wide_loads, wide_stores = code.load_widths.get(_WIDEST_BITS, 0), code.store_widths.get(_WIDEST_BITS, 0)
     return [
@@ -85,7 +85,7 @@ def check(code: MachineCode, budget: Budget) -> list[str]:
 
 
 def machine_code(module: str) -> dict[str, MachineCode]:
-    """The machine code of every entry of ``module``'s ``MANIFESTS``, by name.
+    """Returns the machine code of every entry of ``module``'s ``MANIFESTS``, by name.
 
     Results are kept in the cache folder. Raises RuntimeError with the compiler's own words where a kernel does not
     compile.
@@ -130,7 +130,7 @@ def compiled(manifest: Manifest) -> MachineCode:
 
 
 def read(sass: str, usage: str, dynamic_shared_bytes: int, elements_per_thread: float) -> MachineCode:
-    """Machine code from cuobjdump's listing (``-sass``) and resource line (``-res-usage``)."""
+    """Reads machine code from cuobjdump's listing (``-sass``) and resource line (``-res-usage``)."""
     registers, static_shared = _REGISTERS.search(usage), _STATIC_SHARED.search(usage)
     opcodes = [opcode for opcode in _INSTRUCTION.findall(sass) if not opcode.startswith("NOP")]
     if not opcodes or registers is None or static_shared is None:
@@ -173,7 +173,7 @@ def _disassembled(cubin: bytes) -> tuple[str, str]:
 
 
 def parsed(text: str) -> dict[str, MachineCode]:
-    """Machine code by kernel, from its JSON. Raises ValueError, TypeError, KeyError where it is none."""
+    """Reads machine code by kernel, from its JSON. Raises ValueError, TypeError, KeyError where it is none."""
 
     def widths(code: dict[str, dict[str, int]], name: str) -> dict[int, int]:
         return {int(bits): count for bits, count in code[name].items()}

@@ -1,4 +1,4 @@
-"""What a kernel's file declares about its compilation, and the machine code that it may become.
+"""Has what a kernel's file declares about its compilation, and the machine code that it may become.
 
 A module of kernels has a dictionary ``MANIFESTS``: name -> `Manifest`. The gates (`suite.kernels.gates`) compile each
 for a GPU that need not be there, and hold the machine code against its `Budget`.
@@ -17,7 +17,7 @@ a memory-bound kernel with more instructions than that is bound by them."""
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on machine code; the defaults are a GPU's own (Hopper), and forbid spills.
+    """Sets limits on machine code; the defaults are a GPU's own (Hopper), and forbid spills.
 
     ``wide_loads`` and ``wide_stores`` are the exact numbers of 16-byte global accesses in the code. For straight-line
     code they are known (bytes a thread moves / 16), so an access that lost its width is caught, and so is a list that
@@ -35,7 +35,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One compilation of ``kernel`` (a ``@triton.jit`` function).
+    """Describes one compilation of ``kernel`` (a ``@triton.jit`` function).
 
     ``signature`` maps run-time arguments to Triton's types ("*fp32", "i64", "fp32"), ``constants`` the constexpr ones
     to values; together they are all of the kernel's arguments. ``aligned`` names arguments that are multiples of 16.

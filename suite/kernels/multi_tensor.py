@@ -1,4 +1,5 @@
-"""One kernel launch for any number of tensors (multi-tensor apply): a program finds its tensor in a table of addresses.
+"""Launches one kernel for any number of tensors (multi-tensor apply): a program finds its tensor in a table of
+addresses.
 
 An optimizer's step is elementwise over lists of tensors (parameters, momenta, gradients) of which there are hundreds,
 many tiny. A launch for each would cost more than the arithmetic. Here the grid runs over fixed-size blocks of all of
@@ -36,26 +37,28 @@ VECTOR_BYTES = tl.constexpr(16)
 
 @triton.jit
 def block(blocks, BLOCK: tl.constexpr):
-    """This program's tensor, and the index of its first element there (int64: tensors may exceed 2**31 elements)."""
+    """Returns this program's tensor, and the index of its first element there (int64: tensors may exceed 2**31
+    elements)."""
     packed = tl.load(blocks + tl.program_id(0))
     return packed >> 32, (packed & 0xFFFFFFFF) * BLOCK
 
 
 @triton.jit
 def address(table, row, tensor, tensors):
-    """Address of ``tensor`` in the list that is the table's ``row``, int64."""
+    """Returns the address of ``tensor`` in the list that is the table's ``row``, int64."""
     return tl.load(table + row * tensors + tensor)
 
 
 @triton.jit
 def elements(table, LISTS: tl.constexpr, tensor, tensors):
-    """Number of elements of ``tensor``, int64."""
+    """Returns the number of elements of ``tensor``, int64."""
     return tl.load(table + LISTS * tensors + tensor)
 
 
 @triton.jit
 def vectorizable(addresses_or, remaining, BLOCK: tl.constexpr):
-    """Whether the block is whole and all its addresses (given by their bitwise or) are aligned for 16-byte accesses.
+    """Tells whether the block is whole and all its addresses (given by their bitwise or) are aligned for 16-byte
+    accesses.
 
     Uniform over the program. Asked here and not on the host, so that a gradient which moves to a misaligned address
     between two steps costs nothing to notice.
@@ -65,7 +68,8 @@ def vectorizable(addresses_or, remaining, BLOCK: tl.constexpr):
 
 @triton.jit
 def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """``address`` as a pointer to ``DTYPE``; ``ALIGNED`` promises 16-byte alignment, and is what makes loads wide."""
+    """Returns ``address`` as a pointer to ``DTYPE``; ``ALIGNED`` promises 16-byte alignment, and is what makes loads
+    wide."""
     start = address.to(tl.pointer_type(DTYPE))
     if ALIGNED:
         # On the cast, which is this call's own: on ``address`` the promise would be lost, or bind the other path too.
@@ -75,7 +79,7 @@ def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def addresses(table, ROWS: tl.constexpr, tensor, tensors):
-    """Addresses of ``tensor`` in the lists that are the table's ``ROWS``, and their bitwise or."""
+    """Returns the addresses of ``tensor`` in the lists that are the table's ``ROWS``, and their bitwise or."""
     column = ()
     bits = 0
     for number in tl.static_range(len(ROWS)):
@@ -86,7 +90,8 @@ def addresses(table, ROWS: tl.constexpr, tensor, tensors):
 
 @triton.jit
 def pointers(addresses, first, ROWS: tl.constexpr, DTYPES: tl.constexpr, ALIGNED: tl.constexpr):
-    """`pointer` to the element ``first`` at each of the ``addresses``, whose lists are the table's ``ROWS``."""
+    """Returns a `pointer` to the element ``first`` at each of the ``addresses``, whose lists are the table's
+    ``ROWS``."""
     starts = ()
     for number in tl.static_range(len(ROWS)):
         starts += (pointer(addresses[number], DTYPES[ROWS[number]], ALIGNED) + first,)  # type: ignore[assignment]
@@ -105,7 +110,8 @@ def over_block(
     BLOCK: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """``function(pointers, place, *arguments)`` over this program's block, by wide accesses if it is `vectorizable`.
+    """Calls ``function(pointers, place, *arguments)`` over this program's block, by wide accesses if it is
+    `vectorizable`.
 
     ``pointers`` are to the block's first elements in the lists ``ROWS``; ``DTYPES`` are those of all the table's lists.
     ``place`` is the tensor's number, the index of its element that the pointers are to, offsets from there, and a mask.
@@ -126,7 +132,8 @@ def over_block(
 
 
 def pack_blocks(sizes: Iterable[int], block: int) -> array[int]:
-    """``tensor << 32 | chunk`` for each ``block`` elements, or part of it, of tensors with ``sizes`` elements."""
+    """Returns ``tensor << 32 | chunk`` for each ``block`` elements, or part of it, of tensors with ``sizes``
+    elements."""
     packed = array("q")
     for tensor, size in enumerate(sizes):
         packed.extend(range(tensor << 32, (tensor << 32) + -(-size // block)))
@@ -135,7 +142,8 @@ def pack_blocks(sizes: Iterable[int], block: int) -> array[int]:
 
 @dataclass
 class Group:
-    """One launch: the tensors of one device and one combination of dtypes (``dtypes``, by row of the table)."""
+    """Describes one launch: the tensors of one device and one combination of dtypes (``dtypes``, by row of the
+    table)."""
 
     dtypes: tuple[torch.dtype, ...]
     members: list[int]
@@ -152,12 +160,12 @@ class Group:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where each tensor's programs begin, and the last one's end: int64 [tensors + 1], on the device."""
+        """Returns where each tensor's programs begin, and the last one's end: int64 [tensors + 1], on the device."""
         return torch.searchsorted(self.blocks >> 32, torch.arange(self.tensors + 1, device=self.blocks.device))
 
 
 class LaunchTables:
-    """The launch tables of lists of tensors that are mostly the same from step to step.
+    """Keeps the launch tables of lists of tensors that are mostly the same from step to step.
 
     ``block`` is the number of elements that a program works on. One instance serves one optimizer's parameter group. It
     keeps references to the lasting lists (parameters, state), which the optimizer owns anyway, and never to the passing
@@ -180,7 +188,8 @@ class LaunchTables:
         self._groups: list[Group] = []
 
     def groups(self, lasting: Sequence[Sequence[Tensor]], passing: Sequence[Sequence[Tensor]]) -> list[Group]:
-        """The launches for equally long lists of contiguous tensors: rows are the lasting lists, then the passing ones.
+        """Returns the launches for equally long lists of contiguous tensors: rows are the lasting lists, then the
+        passing ones.
 
         In the usual case (one device, one dtype in each list) that is one group; none where all tensors are empty.
 
@@ -250,7 +259,7 @@ _size_bytes = attrgetter("nbytes")
 
 
 def _devices(tensors: Sequence[Tensor]) -> list[int]:
-    """Their numbers, because comparing ``torch.device`` objects takes twice the time."""
+    """Returns the devices' numbers, because comparing ``torch.device`` objects takes twice the time."""
     return list(map(Tensor.get_device, tensors))
 
 

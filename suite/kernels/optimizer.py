@@ -1,4 +1,5 @@
-"""What our optimizers share: a step over lists of parameters, and the launch tables of kernels that take whole lists.
+"""Has what our optimizers share: a step over lists of parameters, and the launch tables of kernels that take whole
+lists.
 
 An optimizer says how a list of a group's parameters is updated: by torch's operators and, on a GPU, by a kernel; and
 perhaps which parameters are updated together.
@@ -28,7 +29,7 @@ from suite.kernels.sharded import is_distributed, layout, local, local_gradient,
 
 
 def launchable(tensors: Sequence[Tensor]) -> bool:
-    """Whether kernels take these tensors; torch's operators take others. Loads Triton for CUDA tensors only."""
+    """Tells whether kernels take these tensors; torch's operators take others. Loads Triton for CUDA tensors only."""
     if not tensors or not tensors[0].is_cuda:
         return False
     from suite.kernels import optimizer_parts
@@ -37,12 +38,13 @@ def launchable(tensors: Sequence[Tensor]) -> bool:
 
 
 def contiguous(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """``gradients`` as kernels need them; autograd may leave them in any layout."""
+    """Returns ``gradients`` as kernels need them; autograd may leave them in any layout."""
     return [gradient.contiguous() for gradient in gradients]
 
 
 def descend(parameter: Tensor, direction: Tensor, learning_rate: float | Tensor, weight_decay: float) -> None:
-    """theta <- (1 - eta lambda) theta - eta u, in place: a step with decoupled decay. A tensor eta has shape []."""
+    """Sets theta <- (1 - eta lambda) theta - eta u, in place: a step with decoupled decay. A tensor eta has shape
+    []."""
     parameter.mul_(1 - learning_rate * weight_decay)
     if isinstance(learning_rate, Tensor):
         parameter.addcmul_(direction, learning_rate, value=-1)
@@ -52,7 +54,8 @@ def descend(parameter: Tensor, direction: Tensor, learning_rate: float | Tensor,
 
 @cache
 def compiled_over_lists(step: Callable[..., None]) -> Callable[..., None]:
-    """``step``, which updates one tensor in place, over lists of tensors: one pass over memory each, in one call.
+    """Returns ``step``, which updates one tensor in place, over lists of tensors: one pass over memory each, in one
+    call.
 
     Compiled at its first call, a quarter of a second a tensor. Numbers are compiled in: give what changes from step to
     step, such as the learning rate, as a tensor.
@@ -107,7 +110,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         self._clip: tuple[Tensor, float] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called by ``load_state_dict``, copies and pickles too; older ones may lack a key."""
+        """Is called by ``load_state_dict``, copies and pickles too; older ones may lack a key."""
         super().__setstate__(state)
         self._reset()
         for group in self.param_groups:
@@ -170,7 +173,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def gradient_factor(self) -> Tensor | None:
-        """The factor of this step's gradients, of shape []; None for 1."""
+        """Returns the factor of this step's gradients, of shape []; None for 1."""
         scale: Tensor | None = getattr(self, "grad_scale", None)
         unscaled = None if scale is None else scale.reshape(()).reciprocal()
         if self._clip is None:
@@ -182,7 +185,8 @@ class GroupedOptimizer(torch.optim.Optimizer):
         return clipped if unscaled is None else unscaled.to(norm.device) * clipped
 
     def _left_out(self) -> Tensor | None:
-        """Not 0 where this step is to be left out, of shape []; None where it certainly is not."""
+        """Returns a tensor that is not 0 where this step is to be left out, of shape []; None where it certainly is
+        not."""
         flags = [found_inf.reshape(())] if (found_inf := getattr(self, "found_inf", None)) is not None else []
         if self._clip is not None:
             flags.append((~self._clip[0].isfinite()).float())
@@ -225,8 +229,8 @@ class GroupedOptimizer(torch.optim.Optimizer):
                 increment_version(parameters)
 
     def _lists(self, ran: Tensor | None) -> list[tuple[dict[str, Any], list[Tensor], bool]]:
-        """The parameters that are updated together, with their group, and whether by the kernel; of those this step is
-        counted, where it ``ran``."""
+        """Returns the parameters that are updated together, with their group, and whether by the kernel; of those this
+        step is counted, where it ``ran``."""
         lists: list[tuple[dict[str, Any], list[Tensor], bool]] = []
         counting: list[Tensor] = []
         for group in self.param_groups:
@@ -280,19 +284,19 @@ class GroupedOptimizer(torch.optim.Optimizer):
             torch._foreach_copy_(values, moved)
 
     def counts(self, group: dict[str, Any]) -> bool:
-        """Whether the update needs the number of the step: :meth:`step_of`."""
+        """Tells whether the update needs the number of the step: :meth:`step_of`."""
         return False
 
     def first_count(self, parameter: Tensor, group: dict[str, Any]) -> float:
-        """The number of steps that a parameter without a counter has behind it."""
+        """Returns the number of steps that a parameter without a counter has behind it."""
         return 0.0
 
     def counter_device(self, parameter: Tensor, group: dict[str, Any]) -> torch.device | str:
-        """Where the steps are counted: beside the parameter, for those who do not wait for its device."""
+        """Tells where the steps are counted: beside the parameter, for those who do not wait for its device."""
         return parameter.device
 
     def step_of(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The number of this step, from 1, for parameters that are updated together: float32, of shape []."""
+        """Returns the number of this step, from 1, for parameters that are updated together: float32, of shape []."""
         counter: Tensor = self.state[parameters[0]][COUNTER]
         return counter
 
@@ -309,7 +313,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def launches(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> bool:
-        """Whether :meth:`launch` updates these parameters and not :meth:`update`. A query."""
+        """Tells whether :meth:`launch` updates these parameters and not :meth:`update`. A query."""
         return (
             type(self).launch is not GroupedOptimizer.launch
             and launchable(list(map(local, parameters)))
@@ -327,14 +331,14 @@ class GroupedOptimizer(torch.optim.Optimizer):
         found_inf: Tensor | None,
         seed: Tensor | None,
     ) -> None:
-        """:meth:`update` by the kernel, of ``values`` in the parameters' dtype: ``clip`` multiplies the gradients,
-        which are contiguous; where ``found_inf`` is not 0 nothing is written; ``seed`` rounds bfloat16 parameters
-        stochastically."""
+        """Does as :meth:`update`, by the kernel, of ``values`` in the parameters' dtype: ``clip`` multiplies the
+        gradients, which are contiguous; where ``found_inf`` is not 0 nothing is written; ``seed`` rounds bfloat16
+        parameters stochastically."""
         raise NotImplementedError
 
     def buffers(self, parameters: Sequence[Tensor], name: str, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """What this rank holds of the state ``name`` of each parameter, of its shape and of ``dtype`` or, without one,
-        its own, but float32 at least; zeros at first."""
+        """Returns what this rank holds of the state ``name`` of each parameter, of its shape and of ``dtype`` or,
+        without one, its own, but float32 at least; zeros at first."""
         for parameter in parameters:
             state, wanted = self.state[parameter], dtype or wide_dtype(parameter)
             if name not in state:
@@ -344,17 +348,17 @@ class GroupedOptimizer(torch.optim.Optimizer):
         return [local(self.state[parameter][name]) for parameter in parameters]
 
     def tables(self, parameters: Sequence[Tensor], new: Callable[[], Any]) -> Any:
-        """The kernel's launch tables for a list of parameters, by its first; ``new`` makes them."""
+        """Returns the kernel's launch tables for a list of parameters, by its first; ``new`` makes them."""
         if parameters[0] not in self._tables:
             self._tables[parameters[0]] = new()
         return self._tables[parameters[0]]
 
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of ``tensor``, but float32 at least."""
+    """Returns the dtype of ``tensor``, but float32 at least."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def rate_of(group: dict[str, Any]) -> float:
-    """The learning rate as a number; reading a tensor waits for its device."""
+    """Returns the learning rate as a number; reading a tensor waits for its device."""
     return float(group["lr"])

@@ -1,4 +1,5 @@
-"""What the multi-tensor kernels of optimizers share: scaled gradients, random rounding, joint norms, launch, manifest.
+"""Has what the multi-tensor kernels of optimizers share: scaled gradients, random rounding, joint norms, launch,
+manifest.
 
 On the device, each at no pass over memory of its own:
 
@@ -62,7 +63,8 @@ ARGUMENTS = {
 
 @triton.jit
 def number(x):
-    """A hyper-parameter: ``x`` itself or, where it is on the device, what the float32 pointer ``x`` points to."""
+    """Returns a hyper-parameter: ``x`` itself or, where it is on the device, what the float32 pointer ``x`` points
+    to."""
     if isinstance(x, float):  # as the interpreter passes numbers
         return x
     elif x.dtype.is_ptr():
@@ -73,7 +75,7 @@ def number(x):
 
 @triton.jit
 def gradient_factor(clip):
-    """What gradients are multiplied by; ``clip`` is a float32 pointer, or None for 1."""
+    """Returns what gradients are multiplied by; ``clip`` is a float32 pointer, or None for 1."""
     if clip is not None:
         return tl.load(clip)
     else:
@@ -82,7 +84,7 @@ def gradient_factor(clip):
 
 @triton.jit
 def skipped(found_inf):
-    """Whether the step is to be left out; ``found_inf`` is a float32 pointer (0: step), or None."""
+    """Tells whether the step is to be left out; ``found_inf`` is a float32 pointer (0: step), or None."""
     if found_inf is not None:
         return tl.load(found_inf) != 0.0
     else:
@@ -91,7 +93,8 @@ def skipped(found_inf):
 
 @triton.jit
 def _mixed(x):
-    """A bijection of 32-bit words in which each input bit flips each output bit half of the time (lowbias32)."""
+    """Computes a bijection of 32-bit words in which each input bit flips each output bit half of the time
+    (lowbias32)."""
     x = x ^ (x >> 16)
     x = tl.mul(x, 0x21F0AAAD, sanitize_overflow=False)
     x = x ^ (x >> 15)
@@ -101,7 +104,8 @@ def _mixed(x):
 
 @triton.jit
 def random_bits(seed, tensor, first, offsets):
-    """32 random bits (uint32) for the elements ``first + offsets`` of ``tensor``, the same whatever the block size.
+    """Returns 32 random bits (uint32) for the elements ``first + offsets`` of ``tensor``, the same whatever the block
+    size.
 
     ``seed`` is an int32 that differs from step to step; keep it out of Triton's specialisation. A hash of the
     element's number at a tenth of Philox's instructions: good enough to round with, not to draw samples with.
@@ -116,7 +120,7 @@ def random_bits(seed, tensor, first, offsets):
 
 @triton.jit
 def narrow_stochastic(x, bits, DTYPE: tl.constexpr):
-    """float32 ``x`` as ``DTYPE``; as bfloat16, rounded up or down with the lower 16 of ``bits``, so that E = x.
+    """Returns float32 ``x`` as ``DTYPE``; as bfloat16, rounded up or down with the lower 16 of ``bits``, so that E = x.
 
     NaN and infinity stay; between the largest bfloat16 and 2**128 the upper neighbour is infinity. Other dtypes are
     rounded to nearest.
@@ -133,15 +137,15 @@ def narrow_stochastic(x, bits, DTYPE: tl.constexpr):
 
 @triton.jit
 def load(pointer, place):
-    """What is at ``place`` (see `multi_tensor.over_block`), as float32; 0 where its mask is false."""
+    """Returns what is at ``place`` (see `multi_tensor.over_block`), as float32; 0 where its mask is false."""
     _, _, offsets, mask = place
     return tl.load(pointer + offsets, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store(pointer, place, x, seed=None):
-    """float32 ``x`` to ``place``, rounded to nearest or, with a ``seed`` (see `random_bits`), an int32 or a pointer to
-    one, stochastically."""
+    """Writes float32 ``x`` to ``place``, rounded to nearest or, with a ``seed`` (see `random_bits`), an int32 or a
+    pointer to one, stochastically."""
     tensor, first, offsets, mask = place
     if seed is None:
         rounded = narrow(x, pointer.dtype.element_ty)
@@ -153,7 +157,7 @@ def store(pointer, place, x, seed=None):
 
 @triton.jit
 def total(partials, count, PARTIALS: tl.constexpr):
-    """Sum of the first ``count`` <= ``PARTIALS`` float32 partial sums, the same bits in every program."""
+    """Returns the sum of the first ``count`` <= ``PARTIALS`` float32 partial sums, the same bits in every program."""
     numbers = tl.arange(0, PARTIALS)
     return tl.sum(tl.load(partials + numbers, mask=numbers < count, other=0.0))
 
@@ -170,7 +174,7 @@ def square_sums_kernel(
     DTYPE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Each program's share of the sum of squares of the list ``ROW``, in float32, to ``partials``.
+    """Writes each program's share of the sum of squares of the list ``ROW``, in float32, to ``partials``.
 
     ``programs`` is the length of ``blocks``, of which each program takes every ``num_programs``-th.
     """
@@ -192,7 +196,7 @@ def square_sums_kernel(
 
 
 def launchable(tensors: Sequence[Tensor]) -> bool:
-    """Whether kernels take these tensors: on one GPU, contiguous, float32 or bfloat16. Torch takes others."""
+    """Tells whether kernels take these tensors: on one GPU, contiguous, float32 or bfloat16. Torch takes others."""
     return (
         bool(tensors)
         and tensors[0].is_cuda
@@ -203,7 +207,7 @@ def launchable(tensors: Sequence[Tensor]) -> bool:
 
 
 def launch_tables() -> LaunchTables:
-    """What a step keeps between calls: one for each list of parameters that is updated together."""
+    """Returns what a step keeps between calls: one for each list of parameters that is updated together."""
     return LaunchTables(BLOCK)
 
 
@@ -213,7 +217,8 @@ def groups(
     passing: Sequence[Sequence[Tensor]],
     scalars: Sequence[Tensor | None] = (),
 ) -> list[Group]:
-    """`LaunchTables.groups` of parameters, then their states (lasting), and the rest, with all that kernels require.
+    """Returns the `LaunchTables.groups` of parameters, then their states (lasting), and the rest, with all that kernels
+    require.
 
     Raises TypeError for dtypes other than float32 and bfloat16, or states of two dtypes; ValueError for a scalar that
     is not one float32 on the tensors' device, where the kernel would read it; and what `LaunchTables.groups` raises.
@@ -259,12 +264,12 @@ def launch(kernel: Any, group: Group, hyper: Mapping[str, Number], **arguments: 
 
 
 def precise(number: Number) -> Number:
-    """``number`` in float64, which Python's numbers have and a tensor need not."""
+    """Returns ``number`` in float64, which Python's numbers have and a tensor need not."""
     return number.double() if isinstance(number, Tensor) else number
 
 
 def _passed(number: Number, device: torch.device) -> Number:
-    """A hyper-parameter as kernels take it: an integer would compile another kernel, as would float64."""
+    """Returns a hyper-parameter as kernels take it: an integer would compile another kernel, as would float64."""
     return number.to(device, torch.float32) if isinstance(number, Tensor) else float(number)
 
 
@@ -277,7 +282,8 @@ def step(
     hyper: Mapping[str, Number],
     **arguments: Any,
 ) -> None:
-    """One launch of ``kernel`` for each combination of dtypes, in place on ``changed``: parameters, then their states.
+    """Makes one launch of ``kernel`` for each combination of dtypes, in place on ``changed``: parameters, then their
+    states.
 
     ``hyper`` and ``arguments`` are those of `launch`; tensors among them are device scalars. Raises what `groups`
     raises, before anything has changed.
@@ -295,12 +301,13 @@ def note_change(*changed: Sequence[Tensor]) -> None:
 
 
 def seed_word(seed: int | Tensor | None) -> int | Tensor | None:
-    """``seed``, of any size, as the int32 that `random_bits` takes; a tensor, on the device, is one already."""
+    """Returns ``seed``, of any size, as the int32 that `random_bits` takes; a tensor, on the device, is one already."""
     return seed % 2**31 if isinstance(seed, int) else seed
 
 
 def streaming_budget(read_bytes: Sequence[int], written_bytes: Sequence[int], registers: int = 64) -> Budget:
-    """What a kernel may cost that reads and writes these bytes an element of each list once, in straight-line code.
+    """Returns what a kernel may cost that reads and writes these bytes an element of each list once, in straight-line
+    code.
 
     Every access of the whole blocks' path is 16 bytes wide. ``registers`` bounds how many programs share a
     multiprocessor's 65,536: some 30 KB of loads in flight there hide the latency of memory. Lists of one width share a
@@ -329,7 +336,7 @@ def manifest(
     registers: int = 64,
     **constants: Any,
 ) -> Manifest:
-    """The manifest of ``kernel`` over lists of these ``dtypes``, as `launch` compiles it.
+    """Returns the manifest of ``kernel`` over lists of these ``dtypes``, as `launch` compiles it.
 
     ``read`` and ``written`` are the numbers of the lists that it streams. ``scaled``: all of `SCALARS` are given;
     ``seeded``: it rounds stochastically. The hyper-parameters ``on_device`` are read there. Programs add up ``sums``
@@ -356,5 +363,6 @@ def manifest(
 
 
 def reduction_bytes(sums: int) -> int:
-    """Shared memory of a program that adds up: a word of each warp for each sum, beside what Hopper keeps."""
+    """Returns the shared memory of a program that adds up: a word of each warp for each sum, beside what Hopper
+    keeps."""
     return 1024 + 4 * NUM_WARPS * sums if sums else 0

@@ -1,4 +1,4 @@
-"""An optimizer's state between its steps: counters that parameters share, and checkpoints restored to the bit.
+"""Keeps an optimizer's state between its steps: counters that parameters share, and checkpoints restored to the bit.
 
 The number of steps is on the parameters' device, so that a step which the device leaves out is not counted and the host
 need not wait to know. Parameters of a group that are always updated together share one counter, which makes counting
@@ -29,7 +29,7 @@ def counters(
     start: Callable[[Tensor, dict[str, Any]], float],
     device: Device,
 ) -> list[Tensor]:
-    """The counters of a group's parameters that have a gradient, each once, apart from those of the others.
+    """Returns the counters of a group's parameters that have a gradient, each once, apart from those of the others.
 
     New ones begin with ``start``, on ``device``.
     """
@@ -79,7 +79,7 @@ def restore_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def renamed(saved: Mapping[str, Any], names: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint of torch's own optimizer as ours: ``names`` is torch's name of a state -> ours.
+    """Returns a checkpoint of torch's own optimizer as ours: ``names`` is torch's name of a state -> ours.
 
     What is None (torch's momentum before the first step, its choice of an implementation) is left to the default.
     Raises ValueError for AMSGrad's maximum, which no optimizer here keeps.
@@ -102,7 +102,7 @@ def renamed(saved: Mapping[str, Any], names: Mapping[str, str], defaults: Mappin
 
 
 def rounding_step(group: dict[str, Any]) -> Tensor:
-    """The number of steps that were rounded stochastically, where the group's first parameter is."""
+    """Returns the number of steps that were rounded stochastically, where the group's first parameter is."""
     device = group["params"][0].device
     step: Tensor = group.get("rounding_step", torch.zeros((), dtype=torch.int64))
     group["rounding_step"] = step.to(device)
@@ -110,7 +110,7 @@ def rounding_step(group: dict[str, Any]) -> Tensor:
 
 
 def rounding_seed(group: dict[str, Any], number: int, device: torch.device) -> Tensor:
-    """An int32 on ``device`` that differs by the group's seed, its step, and the list's ``number`` in it."""
+    """Returns an int32 on ``device`` that differs by the group's seed, its step, and the list's ``number`` in it."""
     constant = (int(group.get("rounding_seed", 0)) * 0x85EBCA6B + number * 0xC2B2AE35) % 2**31
     step: Tensor = group["rounding_step"]
     return ((step * 0x9E3779B1 + constant) % 2**31).to(device, torch.int32)

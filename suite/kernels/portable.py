@@ -1,4 +1,4 @@
-"""Triton primitives that mean the same under the interpreter and in machine code.
+"""Has Triton primitives that mean the same under the interpreter and in machine code.
 
 Triton's interpreter computes on bfloat16 *bit patterns* (sums, products and dot products are garbage) and truncates
 where a GPU rounds. Widening a bfloat16 to float32 is exact in both, so a portable kernel
@@ -26,7 +26,7 @@ IEEE = tl.constexpr("ieee")
 
 @triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr = IEEE):
-    """``acc + a @ b`` for floating-point ``a`` [M, K] and ``b`` [K, N], with a float32 ``acc`` [M, N].
+    """Computes ``acc + a @ b`` for floating-point ``a`` [M, K] and ``b`` [K, N], with a float32 ``acc`` [M, N].
 
     ``PRECISION`` ("ieee", "tf32", "tf32x3") matters for float32 operands on a GPU only. A GPU needs M, N, K >= 16,
     which the interpreter does not enforce.
@@ -39,8 +39,8 @@ def dot(a, b, acc, PRECISION: tl.constexpr = IEEE):
 
 @triton.jit
 def _on_grid(x, SMALLEST: tl.constexpr, BITS: tl.constexpr):
-    """float32 ``x`` rounded to nearest even among numbers of ``BITS`` bits of mantissa whose smallest normal one is
-    2^``SMALLEST``."""
+    """Returns float32 ``x`` rounded to nearest even among numbers of ``BITS`` bits of mantissa whose smallest normal
+    one is 2^``SMALLEST``."""
     bits = x.to(tl.uint32, bitcast=True)
     exponent = (bits >> 23) & 0xFF
     step = ((tl.where(exponent > SMALLEST + 127, exponent, SMALLEST + 127) - BITS) << 23).to(tl.float32, bitcast=True)
@@ -52,8 +52,8 @@ def _on_grid(x, SMALLEST: tl.constexpr, BITS: tl.constexpr):
 
 @triton.jit
 def narrow(x, DTYPE: tl.constexpr):
-    """float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite. In eight bits
-    ``x`` must be within the format."""
+    """Returns float32 ``x`` rounded to nearest even in ``DTYPE``; NaN stays NaN, too large becomes infinite. In eight
+    bits ``x`` must be within the format."""
     if INTERPRET and tl.bfloat16 == DTYPE:
         bits = x.to(tl.uint32, bitcast=True)
         # Half of the dropped range, less one where the kept part is even: the carry rounds, ties go to even.

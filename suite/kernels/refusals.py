@@ -1,4 +1,4 @@
-"""What optimizers refuse, with a sentence that says what to do instead."""
+"""Has what optimizers refuse, with a sentence that says what to do instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def at_least_0(*numbers: float | Tensor) -> bool:
-    """Whether all are finite and 0 or more; a NaN is neither."""
+    """Tells whether all are finite and 0 or more; a NaN is neither."""
     return all(0 <= float(number) < math.inf for number in numbers)
 
 

@@ -1,4 +1,4 @@
-"""DTensors as optimizers see them: the part that this rank holds, and norms over the parts of all ranks.
+"""Handles DTensors as optimizers see them: the part that this rank holds, and norms over the parts of all ranks.
 
 A parameter of FSDP2 or of tensor parallelism is a DTensor. What goes element by element needs its local part only; the
 norm of a layer, or of all gradients, is the root of a sum of squares over the ranks that hold a shard each.
@@ -17,17 +17,17 @@ WholeNorms = Callable[[Tensor], Tensor]
 
 
 def is_distributed(tensor: Tensor) -> bool:
-    """Whether it is a DTensor; asked without importing them, which takes a while."""
+    """Tells whether it is a DTensor; asked without importing them, which takes a while."""
     return hasattr(tensor, "placements")
 
 
 def local(tensor: Any) -> Tensor:
-    """What this rank holds of ``tensor``, in its own memory."""
+    """Returns what this rank holds of ``tensor``, in its own memory."""
     return tensor.to_local() if is_distributed(tensor) else tensor
 
 
 def local_gradient(parameter: Any) -> Tensor:
-    """The gradient of what this rank holds of ``parameter``."""
+    """Returns the gradient of what this rank holds of ``parameter``."""
     gradient = parameter.grad
     if is_distributed(gradient) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
@@ -35,7 +35,7 @@ def local_gradient(parameter: Any) -> Tensor:
 
 
 def distributed_as(parameter: Any, part: Tensor) -> Tensor:
-    """``part``, of this rank, as a tensor that is distributed as ``parameter`` is."""
+    """Returns ``part``, of this rank, as a tensor that is distributed as ``parameter`` is."""
     if not is_distributed(parameter):
         return part
     from torch.distributed.tensor import DTensor
@@ -51,20 +51,20 @@ def distributed_as(parameter: Any, part: Tensor) -> Tensor:
 
 
 def layout(tensor: Any) -> Hashable:
-    """Equal for tensors that are distributed alike."""
+    """Returns a key that is equal for tensors that are distributed alike."""
     return (tensor.device_mesh, tensor.placements) if is_distributed(tensor) else None
 
 
 def shard_dimensions(tensor: Any) -> list[int]:
-    """Its dimensions that are divided among ranks, one for each dimension of the mesh that divides it."""
+    """Returns its dimensions that are divided among ranks, one for each dimension of the mesh that divides it."""
     if not is_distributed(tensor):
         return []
     return [placement.dim for placement in tensor.placements if not placement.is_replicate()]
 
 
 def whole_norms(like: Any) -> WholeNorms | None:
-    """The norms of whole tensors from those of shards, for tensors distributed as ``like`` is; None where they are
-    whole already. All ranks of the mesh call it together."""
+    """Returns the norms of whole tensors from those of shards, for tensors distributed as ``like`` is; None where they
+    are whole already. All ranks of the mesh call it together."""
     if not shard_dimensions(like):
         return None
 
@@ -79,7 +79,7 @@ def whole_norms(like: Any) -> WholeNorms | None:
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The joint L2 norm, of shape [], in float32 at least: a float16 norm overflows at 65,504."""
+    """Computes the joint L2 norm, of shape [], in float32 at least: a float16 norm overflows at 65,504."""
     kinds: dict[Hashable, list[Tensor]] = {}
     for gradient in gradients:
         kinds.setdefault(layout(gradient), []).append(gradient)

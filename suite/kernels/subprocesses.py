@@ -1,4 +1,4 @@
-"""Processes that compile or run kernels; they end, with all that they started, where who waits for them ends."""
+"""Runs processes that compile or run kernels; they end, with all that they started, where who waits for them ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ending = False
 def finished(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """What a command gave, once it has ended. Raises TimeoutExpired after ``limit_s``, when it is ended, and
+    """Returns what a command gave, once it has ended. Raises TimeoutExpired after ``limit_s``, when it is ended, and
     RuntimeError where :func:`ending_with` ended it."""
     with _lock:
         if _ending:

@@ -1,4 +1,5 @@
-"""An optimizer around another: what techniques hand on from ``wrap_optimizer``, and what a user's own loop takes."""
+"""Puts an optimizer around another: what techniques hand on from ``wrap_optimizer``, and what a user's own loop
+takes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import torch
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
-    """``optimizer`` itself, apart from what a subclass overrides; what that keeps is under ``wrapper`` in the state.
+    """Wraps ``optimizer`` and does as it does, apart from what a subclass overrides; what that keeps is under
+    ``wrapper`` in the state.
 
     Groups and state are the wrapped optimizer's own, so schedulers, ``state_dict``, Accelerate and the Trainer of
     transformers take it where they take that. Raises TypeError for what is no optimizer of torch's.
@@ -63,12 +65,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
             self.load_own_state(state_dict["wrapper"])
 
     def own_state(self) -> dict[str, Any]:
-        """What the wrapper keeps beside the optimizer."""
+        """Returns what the wrapper keeps beside the optimizer."""
         return {}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`own_state`."""
+        """Does the inverse of :meth:`own_state`."""
 
     def with_gradient(self) -> list[torch.Tensor]:
-        """The parameters that have a gradient."""
+        """Returns the parameters that have a gradient."""
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]

@@ -1,4 +1,4 @@
-"""The proof that a stack attached: in a run's first step its sites are watched, and never again.
+"""Proves that a stack attached: in a run's first step its sites are watched, and never again.
 
 ::
 
@@ -44,7 +44,8 @@ WHAT_TO_DO_AT_THE_END = "Train for longer: the run was over before it began; or 
 
 
 class Attachment:
-    """The proof of one run. ``plain`` is the model before any technique changes it; :meth:`begin` ends the set-up."""
+    """Keeps the proof of one run. ``plain`` is the model before any technique changes it; :meth:`begin` ends the
+    set-up."""
 
     def __init__(self, plain: nn.Module) -> None:
         self.proven = False
@@ -63,13 +64,13 @@ class Attachment:
         }  # others may be freed
 
     def added(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters of ``model`` that techniques have added to the plain one, by name."""
+        """Returns the parameters of ``model`` that techniques have added to the plain one, by name."""
         own = {id(parameter) for parameter in self._own.values()}
         return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in own}
 
     @contextmanager
     def proving(self, run: Run, batch: Batch) -> Iterator[None]:
-        """Around the first step. Raises NotAttached at its end."""
+        """Watches the first step, while it is active. Raises NotAttached at its end."""
         trained = list(run.trained_parameters().values())
         with ExitStack() as hooks:
             if not run.recipe.compile:  # see rehearse
@@ -120,7 +121,7 @@ class Attachment:
     # a resumed run has proven itself --------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """How often each act was called."""
+        """Tells how often each act was called."""
         return {name: site.count for name, site in self.sites.items() if isinstance(site, Act)}
 
     def resume(self, counts: dict[str, int], step: int) -> None:
@@ -145,7 +146,7 @@ class Attachment:
                 handle.remove()
 
     def _excused(self, run: Run, batch: Batch, silent: Collection[int]) -> dict[str, nn.Parameter]:
-        """The ``silent`` parameters that the model itself may leave without a gradient, by name."""
+        """Returns the ``silent`` parameters that the model itself may leave without a gradient, by name."""
         own = {name: parameter for name, parameter in self._own.items() if id(parameter) in silent}
         inside = {name for name in own if name.startswith(self._blocks)}
         if inside and self.sites:
@@ -178,8 +179,8 @@ class Attachment:
 
 
 def _done_by_any(run: Run, done: set[str], sites: set[str]) -> set[str]:
-    """The sites at which this rank did something; of a model that ranks hold in parts, at which any did: of tensors
-    without values, whose other ranks are imagined, all."""
+    """Returns the sites at which this rank did something; of a model that ranks hold in parts, at which any did: of
+    tensors without values, whose other ranks are imagined, all."""
     if run.mesh is None or not run.anatomy.is_part:
         return done
     if any(map(lacks_values, run.model.parameters())):
@@ -190,26 +191,26 @@ def _done_by_any(run: Run, done: set[str], sites: set[str]) -> set[str]:
 
 
 def listed(names: Collection[str]) -> str:
-    """The first few of the names."""
+    """Returns the first few of the names."""
     return ", ".join([*list(names)[:NAMED], *(["..."] if len(names) > NAMED else [])])
 
 
 def idleness(site: Site) -> str:
-    """What a site did not do."""
+    """Tells what a site did not do."""
     if isinstance(site, Act):
         return "(never called)"
     return "(no gradient)" if isinstance(site, nn.Parameter) else "(never ran)"
 
 
 def diverged(run: Run) -> bool:
-    """Whether the loss is not finite; a fake one has no value to ask for."""
+    """Tells whether the loss is not finite; a fake one has no value to ask for."""
     return not isinstance(run.loss, FakeTensor) and not bool(run.loss.isfinite())
 
 
 @contextmanager
 def watched_gradients(parameters: Collection[nn.Parameter], optimizer: Optimizer) -> Iterator[set[int]]:
-    """The ids of the parameters that have a gradient: after the block, of those that the optimizer holds, when it
-    stepped last; of the others (it may hold shards of them), as soon as autograd has made one."""
+    """Collects the ids of the parameters that have a gradient: after the block, of those that the optimizer holds, when
+    it stepped last; of the others (it may hold shards of them), as soon as autograd has made one."""
     gradients: set[int] = set()
     held = {id(owned) for group in optimizer.param_groups for owned in group["params"]}
 
@@ -230,7 +231,7 @@ def watched_gradients(parameters: Collection[nn.Parameter], optimizer: Optimizer
 
 
 def plain_gradients(run: Run, batch: Batch) -> set[str]:
-    """The names of the parameters that get a gradient from ``batch`` where no technique changes the model."""
+    """Returns the names of the parameters that get a gradient from ``batch`` where no technique changes the model."""
     with unchanged_randomness(run.device):
         model = run.plain_model().train()
         with run.autocast():

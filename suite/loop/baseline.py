@@ -1,4 +1,4 @@
-"""What a baseline is: a fixed model, its data and its recipes, by size.
+"""Says what a baseline is: a fixed model, its data and its recipes, by size.
 
 A baseline has a ``version``: records of different versions are not comparable. Baselines are found through the
 entry-point group ``leantrain.baselines``, so this package names none of them.
@@ -26,22 +26,22 @@ Predictor = Callable[["Batch"], Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """Something that a model makes of a held-out example, for people to look at: a text, or a picture uint8 [height,
-    width] in grey."""
+    """Holds something that a model makes of a held-out example, for people to look at: a text, or a picture uint8
+    [height, width] in grey."""
 
     caption: str
     text: str = ""
     picture: Tensor | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns JSON values."""
         picture = None if self.picture is None else self.picture.tolist()
         return {"caption": self.caption, "text": self.text, "picture": picture}
 
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture that users bring, at a tiny size: the contents of its ``config.json``.
+    """Describes an architecture that users bring, at a tiny size: the contents of its ``config.json``.
 
     One that is no ``transformer`` has no Transformer blocks, and every technique must refuse it.
     """
@@ -51,7 +51,7 @@ class Family:
 
 
 class Baseline(ABC):
-    """A model + data + recipe that never changes within a version.
+    """Defines a model + data + recipe that never changes within a version.
 
     ``data(size, "pretrain")`` is what the baseline trains on. For ``adapt`` a run starts from a checkpoint that the
     baseline itself trained on ``data(size, "source")`` and moves to ``data(size, "adapt")`` (or to the user's data).
@@ -66,59 +66,61 @@ class Baseline(ABC):
 
     @abstractmethod
     def recipe(self, size: Size, name: RecipeName, task: Task) -> Recipe:
-        """The fixed hyper-parameters."""
+        """Returns the fixed hyper-parameters."""
 
     def recipe_of(self, setting: Setting) -> Recipe:
-        """The hyper-parameters of a setting, with its own steps where it names some, and its learning rate."""
+        """Returns the hyper-parameters of a setting, with its own steps where it names some, and its learning rate."""
         recipe = self.recipe(setting.size, setting.recipe, setting.task)
         rate = recipe.learning_rate * setting.rate
         return replace(recipe, steps=setting.steps or recipe.steps, learning_rate=rate)
 
     @abstractmethod
     def data(self, size: Size, split: Split, location: str | None = None) -> Data:
-        """The embedded data, or a Hugging Face data set by hub id or local path (``location``)."""
+        """Returns the embedded data, or a Hugging Face data set by hub id or local path (``location``)."""
 
     def shapes(self, size: Size, split: Split, location: str | None = None) -> Data:
-        """What :meth:`data` gives, for whoever looks at shapes alone; values need not be read to say them. How many
-        examples there are may differ."""
+        """Returns what :meth:`data` gives, for whoever looks at shapes alone; values need not be read to say them. How
+        many examples there are may differ."""
         return self.data(size, split, location)
 
     @abstractmethod
     def model(self, size: Size, data: Data, override: str | None = None) -> nn.Module:
-        """A freshly initialised model under torch's current seed; ``override`` is a Hugging Face configuration folder
-        or a timm model name to use in place of the baseline's own."""
+        """Returns a freshly initialised model under torch's current seed; ``override`` is a Hugging Face configuration
+        folder or a timm model name to use in place of the baseline's own."""
 
     def families(self) -> Mapping[str, Family]:
-        """Architectures that may take the model's place, by name, for techniques to be tried on; none by default."""
+        """Returns the architectures that may take the model's place, by name, for techniques to be tried on; none by
+        default."""
         return {}
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Any:
-        """The model's outputs (an object with ``logits``) for a batch; no loss is computed from added terms."""
+        """Returns the model's outputs (an object with ``logits``) for a batch; no loss is computed from added terms."""
 
     @abstractmethod
     def losses(self, outputs: Any, batch: Batch) -> Tensor:
-        """Per-example training losses, float32 [batch]; their mean is the loss."""
+        """Returns the per-example training losses, float32 [batch]; their mean is the loss."""
 
     def metrics(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """Further per-example test metrics [batch], e.g. accuracy in {0, 1}; none by default."""
+        """Returns further per-example test metrics [batch], e.g. accuracy in {0, 1}; none by default."""
         return {}
 
     def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
-        """What else a trained model is worth, by name, and what simpler methods are, which it need not beat; ``test``
-        are the test batches. Nothing by default."""
+        """Tells what else a trained model is worth, by name, and what simpler methods are, which it need not beat;
+        ``test`` are the test batches. Nothing by default."""
         return {}
 
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
-        """Classical methods that the model must beat, by name, fitted to the training examples; none by default."""
+        """Returns the classical methods that the model must beat, by name, fitted to the training examples; none by
+        default."""
         return {}
 
     def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
-        """What ``predict`` makes of the examples of a test batch, shown; none by default."""
+        """Returns what ``predict`` makes of the examples of a test batch, shown; none by default."""
         return []
 
     def mean_scores(self, predict: Predictor, batches: Iterable[Batch]) -> dict[str, float]:
-        """Means over all examples of the test loss and the further metrics of what ``predict`` gives."""
+        """Returns the means over all examples of the test loss and the further metrics of what ``predict`` gives."""
         sums: dict[str, float] = {}
         examples = 0
         for batch in batches:

@@ -1,4 +1,4 @@
-"""The chains of a run's model: its stacks of blocks, profiled on a batch of the run's own size."""
+"""Profiles the chains of a run's model: its stacks of blocks, profiled on a batch of the run's own size."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FLOPS_PER_S = 1e12  # of a device whose seconds are counted: schedules depend on
 
 
 def blocks_of(run: Run) -> list[list[nn.Module]]:
-    """The blocks of each stack, which are its chain."""
+    """Returns the blocks of each stack, which are its chain."""
     return [[block.module for block in stack.blocks] for stack in run.anatomy.stacks]
 
 
 def chains_of(run: Run, on_the_clock: bool = False, flops_per_s: float = FLOPS_PER_S) -> list[Chain]:
-    """What the blocks of each stack cost. Leaves the run as it was.
+    """Returns what the blocks of each stack cost. Leaves the run as it was.
 
     Seconds are FLOPs over ``flops_per_s``, or the clock's. Raises ValueError where no gradient reaches a stack.
     """

@@ -1,4 +1,4 @@
-"""A run's data: examples, the order they come in, and how a batch is made of them.
+"""Holds a run's data: examples, the order they come in, and how a batch is made of them.
 
 Order and batch are functions of (seed, position), not of a mutable iterator: two contenders of one seed see the same
 examples in the same order whatever else they do, and a resumed run needs no replay.
@@ -23,7 +23,8 @@ Sampler = Callable[[int, int, int, int], Tensor]
 
 
 def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several integers (the splitmix64 finaliser), so that streams of near seeds are unrelated."""
+    """Returns one 63-bit seed from several integers (the splitmix64 finaliser), so that streams of near seeds are
+    unrelated."""
     state = 0
     for part in parts:
         state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -34,7 +35,7 @@ def mixed_seed(*parts: int) -> int:
 
 
 def generator(*parts: int) -> torch.Generator:
-    """A CPU generator seeded with :func:`mixed_seed`."""
+    """Returns a CPU generator seeded with :func:`mixed_seed`."""
     return torch.Generator().manual_seed(mixed_seed(*parts))
 
 
@@ -55,7 +56,7 @@ def example_order(examples: int, seed: int, epoch: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Examples:
-    """A map-style data set: equal-length tensors by name, examples along the first dimension."""
+    """Holds a map-style data set: equal-length tensors by name, examples along the first dimension."""
 
     tensors: Mapping[str, Tensor]
 
@@ -73,7 +74,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Data:
-    """Training, validation and test examples with their transform and sampler. Tuning and stopping see validation
+    """Holds training, validation and test examples with their transform and sampler. Tuning and stopping see validation
     examples, reports say what the test examples gave.
 
     ``name`` says where the examples come from; ``sha256`` is the hash of their content, and records carry it.
@@ -89,12 +90,13 @@ class Data:
     sampler: Sampler = shuffled
 
     def batch(self, seed: int, position: int, count: int) -> tuple[Batch, Tensor]:
-        """The training batch of the ``count`` examples after ``position`` seen ones, and their indices [count]."""
+        """Returns the training batch of the ``count`` examples after ``position`` seen ones, and their indices
+        [count]."""
         indices = self.sampler(len(self.train), seed, position, count)
         return self.transform(self.train[indices], generator(seed, position, 1)), indices
 
     def held_out(self, part: HeldOut, count: int) -> list[Batch]:
-        """All examples of a part in order, with the same masks and noise at every call and in every run."""
+        """Returns all examples of a part in order, with the same masks and noise at every call and in every run."""
         examples, transform = getattr(self, part), self.test_transform or self.transform
         stream = {"test": 2, "validation": 3}[part]
         return [

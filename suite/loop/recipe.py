@@ -1,4 +1,4 @@
-"""The hyper-parameters of one training run, and its learning-rate schedule as a function of the step."""
+"""Has the hyper-parameters of one training run, and its learning-rate schedule as a function of the step."""
 
 import math
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ Precision = Literal["fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run besides the model and the data. Techniques return changed copies.
+    """Holds everything that decides a run besides the model and the data. Techniques return changed copies.
 
     ``warmup_fraction`` is a fraction of ``steps``; after it the learning rate decays from ``learning_rate`` to
     ``learning_rate * final_learning_rate_ratio`` at the last step. ``gradient_clip`` is a global L2 norm, 0 for none.
@@ -52,7 +52,8 @@ class Recipe:
             )
 
     def learning_rate_at(self, step: int) -> float:
-        """Learning rate of 0-based ``step``: linear warm-up from 1/w to 1, then decay that ends at the last step."""
+        """Returns the learning rate of 0-based ``step``: linear warm-up from 1/w to 1, then decay that ends at the last
+        step."""
         warmup = round(self.warmup_fraction * self.steps)
         if step < warmup:
             return self.learning_rate * (step + 1) / warmup
@@ -68,6 +69,6 @@ class Recipe:
 
 
 def _divisors(batch: int) -> str:
-    """The numbers of ranks that a batch divides among, for a sentence."""
+    """Returns the numbers of ranks that a batch divides among, for a sentence."""
     *most, last = (str(ranks) for ranks in range(1, batch + 1) if batch % ranks == 0)
     return f"{', '.join(most)} or {last}" if most else last

@@ -1,4 +1,4 @@
-"""One training run: the loop, and nothing else.
+"""Runs one training run: the loop, and nothing else.
 
 A run is deterministic: the same job gives the same trajectory to the bit under one arithmetic
 (:mod:`suite.record.numerics`). It can be saved and resumed at any step.
@@ -50,11 +50,11 @@ BLAMELESS = (torch.OutOfMemoryError, torch.distributed.DistError)
 
 
 class Diverged(ArithmeticError):
-    """The training loss is not finite."""
+    """Is raised where the training loss is not finite."""
 
 
 class Run:
-    """The training run of a job.
+    """Does the training run of a job.
 
     ``technique`` and ``baseline`` are those that the job names (:func:`suite.entries.jobs.run_of`), or stand in for
     them: for scouts, for fake data, for tests. With ``weights`` the run starts from that checkpoint instead of a fresh
@@ -108,7 +108,7 @@ class Run:
             self.attachment.begin(self)
 
     def plain_model(self) -> nn.Module:
-        """A freshly initialised model, or one with the checkpoint's weights, as techniques get it."""
+        """Returns a freshly initialised model, or one with the checkpoint's weights, as techniques get it."""
         setting = self.job.setting
         torch.manual_seed(mixed_seed(self.seed, 0))
         model = self.baseline.model(setting.size, self.data, setting.model)
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def group(self) -> ProcessGroup:
-        """The process group of all ranks; an error in a single process."""
+        """Returns the process group of all ranks; an error in a single process."""
         if self.mesh is None:
             raise RuntimeError("a run in a single process has no process group")
         return self.mesh.get_group()
@@ -159,18 +159,19 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """Finished share of the run's steps, in [0, 1]."""
+        """Returns the finished share of the run's steps, in [0, 1]."""
         return self.step / self.recipe.steps
 
     @property
     def anatomy(self) -> Anatomy:
-        """The model's blocks; computed when first asked for and again after :meth:`adopt`."""
+        """Returns the model's blocks; computed when first asked for and again after :meth:`adopt`."""
         if self._anatomy is None:
             self._anatomy = anatomy(self.model)
         return self._anatomy
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
-        """The model's own parameters that the optimizer moves, by name; whole, also where it holds shards of them."""
+        """Returns the model's own parameters that the optimizer moves, by name; whole, also where it holds shards of
+        them."""
         held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         trainable = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         return {
@@ -180,7 +181,8 @@ class Run:
     # verbs ----------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss (scalar, float32) of a batch under the recipe's precision, with the techniques' added terms."""
+        """Computes the loss (scalar, float32) of a batch under the recipe's precision, with the techniques' added
+        terms."""
         if self.recipe.compile and not self.attachment.proven:
             self.attachment.rehearse(self, batch)
         with self.autocast():
@@ -189,15 +191,15 @@ class Run:
         return self.technique.loss(loss, outputs, batch, self)
 
     def trial(self, model: nn.Module) -> Any:
-        """The outputs of ``model``, adopted or not yet, for two training examples: techniques that look at how a model
-        computes let it run so (:mod:`suite.model.calls`)."""
+        """Returns the outputs of ``model``, adopted or not yet, for two training examples: techniques that look at how
+        a model computes let it run so (:mod:`suite.model.calls`)."""
         batch, _ = self.data.batch(mixed_seed(self.seed, 2), 0, 2)
         with self.autocast():
             return self.baseline.forward(model, self._to_device(batch))
 
     @contextmanager
     def unreduced(self) -> Iterator[None]:
-        """Around backward passes whose gradients stay this rank's own: nothing that ranks exchange meanwhile. Raises
+        """Keeps the gradients of backward passes this rank's own: nothing that ranks exchange meanwhile. Raises
         StackError where a rank has no gradients of its own."""
         if self.technique.shards_parameters:
             raise StackError(f"{self.job.stack} cannot be stacked: {NO_OWN_GRADIENTS}")
@@ -205,7 +207,7 @@ class Run:
             yield
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of ``loss`` are added to those of the parameters."""
+        """Adds the gradients of ``loss`` to those of the parameters."""
         loss.backward()
 
     def apply_gradients(self) -> None:
@@ -233,8 +235,8 @@ class Run:
         return norms[0]
 
     def clipped_together(self, parameters: Iterable[Tensor]) -> list[list[Tensor]]:
-        """The ``parameters`` with a gradient, by whose norm they are clipped: the model's own, and, where there are
-        auxiliary ones, those."""
+        """Returns the ``parameters`` with a gradient, by whose norm they are clipped: the model's own, and, where there
+        are auxiliary ones, those."""
         beside = auxiliary_of(self.optimizer)
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
         own = [parameter for parameter in with_gradient if id(parameter) not in beside]
@@ -255,11 +257,12 @@ class Run:
 
     @property
     def gradients_sharded(self) -> bool:
-        """Whether a technique gives each rank its own share of the gradients: a group then says ``sharded``."""
+        """Tells whether a technique gives each rank its own share of the gradients: a group then says ``sharded``."""
         return any(group.get("sharded") for group in self.optimizer.param_groups)
 
     def default_parameters(self) -> ParameterGroups:
-        """Trainable parameters in two groups: weight decay on matrices, none on biases, norms and scales."""
+        """Returns the trainable parameters in two groups: weight decay on matrices, none on biases, norms and
+        scales."""
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": self.recipe.weight_decay},
@@ -268,12 +271,13 @@ class Run:
         return [group for group in groups if group["params"]]
 
     def autocast(self) -> torch.autocast:
-        """The recipe's precision: bf16 autocast or nothing. A technique of another one puts its own in place of this
-        method while the run is set up."""
+        """Returns the recipe's precision: bf16 autocast or nothing. A technique of another one puts its own in place of
+        this method while the run is set up."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
     def scout(self, technique: Stack, *, seed: int, steps: int | None = None) -> Run:
-        """A separate run of the same baseline on the same data, for techniques that must train to know what to do."""
+        """Returns a separate run of the same baseline on the same data, for techniques that must train to know what to
+        do."""
         setting = self.job.setting.but(steps=steps, device=str(self.device))
         job = Job(setting=setting, stack=self.job.stack, seed=seed)
         return Run(job, technique, self.baseline, weights=self.weights)
@@ -281,7 +285,7 @@ class Run:
     # the loop -------------------------------------------------------------------------------------------------------
 
     def train_step(self, batch: Batch, indices: Tensor) -> None:
-        """One step on the batch of the examples ``indices``: learning rate, update, after-step methods.
+        """Makes one step on the batch of the examples ``indices``: learning rate, update, after-step methods.
 
         The first raises NotAttached where a technique did nothing at one of its sites.
         """
@@ -301,7 +305,8 @@ class Run:
         self.technique.after_step(self)
 
     def train(self, steps: int) -> list[float]:
-        """``steps`` steps; their training losses. Raises Diverged at the first that is not finite."""
+        """Makes ``steps`` steps and returns what they gave; their training losses. Raises Diverged at the first that is
+        not finite."""
         losses = []
         for _ in range(steps):
             batch, indices = self.next_batch()
@@ -314,7 +319,7 @@ class Run:
         return values
 
     def count_step(self) -> Counters:
-        """One more training step, under the exact counters; of several ranks, this one's."""
+        """Counts one more training step, under the exact counters; of several ranks, this one's."""
         batch, indices = self.next_batch()
         with ExitStack() as stack:
             traffic = stack.enter_context(Communication()) if self.mesh is not None else None
@@ -325,8 +330,8 @@ class Run:
         return counters.model_copy(update={"communication_bytes": sent, "ranks": self.world_size})
 
     def evaluate(self, part: HeldOut = "validation") -> dict[str, float]:
-        """Mean loss and further metrics of the evaluated model on held-out examples. Leaves the training state as it
-        was. Tuning and stopping see ``validation``; only what is reported at the end is ``test``.
+        """Returns the mean loss and further metrics of the evaluated model on held-out examples. Leaves the training
+        state as it was. Tuning and stopping see ``validation``; only what is reported at the end is ``test``.
 
         Raises Diverged if the loss is not finite.
         """
@@ -337,7 +342,7 @@ class Run:
         return means
 
     def probes(self) -> dict[str, float]:
-        """The techniques' own measurements, at the end of the run.
+        """Returns the techniques' own measurements, at the end of the run.
 
         Raises NotAttached where a technique has not done what it was to do by then.
         """
@@ -345,7 +350,7 @@ class Run:
         return dict(self.technique.probes(self))
 
     def samples(self) -> list[Sample]:
-        """What the evaluated model makes of a few test examples, spread over all of them."""
+        """Returns what the evaluated model makes of a few test examples, spread over all of them."""
         batches = self._held_out("test")
         few = batches[:: max(1, len(batches) // SAMPLES)][:SAMPLES]
         with self.predicting() as predict:
@@ -354,7 +359,7 @@ class Run:
 
     @contextmanager
     def predicting(self) -> Iterator[Predictor]:
-        """The evaluated model's outputs for a batch, without gradients. Leaves the training state as it was."""
+        """Gives the evaluated model's outputs for a batch, without gradients. Leaves the training state as it was."""
         with unchanged_randomness(self.device), torch.no_grad():
             replica = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
             model = self.technique.evaluated(replica, self)  # names are those of one process's model
@@ -368,14 +373,16 @@ class Run:
             self.model.train()
 
     def _held_out(self, part: HeldOut) -> list[Batch]:
-        """Batches of the baseline's own size, whatever a technique trains with, so that masks and noise agree."""
+        """Returns batches of the baseline's own size, whatever a technique trains with, so that masks and noise
+        agree."""
         if part not in self._held_out_batches:
             count = self.baseline.recipe_of(self.job.setting).batch_size
             self._held_out_batches[part] = [self._to_device(batch) for batch in self.data.held_out(part, count)]
         return self._held_out_batches[part]
 
     def next_batch(self) -> tuple[Batch, Tensor]:
-        """This rank's share of the global batch, on the device; on an accelerator the next is prepared meanwhile."""
+        """Returns this rank's share of the global batch, on the device; on an accelerator the next is prepared
+        meanwhile."""
         if self.device.type == "cpu":
             batch, indices = self._global_batch(self.position)
         else:

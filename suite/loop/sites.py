@@ -1,4 +1,4 @@
-"""Where a technique acts: what it says of itself, and :mod:`suite.loop.attachment` proves in the first step.
+"""Says where a technique acts: what it says of itself, and :mod:`suite.loop.attachment` proves in the first step.
 
 A technique that does nothing to a model, or to a part of it, looks like a cheap one. So it names its sites: the modules
 that must run, the parameters that must get gradients, and an :class:`Act` for everything else.
@@ -38,4 +38,4 @@ Site = Union["nn.Module", "nn.Parameter", Act]
 
 
 class NotAttached(Exception):
-    """A technique did nothing where it says that it acts. Never evidence: such a run has no row."""
+    """Is raised where a technique did nothing where it says that it acts. Never evidence: such a run has no row."""

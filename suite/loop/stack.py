@@ -1,4 +1,4 @@
-"""Composing techniques: a stack is itself a technique. :mod:`suite.record.job` has its spelling."""
+"""Composes techniques: a stack is itself a technique. :mod:`suite.record.job` has its spelling."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class Stack(Technique):
-    """Techniques in order. Chained methods pass through all of them; a slot is filled by the one that overrides it.
-    What one does after a pass, after a step and before evaluation begins with the ranks (:meth:`_ranks_first`)."""
+    """Holds techniques in order. Chained methods pass through all of them; a slot is filled by the one that overrides
+    it. What one does after a pass, after a step and before evaluation begins with the ranks (:meth:`_ranks_first`)."""
 
     def __init__(self, techniques: Mapping[str, Technique]) -> None:
         self.techniques = dict(techniques)
@@ -37,7 +37,7 @@ class Stack(Technique):
                 )
 
     def member(self, kind: type[T]) -> T:
-        """The stack's one technique of a class. Raises ValueError where there is none, or are several."""
+        """Returns the stack's one technique of a class. Raises ValueError where there is none, or are several."""
         (technique,) = (member for member in self.techniques.values() if isinstance(member, kind))
         return technique
 
@@ -50,7 +50,7 @@ class Stack(Technique):
         return any(technique.takes_own_gradients for technique in self.techniques.values())
 
     def _filling(self, slot: str) -> Technique:
-        """The technique that fills a slot; without one, what every technique does there by default."""
+        """Returns the technique that fills a slot; without one, what every technique does there by default."""
         return next((member for member in self.techniques.values() if overrides(member, slot)), Technique())
 
     def _ranks_first(self) -> list[Technique]:
@@ -92,7 +92,7 @@ class Stack(Technique):
 
     @contextmanager
     def _nested(self, method: str, run: Run) -> Iterator[None]:
-        """All contexts that techniques give by ``method``, in their order."""
+        """Enters all contexts that techniques give by ``method``, in their order."""
         active = [technique for technique in self.techniques.values() if overrides(technique, method)]
         with ExitStack() as stack:
             for technique in active:

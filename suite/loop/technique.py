@@ -1,4 +1,4 @@
-"""The contract of a technique: it overrides only what it changes.
+"""Has the contract of a technique: it overrides only what it changes.
 
 When each method runs, time going to the right and then down::
 
@@ -62,12 +62,12 @@ AUXILIARY = "auxiliary"
 
 
 def auxiliary_of(optimizer: Optimizer) -> set[int]:
-    """The ids of the parameters that train beside the model: a technique marks their groups so."""
+    """Returns the ids of the parameters that train beside the model: a technique marks their groups so."""
     return {id(p) for group in optimizer.param_groups if group.get(AUXILIARY) for p in group["params"]}
 
 
 def with_auxiliary(groups: ParameterGroups, auxiliary: Collection[Any]) -> ParameterGroups:
-    """The groups, with those of their parameters that are ``auxiliary`` in groups of their own."""
+    """Returns the groups, with those of their parameters that are ``auxiliary`` in groups of their own."""
     ids = {id(parameter) for parameter in auxiliary}
     parts = [
         {
@@ -82,12 +82,12 @@ def with_auxiliary(groups: ParameterGroups, auxiliary: Collection[Any]) -> Param
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot run the technique; the message says exactly why. A result, not a failure."""
+    """Is raised where this machine cannot run the technique; the message says exactly why. A result, not a failure."""
 
 
 @dataclass
 class Technique:
-    """One technique; an instance serves one run and may keep that run's state in attributes."""
+    """Implements one technique; an instance serves one run and may keep that run's state in attributes."""
 
     zero_strength: ClassVar[Mapping[str, Any] | None] = None
     """Hyper-parameters at which the technique is its reference to the bit (rho 0, ratio 1, ...), where such exist."""
@@ -101,7 +101,7 @@ class Technique:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is at zero strength."""
+        """Tells whether it is at zero strength."""
         zero = self.zero_strength
         return zero is not None and all(getattr(self, name) == value for name, value in zero.items())
 
@@ -118,72 +118,73 @@ class Technique:
 
     # chained
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Hyper-parameters: batch, learning rate, schedule, steps, precision, world size."""
+        """Changes hyper-parameters: batch, learning rate, schedule, steps, precision, world size."""
         return recipe
 
     def data(self, data: Data, run: Run) -> Data:
-        """Examples, sampler, transform; its cost is set-up time, which is counted."""
+        """Changes examples, sampler, transform; its cost is set-up time, which is counted."""
         return data
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
-        """Surgery and initialisation, through ``anatomy(model)``."""
+        """Does surgery and initialisation, through ``anatomy(model)``."""
         return model
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
-        """What the optimizer gets: freezing, weight-decay exclusions, learning-rate scales, shards."""
+        """Returns what the optimizer gets: freezing, weight-decay exclusions, learning-rate scales, shards."""
         return groups
 
     def wrap_optimizer(self, optimizer: Optimizer, run: Run) -> Optimizer:
-        """An optimizer around the one that the slot made: gradients changed before its step, weights averaged after it.
-        Called at set-up, and again whenever the model grows; it moves the parameters of ``optimizer``."""
+        """Puts an optimizer around the one that the slot made: gradients changed before its step, weights averaged
+        after it. Called at set-up, and again whenever the model grows; it moves the parameters of ``optimizer``."""
         return optimizer
 
     def around_step(self, run: Run) -> AbstractContextManager[Any]:
-        """Active during every update: saved-tensor hooks, attention swap, recomputation."""
+        """Returns what is active during every update: saved-tensor hooks, attention swap, recomputation."""
         return nullcontext()
 
     def unreduced(self, run: Run) -> AbstractContextManager[Any]:
-        """Active around backward passes whose gradients stay this rank's own, as SAM's first: what ranks exchange
-        while a pass goes on, they leave out."""
+        """Returns what is active around backward passes whose gradients stay this rank's own, as SAM's first: what
+        ranks exchange while a pass goes on, they leave out."""
         return nullcontext()
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
-        """Added terms or example weights; ``loss`` is the mean over the batch so far."""
+        """Adds terms or example weights; ``loss`` is the mean over the batch so far."""
         return loss
 
     def after_backward(self, run: Run) -> bool | None:
-        """Gradients are there, the update is not: mask, read, reduce. True leaves the update out."""
+        """Acts when the gradients are there, and the update is not: mask, read, reduce. True leaves the update out."""
         return None
 
     def after_step(self, run: Run) -> None:
-        """The update is done: topology updates, growth, snapshots. ``run.step`` counts the finished steps."""
+        """Acts when the update is done: topology updates, growth, snapshots. ``run.step`` counts the finished steps."""
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
-        """The model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
+        """Returns the model to evaluate: averaged weights, merged adapters. Must leave the training model as it was."""
         return model
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The technique's own measurements of what a run has learned, at its end. What single steps show is read from
-        outside, by a ``probes.py`` beside the technique (:mod:`suite.reading.recording`)."""
+        """Returns the technique's own measurements of what a run has learned, at its end. What single steps show is
+        read from outside, by a ``probes.py`` beside the technique (:mod:`suite.reading.recording`)."""
         return {}
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        """What the technique acts on, by names for people: modules that must run and parameters that must get a
+        """Names what the technique acts on, by names for people: modules that must run and parameters that must get a
         gradient in the first step, and acts. Whoever replaces or wraps the optimizer acts on all that it moves; every
         other technique names its own, at least one unless it is at ``zero_strength``."""
         own = overrides(self, "optimizer") or overrides(self, "wrap_optimizer")
         return run.trained_parameters() if own else {}
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and lists."""
+        """Returns what a resumed run needs beyond model and optimizer: tensors, numbers, strings, in dicts and
+        lists."""
         return {}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
-        """The inverse of :meth:`state`, called before model and optimizer get their saved state."""
+        """Does the inverse of :meth:`state`, called before model and optimizer get their saved state."""
 
     # slots
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> Optimizer:
-        """The optimizer over the parameter groups; AdamW as the recipe asks for it."""
+        """Returns the optimizer over the parameter groups; AdamW as the recipe asks for it."""
         from torch.optim import AdamW  # what only looks at techniques needs no torch
 
         return AdamW(
@@ -196,7 +197,7 @@ class Technique:
         )
 
     def update(self, run: Run, batch: Batch) -> None:
-        """One optimisation step: forward, backward, apply_gradients. Sets ``run.loss``."""
+        """Does one optimisation step: forward, backward, apply_gradients. Sets ``run.loss``."""
         run.optimizer.zero_grad(set_to_none=True)
         loss = run.forward(batch)
         run.backward(loss)
@@ -229,6 +230,6 @@ SLOTS = ("optimizer", "update", "parallelize")
 
 
 def overrides(technique: Technique | type[Technique], method: str) -> bool:
-    """Whether the technique changes ``method``."""
+    """Tells whether the technique changes ``method``."""
     cls = technique if isinstance(technique, type) else type(technique)
     return getattr(cls, method) is not getattr(Technique, method)

@@ -1,4 +1,4 @@
-"""Checkpoints as files: whole, or made again.
+"""Keeps checkpoints as files: whole, or made again.
 
 ``torch.save`` writes a zip archive, which has a CRC-32 of each of its parts and its table at its end. So a file that
 was cut off or changed on the disk is known by itself, whoever wrote it.
@@ -15,7 +15,7 @@ from filelock import FileLock
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the file is there, and is every byte as it was written. Reads all of it."""
+    """Tells whether the file is there, and is every byte as it was written. Reads all of it."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -24,7 +24,8 @@ def is_whole(path: Path) -> bool:
 
 
 def intact(make: Callable[[], Path]) -> Path:
-    """The file that ``make`` gives, which writes it where it is not there; one that is damaged is written again.
+    """Returns the file that ``make`` gives, which writes it where it is not there; one that is damaged is written
+    again.
 
     ``make`` writes it under the lock beside it. Raises OSError where it is damaged as soon as it is written.
     """

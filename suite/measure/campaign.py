@@ -56,7 +56,7 @@ PATIENCE_S = 30.0  # for what we started ourselves to end
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured, and how. ``cores``: those that counting and learning fill; all where None."""
+    """Says how much is measured, and how. ``cores``: those that counting and learning fill; all where None."""
 
     wanted: Wanted = Wanted()  # noqa: RUF009  it is frozen
     minutes: float = 10.0
@@ -68,7 +68,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many pieces of evidence of each kind; a timing is one pair's in one set of processes."""
+    """Counts the pieces of evidence of each kind; a timing is one pair's in one set of processes."""
 
     counts: int = 0
     runs: int = 0
@@ -85,7 +85,7 @@ class Tally:
 
 
 def tally(lines: Sequence[Line]) -> Tally:
-    """What the lines are; witnesses are runs."""
+    """Counts the lines by what they are; witnesses are runs."""
     kinds = [line.kind for line in lines]
     timings = sum(len(line.contenders) - 1 for line in lines if isinstance(line, Timed))
     return Tally(
@@ -95,7 +95,7 @@ def tally(lines: Sequence[Line]) -> Tally:
 
 @dataclass
 class Measured:
-    """What a campaign added.
+    """Tells what a campaign added.
 
     ``refused``: stack, status and reason of what did not attach, which is no evidence. ``read``: what was there before
     and is used, of ``read_from``, the names of other machines; ``left``: what the pairs still lack; ``why``: a sentence
@@ -117,7 +117,8 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """What was made here, what was read, and what is left, in words: first of all if nothing was made, and why."""
+        """Tells what was made here, what was read, and what is left, in words: first of all if nothing was made, and
+        why."""
         if self.tally:
             parts = [f"made here: {self.tally}"]
         elif self.left:
@@ -133,7 +134,7 @@ class Measured:
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
-        """Stack, status and reason of every run that failed."""
+        """Returns the stack, status and reason of every run that failed."""
         ended = [piece for piece in self.added if isinstance(piece, Counted | Learned)]
         sides = [*ended, *(side for piece in self.added if isinstance(piece, Timed) for side in piece.contenders)]
         ill = [(side.stack, side.status, side.reason) for side in sides if side.status not in ("ok", "unavailable")]
@@ -191,9 +192,9 @@ def _load(setting: Setting) -> None:
 
 
 def in_passes(pairs: Sequence[Pair], done: Iterable[Pair], long_s: Callable[[Pair], float]) -> Iterator[list[Pair]]:
-    """The pairs, each stack once in a pass, of one recipe after the other; those of ``done`` have had their first. A
-    stack begins where it does not take long, or least, and what takes long everywhere comes last, the longest at the
-    end."""
+    """Yields the pairs, each stack once in a pass, of one recipe after the other; those of ``done`` have had their
+    first. A stack begins where it does not take long, or least, and what takes long everywhere comes last, the longest
+    at the end."""
     begun = {(pair.setting.recipe, pair.stack) for pair in done}
     for recipe in dict.fromkeys(pair.setting.recipe for pair in pairs):
         by_stack: dict[str, list[Pair | None]] = {}
@@ -211,8 +212,9 @@ def in_chunks(
     long_s: Callable[[Pair], float] = lambda pair: 0.0,
     most: int = CHUNK,
 ) -> Iterator[list[Pair]]:
-    """The pairs in the order of their passes, at most ``most`` at once, such that those of a chunk share a setting and
-    a reference, and what takes long shares none with others. ``long_s``: seconds of what does, 0 of the others."""
+    """Yields the pairs in the order of their passes, at most ``most`` at once, such that those of a chunk share a
+    setting and a reference, and what takes long shares none with others. ``long_s``: seconds of what does, 0 of the
+    others."""
     for one_pass in in_passes(pairs, done, long_s):
         open_chunks: dict[tuple[Setting, str, float], list[Pair]] = {}
         for pair in one_pass:
@@ -300,11 +302,12 @@ class _Campaign:
 
     @property
     def _may_decide(self) -> bool:
-        """Whether more seeds may be learned of what is undecided: not where too few to judge by were asked for."""
+        """Tells whether more seeds may be learned of what is undecided: not where too few to judge by were asked
+        for."""
         return FEWEST_SEEDS <= self.wanted.seeds < self.wanted.most_seeds and not self.together
 
     def _undecided(self) -> list[Pair]:
-        """The pairs that more seeds may decide."""
+        """Returns the pairs that more seeds may decide."""
         if not self._may_decide or self.measured.why:
             return []
         records = Records.of(self.lines)
@@ -348,7 +351,7 @@ class _Campaign:
     # counted and timed once -------------------------------------------------------------------------------------------
 
     def _survey(self) -> None:
-        """Each pair's counts and its first timing."""
+        """Surveys each pair's counts and its first timing."""
         if not self.wanted.timings:
             return
         once = replace(self.wanted, timings=1)
@@ -511,7 +514,7 @@ class _Campaign:
         return time_together(timing.setting, timing.stacks, timing.replicate, protocol, server=server)
 
     def _others(self) -> float:
-        """Cores that others use, once what we started has ended."""
+        """Counts the cores that others use, once what we started has ended."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (busy := busy_cores()) > BUSY and time.monotonic() < deadline_s:
             time.sleep(1.0)

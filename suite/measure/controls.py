@@ -1,4 +1,4 @@
-"""What claims compare besides a technique and its reference: variants with other settings, and controls.
+"""Finds what claims compare besides a technique and its reference: variants with other settings, and controls.
 
 A control is the paper's own counter-experiment (a ticket with its weights drawn anew, as many examples at random), or
 another technique of the same reference. Its claims are about what was learned, so that it is learned and counted and,
@@ -18,7 +18,8 @@ from suite.measure.missing import Pair
 
 
 def control_pairs(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs that claims of the techniques name, at the settings of their own pairs, and that are not among them."""
+    """Returns the pairs that claims of the techniques name, at the settings of their own pairs, and that are not among
+    them."""
     originals = list(pairs)
     entries = catalogue()
     wanted: dict[Pair, bool] = {}
@@ -34,7 +35,8 @@ def control_pairs(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _is_learned_or_timed(claim: Claim) -> bool:
-    """Other claims need no runs: they are counted by ``leantrain claims --exact``, quoted, or read off a study."""
+    """Tells whether the claim needs runs; others need none: they are counted by ``leantrain claims --exact``, quoted,
+    or read off a study."""
     return not (is_exact(claim) or of_study(claim) or claim.kind in ("literature", "modelled"))
 
 
@@ -45,8 +47,8 @@ def _fits(card: Card, claim: Claim, pair: Pair) -> bool:
 
 
 def _named(pair: Pair, card: Card, claim: Claim) -> dict[Pair, bool]:
-    """The claim's own stack and its control, each against the card's reference, or where times are compared one beside
-    the other; and whether the claim is about times."""
+    """Returns the claim's own stack and its control, each against the card's reference, or where times are compared one
+    beside the other; and whether the claim is about times."""
     stack, control = stack_of(card, claim), control_of(claim)
     if stack == card.id and not control:
         return {}

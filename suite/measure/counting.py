@@ -1,4 +1,4 @@
-"""Counted evidence: the exact counts of one step, in each fifth of a run whose cost changes on the way.
+"""Counts evidence: the exact counts of one step, in each fifth of a run whose cost changes on the way.
 
 Counts depend on the code, the shapes and the schedule, and on no weight: a run of STEPS reference steps, in which every
 schedule by progress comes round, gives those of the whole run, in seconds. So does another, recorded, what single steps
@@ -50,13 +50,13 @@ def count(setting: Setting, stack: str, limits: Limits = Limits()) -> Counted:  
 
 
 def _is_recorded(stack: str) -> bool:
-    """Whether its technique has probes that read recorded steps: one alone, since a card's claims are of that."""
+    """Tells whether its technique has probes that read recorded steps: one alone, since a card's claims are of that."""
     names = Spelling(stack).names
     return len(names) == 1 and catalogue()[names[0]].instruments is not None
 
 
 def _read(job: Job, limits: Limits) -> dict[str, Any]:
-    """What recorded steps show; where reading them fails, why: the counts stand without."""
+    """Returns what recorded steps show; where reading them fails, why: the counts stand without."""
     try:
         with Contender(job, limits) as contender:
             contender.prepare()
@@ -68,5 +68,6 @@ def _read(job: Job, limits: Limits) -> dict[str, Any]:
 
 
 def counted_steps(steps: int) -> list[int]:
-    """The 0-based steps to count: the middle of each fifth. Never the first, in which optimizers make their state."""
+    """Returns the 0-based steps to count: the middle of each fifth. Never the first, in which optimizers make their
+    state."""
     return sorted({max(1, min(steps - 1, (2 * fifth + 1) * steps // (2 * FIFTHS))) for fifth in range(FIFTHS)})

@@ -27,7 +27,7 @@ OPTIONAL = {
 
 
 def examine(device: str, threads: int, results: Path) -> dict[str, list[str]]:
-    """Facts by heading, one line each. ``results``: the folder whose machines this one is compared with."""
+    """Returns facts by heading, one line each. ``results``: the folder whose machines this one is compared with."""
     machine = fingerprint(device, threads)
     libraries = []
     for name in ("torch", "triton", "transformers", "timm", *OPTIONAL):
@@ -55,7 +55,7 @@ def examine(device: str, threads: int, results: Path) -> dict[str, list[str]]:
 
 
 def among(machine: Machine, records: Records) -> list[str]:
-    """Which machine of the records this one is, and what follows; a sentence each."""
+    """Tells which machine of the records this one is, and what follows; a sentence each."""
     lines = [line for line in records.lines if not isinstance(line, Renewal)]
     known = {line.place.key: line.place for line in lines}
     if not known:
@@ -78,7 +78,7 @@ def among(machine: Machine, records: Records) -> list[str]:
 
 
 def _nearest(machine: Machine, others: Sequence[Machine]) -> str:
-    """The machine with the fewest facts that differ, or were not recorded, and which these are."""
+    """Names the machine with the fewest facts that differ, or were not recorded, and which these are."""
     facts = machine.facts
     near = min(others, key=lambda other: len(differing(other.facts, facts)) + len(unrecorded(other.facts, facts)))
     unlike, untold = differing(near.facts, facts), unrecorded(near.facts, facts)

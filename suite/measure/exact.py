@@ -1,4 +1,4 @@
-"""Exact claims counted now: one short run of each side in this process, no timing, no statistics.
+"""Counts exact claims now: one short run of each side in this process, no timing, no statistics.
 
 The counters and probes that ``identity`` and ``counted`` claims are about depend on the code alone, so a few steps of
 a small size decide them, in seconds. A technique of several ranks runs as it would in a comparison. At a larger size
@@ -56,7 +56,8 @@ RECIPE: RecipeName = "classic"  # exact arithmetic of the papers' time: float32,
 def exact_verdicts(
     cards: Iterable[Card], on: Collection[str], size: Size = SIZE, settings: str = "", progress: Progress = silent
 ) -> list[Judgement]:
-    """Verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they apply to.
+    """Returns the verdicts on the exact claims of the cards, at ``size`` on those of the baselines ``on`` that they
+    apply to.
 
     ``settings``: hyper-parameters of the techniques, spelled ``adaptive=true,rho=2``, instead of the defaults, which
     claims are about where they do not say otherwise.
@@ -114,13 +115,14 @@ def _per_parameter(metric: str, setting: Setting, stack: str) -> Observation:
 
 @cache
 def at_scale(setting: Setting, stack: str) -> Facts:
-    """One step of a stack at a size that need not fit this machine, by the operators of a GPU, as the papers had."""
+    """Counts one step of a stack at a size that need not fit this machine, by the operators of a GPU, as the papers
+    had."""
     one = paper_scale.counted(stack, of_its_ranks(stack, Scale(setting.but(device="cuda"))))
     return Facts(stack, counters=one.counters, unavailable=one.unavailable)
 
 
 def sides(setting: Setting, stack: str, reference: str) -> tuple[Facts, Facts]:
-    """Short runs of a reference and a stack, counted."""
+    """Counts short runs of a reference and a stack."""
     of = _way(setting, stack, reference)
     return of(setting, reference), of(setting, stack)
 
@@ -139,7 +141,7 @@ def _way(setting: Setting, stack: str, reference: str) -> Callable[[Setting, str
 
 @cache
 def counted(setting: Setting, stack: str) -> Facts:
-    """A whole run of STEPS reference steps in this process, recorded, then one step counted. From random weights: what
+    """Counts one step after a whole, recorded run of STEPS reference steps in this process. From random weights: what
     is counted does not depend on them."""
     with one_thread():
         before = Living()
@@ -176,7 +178,8 @@ def counted_in_processes(setting: Setting, stack: str) -> Facts:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine cost a small step many times what they save."""
+    """Lets torch use one thread, since threads that wait for each other on a busy machine cost a small step many times
+    what they save."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

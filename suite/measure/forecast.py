@@ -1,4 +1,4 @@
-"""What a campaign would measure, how long that takes and how much disk: read off evidence of the same kind.
+"""Forecasts what a campaign would measure, how long that takes and how much disk: read off evidence of the same kind.
 
 A run's length is the median of what is known of its stack on its baseline at its size and recipe, else of any stack
 there. Where nothing is known, nothing is guessed.
@@ -21,7 +21,8 @@ Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Share:
-    """One kind of evidence that is missing. ``seconds`` and ``size_bytes`` are of those that are ``foreseen``."""
+    """Describes one kind of evidence that is missing. ``seconds`` and ``size_bytes`` are of those that are
+    ``foreseen``."""
 
     what: str
     number: int
@@ -32,14 +33,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Forecast:
-    """``parts`` in the order in which they would be measured; ``cores`` count and learn side by side."""
+    """Holds ``parts`` in the order in which they would be measured; ``cores`` count and learn side by side."""
 
     parts: tuple[Share, ...]
     cores: int
 
     @property
     def sentence(self) -> str:
-        """``108 counts, 40 learned runs, 27 timings: about 35 min on 2 cores, 1.2 MB; 3 of them of unknown length``."""
+        """Returns ``108 counts, 40 learned runs, 27 timings: about 35 min on 2 cores, 1.2 MB; 3 of them of unknown
+        length``."""
         number = sum(part.number for part in self.parts)
         if not number:
             return "nothing is missing"
@@ -53,7 +55,8 @@ class Forecast:
 
 
 def forecast(plan: CampaignPlan, records: Records) -> Forecast:
-    """What the plan lacks. Repeats that renew runs of other code are learned runs; what they renew is none."""
+    """Forecasts what the plan lacks. Repeats that renew runs of other code are learned runs; what they renew is
+    none."""
     repeats = plan.repeats()
     renewed = {(job.setting.baseline, job.stack) for job in repeats}
     fresh = [job for job in plan.jobs() if not (plan.unverified(job) and (job.setting.baseline, job.stack) in renewed)]
@@ -71,7 +74,7 @@ def forecast(plan: CampaignPlan, records: Records) -> Forecast:
 
 
 def sides_s(known: Iterable[Timed]) -> Callable[[Setting, str], float]:
-    """How long a stack's side of a timing takes, from its set-up to its last block, by those that are known of
+    """Returns how long a stack's side of a timing takes, from its set-up to its last block, by those that are known of
     whichever machine, of the baseline's newest version: the median; 0 where there is none."""
     lengths: dict[Place, dict[int, list[float]]] = {}
     for timed in known:
@@ -117,7 +120,7 @@ def _run(line: Line) -> list[Place]:
 
 
 def _timing(line: Line) -> list[Place]:
-    """The places of all contenders of a set, which share what it took."""
+    """Returns the places of all contenders of a set, which share what it took."""
     return [_place(line.conditions, side.stack) for side in line.contenders[1:]] if isinstance(line, Timed) else []
 
 

@@ -1,4 +1,4 @@
-"""Learned evidence: a run trained alone, off every clock, as many side by side as there are cores.
+"""Makes learned evidence: a run trained alone, off every clock, as many side by side as there are cores.
 
 A run is deterministic: its seed and the arithmetic (:mod:`suite.record.numerics`) decide it to the bit, whatever else
 the machine does meanwhile.
@@ -78,20 +78,20 @@ def learn(
 
 
 def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> str:
-    """A hash of every training loss and every evaluation, to the bit."""
+    """Returns a hash of every training loss and every evaluation, to the bit."""
     evaluated = [value for evaluation in curve for value in (evaluation.loss, *evaluation.metrics.values())]
     numbers = [*losses, *evaluated]
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
 
 def witness_of(run: Learned) -> Witness:
-    """The run as a witness for others."""
+    """Returns the run as a witness for others."""
     return Witness.model_validate(run.model_dump(exclude={"kind"}))
 
 
 def equal_to_the_bit(old: Trained, new: Trained) -> bool:
-    """Whether two runs had the same trajectory and the same end, and the old one every probe of the new one, equal.
-    NaN equals NaN."""
+    """Tells whether two runs had the same trajectory and the same end, and the old one every probe of the new one,
+    equal. NaN equals NaN."""
 
     def end(run: Trained) -> str:
         probes = {name: value for name, value in run.probes.items() if name in new.probes}
@@ -103,7 +103,8 @@ def equal_to_the_bit(old: Trained, new: Trained) -> bool:
 
 
 def renewal_of(old: Trained, new: Trained) -> Renewal | None:
-    """The renewal of what the code of ``old`` learned: ``new`` repeats it to the bit under other code; else None."""
+    """Returns the renewal of what the code of ``old`` learned: ``new`` repeats it to the bit under other code; else
+    None."""
     if new.status != "ok" or old.code.trajectory == new.code.trajectory or not equal_to_the_bit(old, new):
         return None
     return Renewal(
@@ -118,7 +119,8 @@ def renewal_of(old: Trained, new: Trained) -> Renewal | None:
 
 
 def renewal_up_to_rounding(old: Trained, new: Trained, distance: float) -> Renewal:
-    """The renewal of what ``old`` learned with other arithmetic: ``new``, of other code, parts from it by rounding."""
+    """Returns the renewal of what ``old`` learned with other arithmetic: ``new``, of other code, parts from it by
+    rounding."""
     return Renewal(
         id=uuid.uuid4().hex,
         started=new.started,
@@ -140,7 +142,7 @@ def learn_all(
     stop: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
 ) -> Iterator[tuple[Job, Learned]]:
-    """Each job with what it learned, in the order in which they end; a run takes a core for each of its threads.
+    """Yields each job with what it learned, in the order in which they end; a run takes a core for each of its threads.
 
     ``at_once`` are the cores to fill, by default all; on an accelerator one run at a time. No run begins after ``stop``
     says so.
@@ -180,7 +182,7 @@ def learn_all(
 
 
 def _ranks(job: Job, limits: Limits) -> int:
-    """The processes of a job; 1 of one that cannot be built, as its run will tell."""
+    """Counts the processes of a job; 1 of one that cannot be built, as its run will tell."""
     try:
         return ranks_of(job, limits.reply_s)
     except (LookupError, ValueError, ContenderFailed):
@@ -188,7 +190,7 @@ def _ranks(job: Job, limits: Limits) -> int:
 
 
 class Cores:
-    """A number of cores that runs take and give back."""
+    """Holds a number of cores that runs take and give back."""
 
     def __init__(self, count: int) -> None:
         self.count = self._free = count
@@ -210,7 +212,7 @@ class Cores:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Counts the cores that this process may use."""
     with suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,5 @@
-"""A link that matters: ranks in network namespaces of their own, joined by a switch whose ports have a rate limit.
+"""Makes a link that matters: ranks in network namespaces of their own, joined by a switch whose ports have a rate
+limit.
 
 ::
 
@@ -38,12 +39,12 @@ HOLD = "echo held; exec cat >/dev/null"  # until its standard input ends
 
 
 def address(node: int) -> str:
-    """The address of a node on its network."""
+    """Returns the address of a node on its network."""
     return f"10.77.0.{node + 1}"
 
 
 def reason_without_links() -> str:
-    """Why no network can be made here; empty where one can."""
+    """Tells why no network can be made here; empty where one can."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not found: install iproute2 and util-linux"
     try:
@@ -56,7 +57,7 @@ def reason_without_links() -> str:
 
 @dataclass
 class LinkedNodes:
-    """``nodes`` network namespaces on one switch. Use as a context manager: makes it and takes it away.
+    """Holds ``nodes`` network namespaces on one switch. Use as a context manager: makes it and takes it away.
 
     Raises Unavailable where namespaces, veth pairs or tbf are not allowed or not there.
     """
@@ -78,11 +79,11 @@ class LinkedNodes:
         self._held.close()
 
     def holder(self, node: int) -> int:
-        """The process that holds a node's namespace."""
+        """Returns the process that holds a node's namespace."""
         return self._holders[node].pid
 
     def inside(self, node: int) -> list[str]:
-        """What a command begins with to run on a node."""
+        """Returns what a command begins with to run on a node."""
         return ["nsenter", f"--net=/proc/{self.holder(node)}/ns/net", "--"]
 
     def limit(self, mbit: float | None) -> None:
@@ -173,7 +174,7 @@ def enter(holder: int) -> None:
 
 
 def holders(network: LinkedNodes | None, ranks: int) -> Sequence[int | None]:
-    """The holder of each rank's node, one after the other; None of the machine's own network.
+    """Returns the holder of each rank's node, one after the other; None of the machine's own network.
 
     Raises ValueError where there are more ranks than nodes.
     """

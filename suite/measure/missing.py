@@ -1,4 +1,4 @@
-"""What is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
+"""Tells what is worth measuring next: of every pair of a technique and its reference, the evidence that is missing.
 
 What the index of evidence has of a pair (:mod:`suite.judge.evidence`), and what holds of that, is not measured again:
 a row of the board has it. Code that changed makes evidence unverified, and only that is repeated. Of what was learned
@@ -40,8 +40,8 @@ IMPOSSIBLE = ("failed", "unavailable")  # what a count says of a stack that does
 
 @dataclass(frozen=True)
 class Pair:
-    """A stack against its reference under one setting; what one row of the leaderboard is about. ``timed``: whether its
-    times are wanted."""
+    """Names a stack against its reference under one setting; what one row of the leaderboard is about. ``timed``:
+    whether its times are wanted."""
 
     setting: Setting
     stack: str
@@ -50,19 +50,19 @@ class Pair:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The reference's stack and the contender's."""
+        """Returns the reference's stack and the contender's."""
         return self.reference, self.stack
 
     @property
     def jobs(self) -> tuple[Job, Job]:
-        """What trains on each side, of the first seed."""
+        """Returns what trains on each side, of the first seed."""
         reference, stack = (Job(setting=self.setting, stack=side) for side in self.sides)
         return reference, stack
 
 
 def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> Pair:
-    """The stack against ``against``, in ``task``; what its cards ask for where these are None. Where no data is named,
-    both sides adapt to what a technique of the stack brings.
+    """Returns the stack against ``against``, in ``task``; what its cards ask for where these are None. Where no data is
+    named, both sides adapt to what a technique of the stack brings.
 
     Raises UnknownId, or ValueError where a card of either side does not name the baseline. A model of the user's own,
     which no card knows, may be tried with everything.
@@ -78,7 +78,7 @@ def pair_of(setting: Setting, stack: str, against: str | None = None, task: Task
 
 
 def own_data(stack: str) -> str | None:
-    """Where the data is that a technique of the stack is about; None where it is about any.
+    """Tells where the data is that a technique of the stack is about; None where it is about any.
 
     Its ``data.py`` writes it, a JSON file for the cache, the same at every call.
     """
@@ -113,8 +113,8 @@ def pairs_of(
     task: Task | None = None,
     ranks: int | None = None,
 ) -> list[Pair]:
-    """The pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as ``setting``.
-    With ``ranks`` the stacks, and references that have several, train on so many.
+    """Returns the pairs of these stacks on those of the baselines ``on`` that all their cards name; all else as
+    ``setting``. With ``ranks`` the stacks, and references that have several, train on so many.
 
     Every stack comes once before any comes on a second baseline, and the first recipe before the others. Raises
     ValueError where ranks are asked for of a stack that trains in one process.
@@ -145,7 +145,7 @@ def pairs_of(
 
 
 def pairs_of_stack(setting: Setting, stack: str, against: str | None = None, task: Task | None = None) -> list[Pair]:
-    """The pairs to measure together: every part of ``stack``, then the whole, all against one reference.
+    """Returns the pairs to measure together: every part of ``stack``, then the whole, all against one reference.
 
     Raises UnknownId, or ValueError where the parts' cards name no common reference or task.
     """
@@ -177,9 +177,9 @@ def _listed(phrases: Mapping[str, str], verb: str) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none. ``here``:
-    whether curves that another machine learned do not count. ``tuned``: whether learning rates are tuned where a card
-    asks for that. ``most_seeds``: of a pair that ``seeds`` leave undecided."""
+    """Says how much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none.
+    ``here``: whether curves that another machine learned do not count. ``tuned``: whether learning rates are tuned
+    where a card asks for that. ``most_seeds``: of a pair that ``seeds`` leave undecided."""
 
     seeds: int = 3
     timings: int = 3
@@ -191,7 +191,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Timing:
-    """Stacks to be timed together, the reference first. ``windows``: as many as :func:`windows_of` says."""
+    """Names stacks to be timed together, the reference first. ``windows``: as many as :func:`windows_of` says."""
 
     setting: Setting
     stacks: tuple[str, ...]
@@ -200,7 +200,7 @@ class Timing:
 
 
 class CampaignPlan:
-    """What is known of some pairs, and what is missing.
+    """Holds what is known of some pairs, and what is missing.
 
     With ``together`` the pairs, which differ in the stack alone, are timed in one set of processes; else several pairs
     may be, beside one reference. ``tried``: ids of failures that are not to be tried again now.
@@ -223,7 +223,7 @@ class CampaignPlan:
         self.bits = bits_of(off_the_clock(setting.device), here)
 
     def used(self) -> list[Counted | Learned | Timed]:
-        """The current evidence that the pairs have, by whomever it was measured."""
+        """Returns the current evidence that the pairs have, by whomever it was measured."""
         used: dict[str, Counted | Learned | Timed] = {}
         for pair in self.pairs:
             counts = filter(None, (self.counted(pair.setting, stack) for stack in pair.sides))
@@ -235,20 +235,21 @@ class CampaignPlan:
     # counted --------------------------------------------------------------------------------------------------------
 
     def counts(self) -> list[tuple[Setting, str]]:
-        """The stacks to count."""
+        """Returns the stacks to count."""
         sides = dict.fromkeys((pair.setting, stack) for pair in self.pairs for stack in pair.sides)
         return [(setting, stack) for setting, stack in sides if self.counted(setting, stack) is None]
 
     def counted(self, setting: Setting, stack: str) -> Counted | None:
-        """The current counts of a stack."""
+        """Returns the current counts of a stack."""
         count = self.index.count(_key(setting), stack, self.machine)
         return count if count and self.index.holds(count) else None
 
     # learned --------------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[Job]:
-        """The runs to learn from: all pairs' first seeds first, and budgets of the ruler in between. Of a stack whose
-        count failed one run is tried before anything is learned for its sake, and nothing is where that fails, too."""
+        """Returns the runs to learn from: all pairs' first seeds first, and budgets of the ruler in between. Of a stack
+        whose count failed one run is tried before anything is learned for its sake, and nothing is where that fails,
+        too."""
         jobs: dict[Job, None] = {job: None for job in map(self._trial, self.pairs) if job}
         pairs = [pair for pair in self.pairs if self._has_hope(pair)]
         for seed in range(max(self.wanted.seeds, self.wanted.ruler_seeds)):
@@ -268,7 +269,7 @@ class CampaignPlan:
         return [job for job in jobs if self.learned(job) is None]
 
     def _trial(self, pair: Pair) -> Job | None:
-        """The run that tells whether a stack runs at all; None where nothing says that it does not."""
+        """Returns the run that tells whether a stack runs at all; None where nothing says that it does not."""
         counted = self.counted(pair.setting, pair.stack)
         if counted is None or counted.status not in IMPOSSIBLE or self._learned_elsewhere(pair):
             return None
@@ -280,8 +281,8 @@ class CampaignPlan:
         return trial is None or (run is not None and run.status == "ok")
 
     def _at_rates(self, pair: Pair, stack: str, seed: int) -> list[Setting]:
-        """The settings in which a side's seed is wanted: its own, and what the search for its rate wants next, or at
-        its end the rate that it chose, for which all other seeds wait."""
+        """Returns the settings in which a side's seed is wanted: its own, and what the search for its rate wants next,
+        or at its end the rate that it chose, for which all other seeds wait."""
         if not self._is_tuned(pair):
             return [pair.setting]
         losses = self.index.losses(_key(pair.setting), stack, self.bits)
@@ -290,35 +291,35 @@ class CampaignPlan:
         return [pair.setting.but(rate=rate) for rate in dict.fromkeys([*own, *search, *self._settled_rate(losses)])]
 
     def _settled_rate(self, losses: Mapping[tuning.Trial, float]) -> list[float]:
-        """The rate that a search chose; none before its end."""
+        """Returns the rate that a search chose; none before its end."""
         choice = tuning.chosen(losses)
         return [choice.rate] if choice and not tuning.lacking(losses) else []
 
     def _equals_reference(self, pair: Pair, setting: Setting) -> bool:
-        """Whether the contender's runs are the reference's to the bit."""
+        """Tells whether the contender's runs are the reference's to the bit."""
         return equals_reference(*(self.index.known_runs(_key(setting), stack, self.bits) for stack in pair.sides))
 
     def _is_tuned(self, pair: Pair) -> bool:
-        """Whether each side of a pair runs at the rate that a search chooses."""
+        """Tells whether each side of a pair runs at the rate that a search chooses."""
         return self.wanted.tuned and tunes(pair.stack) and pair.setting.rate == 1
 
     def _twins(self, pair: Pair, seed: int) -> list[Job]:
-        """The run of a seed that measures of the reference what a claim compares it by."""
+        """Returns the run of a seed that measures of the reference what a claim compares it by."""
         twin = measuring_twin(pair)
         if twin is None or self._learned_elsewhere(pair):
             return []
         return [Job(setting=setting, stack=twin, seed=seed) for setting in self._compared_at(pair)]
 
     def _compared_at(self, pair: Pair) -> list[Setting]:
-        """The setting of the reference's runs that the pair is compared by: tuned where the pair is, and none before
-        its search has chosen."""
+        """Returns the setting of the reference's runs that the pair is compared by: tuned where the pair is, and none
+        before its search has chosen."""
         if not self._is_tuned(pair):
             return [pair.setting]
         losses = self.index.losses(_key(pair.setting), pair.reference, self.bits)
         return [pair.setting.but(rate=rate) for rate in self._settled_rate(losses)]
 
     def learned(self, job: Job) -> Learned | None:
-        """The current run of a job, with the bits that this machine gives."""
+        """Returns the current run of a job, with the bits that this machine gives."""
         return self.index.known_runs(_key(job.setting), job.stack, self.bits).get(job.seed)
 
     def unverified(self, job: Job) -> list[Learned]:
@@ -337,7 +338,7 @@ class CampaignPlan:
         return [run for run in (*runs, *witnesses) if run.first_losses and not self.currency.has(run)]
 
     def repeats(self) -> list[Job]:
-        """The shortest run that can renew each stack's runs by other code."""
+        """Returns the shortest run that can renew each stack's runs by other code."""
         repeats: dict[tuple[str, str], Job] = {}
         for job in self.jobs():
             if codes := {run.code.trajectory for run in (*self.unverified(job), *self.unverified_elsewhere(job))}:
@@ -347,13 +348,13 @@ class CampaignPlan:
         return list(repeats.values())
 
     def witnesses_to_be(self) -> list[Job]:
-        """The witnesses that runs with this machine's bits lack."""
+        """Returns the witnesses that runs with this machine's bits lack."""
         runs = dict.fromkeys(Job(setting=pair.setting, stack=stack) for pair in self.pairs for stack in pair.sides)
         lacking = [job for job in runs if self.learned(job) and not any(map(self.currency.has, self.witnesses(job)))]
         return list(filter(None, (witness_job(job.setting, job.stack) for job in lacking)))
 
     def witnesses(self, job: Job) -> list[Witness]:
-        """The witnesses of the job's family and stack, with this machine's bits."""
+        """Returns the witnesses of the job's family and stack, with this machine's bits."""
         return self._witnesses.get((conditions_of(job.setting).family, job.stack), [])
 
     @cached_property
@@ -372,7 +373,7 @@ class CampaignPlan:
         return index
 
     def runs(self, job: Job) -> list[Learned]:
-        """All runs of a job with this machine's bits."""
+        """Returns all runs of a job with this machine's bits."""
         return self.index.attempts(_key(job.setting), job.stack, job.seed, lambda bits: bits == self.bits)
 
     def learned_pairs(self, pair: Pair) -> list[tuple[Learned, Learned]]:
@@ -394,7 +395,7 @@ class CampaignPlan:
     # timed ----------------------------------------------------------------------------------------------------------
 
     def timings(self) -> list[Timing]:
-        """The sets of processes to time, every pair's first one first."""
+        """Returns the sets of processes to time, every pair's first one first."""
         missing: list[Timing] = []
         for replicate in range(self.wanted.timings):
             if self.together:
@@ -414,8 +415,8 @@ class CampaignPlan:
         return missing
 
     def _groups(self, pairs: Sequence[Pair]) -> list[tuple[int, list[Pair]]]:
-        """The pairs in groups that share a set of processes and its windows: of one setting and reference, at most
-        MOST_TOGETHER that fit into memory together. On an accelerator each pair has its own."""
+        """Returns the pairs in groups that share a set of processes and its windows: of one setting and reference, at
+        most MOST_TOGETHER that fit into memory together. On an accelerator each pair has its own."""
         groups: dict[tuple[Setting, str, int], list[list[Pair]]] = {}
         for pair in pairs:
             windows = self._windows(pair.setting, pair.sides)
@@ -428,15 +429,15 @@ class CampaignPlan:
         return [(windows, group) for (_, _, windows), own_groups in groups.items() for group in own_groups if group]
 
     def _peak_bytes(self, setting: Setting, stack: str) -> float:
-        """Tensors that a stack holds at once; unbounded where that is not known or is an accelerator's, and of one that
-        fails, which may take the others of its set with it."""
+        """Returns the bytes of the tensors that a stack holds at once; unbounded where that is not known or is an
+        accelerator's, and of one that fails, which may take the others of its set with it."""
         counted = self.counted(setting, stack)
         if setting.device != "cpu" or counted is None or counted.status != "ok":
             return math.inf
         return max((point.counters.peak_tensor_bytes * point.counters.ranks for point in counted.points), default=0)
 
     def timed(self, pair: Pair) -> list[Timed]:
-        """The current timings of a pair on this machine, in all parts of a run whose cost changes."""
+        """Returns the current timings of a pair on this machine, in all parts of a run whose cost changes."""
         return [
             timed
             for timed, index in self.index.timings(self._at(pair), self._windows(pair.setting, pair.sides))
@@ -444,7 +445,7 @@ class CampaignPlan:
         ]
 
     def _timed_together(self, setting: Setting, stacks: Sequence[str]) -> list[Timed]:
-        """The current timings of exactly these stacks on this machine."""
+        """Returns the current timings of exactly these stacks on this machine."""
         wanted, sides = self._windows(setting, stacks), range(len(stacks))
         of_machine = self.index.timed.get((_key(setting), stacks[0], stacks[1]), {}).get(self.machine, ())
         return [
@@ -460,8 +461,8 @@ class CampaignPlan:
 
 
 def measuring_twin(pair: Pair) -> str | None:
-    """The stack that has the reference's trajectory and the contender's probes: its technique at zero strength. None
-    where no claim on this baseline is about a probe over the reference's."""
+    """Returns the stack that has the reference's trajectory and the contender's probes: its technique at zero strength.
+    None where no claim on this baseline is about a probe over the reference's."""
     entry = catalogue().get(pair.stack)  # the claims of a card are of its technique alone, as it is
     if entry is None or pair.reference != entry.card.reference:
         return None
@@ -474,14 +475,15 @@ def measuring_twin(pair: Pair) -> str | None:
 
 
 def ruler_jobs(setting: Setting, seed: int) -> list[Job]:
-    """The reference's runs of a seed at all budgets of its scaling curve."""
+    """Returns the reference's runs of a seed at all budgets of its scaling curve."""
     own = conditions_of(setting).steps
     budgets = [setting.but(steps=setting.steps if share == 1 else steps_at(share, own)) for share in BUDGETS]
     return [Job(setting=budget, stack=BASELINE, seed=seed) for budget in budgets]
 
 
 def witness_job(setting: Setting, stack: str) -> Job | None:
-    """The run that bears witness for the stack's runs in the setting's family; None where they are short themselves."""
+    """Returns the run that bears witness for the stack's runs in the setting's family; None where they are short
+    themselves."""
     own = conditions_of(setting.but(steps=None)).steps
     if own < WITNESSED_STEPS:
         return None

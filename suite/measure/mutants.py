@@ -1,4 +1,4 @@
-"""Mutants: a technique broken on purpose, in one place at a time. An exact claim of its card must notice.
+"""Makes mutants: a technique broken on purpose, in one place at a time. An exact claim of its card must notice.
 
 A claim that holds of a broken technique proves nothing about the whole one. Two kinds are tried. Each method that a
 technique overrides is taken away, so that the base's stands there. And ``mutants.toml`` beside the card has edits of
@@ -57,7 +57,8 @@ INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and a
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken technique: without the method ``lacks``, or with ``old`` replaced by ``new`` in ``module``'s source.
+    """Describes a broken technique: without the method ``lacks``, or with ``old`` replaced by ``new`` in ``module``'s
+    source.
 
     One with neither is the technique as it is. ``settings``: hyper-parameters other than the defaults.
     """
@@ -73,7 +74,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Notice:
-    """What noticed a mutant on the ``baseline`` that was tried last: ``claims`` that do not hold, or the ``error``
+    """Says what noticed a mutant on the ``baseline`` that was tried last: ``claims`` that do not hold, or the ``error``
     it ended with. Else it survives."""
 
     mutant: Mutant
@@ -87,7 +88,7 @@ class Notice:
 
     @property
     def sentence(self) -> str:
-        """What noticed it, in words."""
+        """Tells what noticed it, in words."""
         return self.error or ", ".join(self.claims) or "nothing: it survives"
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,8 +103,8 @@ class Notice:
 
 
 def mutants_of(entry: Entry) -> list[Mutant]:
-    """An entry's mutants, the automatic ones first; its file's table ``settings`` has the hyper-parameters with which a
-    method is taken away that the defaults do not need.
+    """Returns an entry's mutants, the automatic ones first; its file's table ``settings`` has the hyper-parameters with
+    which a method is taken away that the defaults do not need.
 
     Raises ValueError for an edit that fits no place, or several, and for settings of a method that it has not.
     """
@@ -133,7 +134,8 @@ def _file(entry: Entry) -> dict[str, Any]:
 
 
 class Deputies:
-    """Deputies in which :func:`noticed` tries mutants. They know a reference once it is counted, and stay whole."""
+    """Holds deputies in which :func:`noticed` tries mutants. They know a reference once it is counted, and stay
+    whole."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -143,7 +145,8 @@ class Deputies:
             self._free.put(deputy)
 
     def notices(self, entry: Entry, on: Sequence[str]) -> list[Notice]:
-        """What notices each mutant of an entry, asked of one that is free. Raises ValueError and ContenderFailed."""
+        """Returns what notices each mutant of an entry, asked of one that is free. Raises ValueError and
+        ContenderFailed."""
         deputy = self._free.get()
         try:
             said = deputy(_said, entry.id, tuple(on), mendable=(ValueError,))
@@ -159,7 +162,7 @@ class Deputies:
 
 @contextmanager
 def processes(number: int) -> Iterator[Deputies]:
-    """So many deputies, until the block ends."""
+    """Has so many deputies, until the block ends."""
     deputies = Deputies(number)
     try:
         yield deputies
@@ -168,7 +171,8 @@ def processes(number: int) -> Iterator[Deputies]:
 
 
 def noticed(entries: Sequence[Entry], on: Sequence[str], by: Deputies, progress: Progress = silent) -> Iterator[Notice]:
-    """What notices each mutant of the entries on these baselines, entry by entry in the order in which they are ready.
+    """Yields what notices each mutant of the entries on these baselines, entry by entry in the order in which they are
+    ready.
 
     A mutant is tried on one baseline after the other until one notices it. Raises ValueError where an exact claim does
     not hold there without any mutant: it can notice none.
@@ -191,12 +195,12 @@ def noticed(entries: Sequence[Entry], on: Sequence[str], by: Deputies, progress:
 
 
 def _ranks(entry: Entry) -> int:
-    """The processes of an entry: those of several take longest, and begin."""
+    """Counts the processes of an entry: those of several take longest, and begin."""
     return contender.world_size(Job(setting=Setting(baseline=entry.card.baselines[0]), stack=entry.id))
 
 
 def _said(id: str, on: Sequence[str]) -> list[dict[str, Any]]:
-    """What notices each mutant, in plain values."""
+    """Returns what notices each mutant, in plain values."""
     return [_plain(notice) for notice in _notices(id, on)]
 
 
@@ -205,12 +209,12 @@ def _plain(notice: Notice) -> dict[str, Any]:
 
 
 def _heard(mutant: Mutant, said: Mapping[str, Any]) -> Notice:
-    """The inverse of :func:`_plain`."""
+    """Does the inverse of :func:`_plain`."""
     return Notice(mutant, tuple(map(str, said["claims"])), str(said["error"]), str(said["baseline"]))
 
 
 def _notices(id: str, on: Sequence[str]) -> list[Notice]:
-    """What notices each mutant, each in a process of its own."""
+    """Returns what notices each mutant, each in a process of its own."""
     fork_servers.shared = lambda arithmetic: ThisProcess()  # type: ignore[assignment]
     torch.set_num_threads(1)  # a forked process has no threads of a pool that was there before
     entry = catalogue()[id]
@@ -224,7 +228,7 @@ def _notices(id: str, on: Sequence[str]) -> list[Notice]:
 
 
 def _first_notice(mutant: Mutant, on: Sequence[str], of_the_whole: Callable[[str, str], frozenset[str]]) -> Notice:
-    """What notices a mutant, on the first of the baselines where something notices it."""
+    """Returns what notices a mutant, on the first of the baselines where something notices it."""
     notice = Notice(mutant)
     for baseline in on:
         notice = replace(_forked(mutant, baseline, of_the_whole(mutant.settings, baseline)), baseline=baseline)
@@ -234,7 +238,8 @@ def _first_notice(mutant: Mutant, on: Sequence[str], of_the_whole: Callable[[str
 
 
 def _of_the_whole(entry: Entry, settings: str, baseline: str) -> frozenset[str]:
-    """The claims that do not hold of the technique as it is with these settings: they are of others, and see nothing.
+    """Returns the claims that do not hold of the technique as it is with these settings: they are of others, and see
+    nothing.
 
     Raises ValueError where it does not run with them, and where one does not hold of the defaults.
     """
@@ -275,7 +280,7 @@ def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozen
 
 
 def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
-    """What notices it, asked in a process of its own, on a baseline that is not of the whole."""
+    """Returns what notices it, asked in a process of its own, on a baseline that is not of the whole."""
     try:
         _break(mutant)
         entry = catalogue()[mutant.technique]

@@ -1,4 +1,5 @@
-"""A command on several nodes at once, which this machine pretends to be: what a cluster's launcher does on real ones.
+"""Runs a command on several nodes at once, which this machine pretends to be: what a cluster's launcher does on real
+ones.
 
     python -m suite.measure.nodes --nodes 2 --mbit 100 -- \\
         torchrun --nnodes 2 --node-rank {node} --nproc-per-node 2 --master-addr {first} --master-port 29500 \\
@@ -63,7 +64,7 @@ def _status(running: Sequence[subprocess.Popen[bytes]], end_s: float) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status of the nodes' command; 4 where this machine allows no namespaces."""
+    """Returns the exit status of the nodes' command; 4 where this machine allows no namespaces."""
     parser = argparse.ArgumentParser(prog="python -m suite.measure.nodes", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--mbit", type=float, help="of each node, sent and received; none without it")

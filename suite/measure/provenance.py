@@ -1,4 +1,4 @@
-"""What all evidence says of itself."""
+"""Has what all evidence says of itself."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Progress = Callable[[float, str], None]
 
 
 def silent(share: float, what: str) -> None:
-    """The progress of what nobody watches."""
+    """Drops the progress of what nobody watches."""
 
 
 def part(progress: Progress, number: int, parts: int) -> Progress:
-    """The progress of one of several parts that are as long."""
+    """Returns the progress of one of several parts that are as long."""
     return portion(progress, number / parts, (number + 1) / parts)
 
 
 def portion(progress: Progress, low: float, high: float) -> Progress:
-    """The progress of what takes it from ``low`` to ``high``."""
+    """Returns the progress of what takes it from ``low`` to ``high``."""
     return lambda share, what: progress(low + share * (high - low), what)
 
 
 @cache
 def conditions_of(setting: Setting) -> Conditions:
-    """The conditions that evidence of this setting has. Prepares the data where it is not cached.
+    """Returns the conditions that evidence of this setting has. Prepares the data where it is not cached.
 
     Raises ValueError or OSError for data that cannot be read.
     """
@@ -51,8 +51,8 @@ def conditions_of(setting: Setting) -> Conditions:
 
 @dataclass
 class Heading:
-    """What evidence of a setting begins with; made when its measurement starts, read when it ends. ``numerics``: the
-    arithmetic of its runs."""
+    """Holds what evidence of a setting begins with; made when its measurement starts, read when it ends. ``numerics``:
+    the arithmetic of its runs."""
 
     setting: Setting
     numerics: str
@@ -60,7 +60,7 @@ class Heading:
     start_s: float = field(default_factory=time.monotonic)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of :class:`suite.record.schema.Evidence`."""
+        """Returns the fields of :class:`suite.record.schema.Evidence`."""
         return {
             "id": uuid.uuid4().hex,
             "started": self.started.isoformat(timespec="seconds"),

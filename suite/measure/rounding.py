@@ -1,4 +1,5 @@
-"""How far rounding alone parts a run from itself: every weight moved by one unit in the last place, and what follows.
+"""Measures how far rounding alone parts a run from itself: every weight moved by one unit in the last place, and what
+follows.
 
 Another CPU, BLAS or accelerator adds up in another order. That moves the first loss by a unit in its last place or two,
 and training makes more of it, step by step, as much as it makes of a moved weight. So runs whose weights were moved by
@@ -29,7 +30,8 @@ def nudge_weights(model: nn.Module, nudge: int) -> None:
 
 
 def nudged_losses(job: Job, steps: int, limits: Limits = Limits()) -> list[list[float]]:  # noqa: B008  it is frozen
-    """Training losses of the job's first ``steps`` steps, [NUDGES, steps], each time with weights moved otherwise.
+    """Returns the training losses of the job's first ``steps`` steps, [NUDGES, steps], each time with weights moved
+    otherwise.
 
     Raises ContenderFailed.
     """

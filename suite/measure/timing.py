@@ -1,4 +1,4 @@
-"""Timed evidence: fresh processes of a reference and its contenders, in lock-step, on an otherwise idle machine.
+"""Makes timed evidence: fresh processes of a reference and its contenders, in lock-step, on an otherwise idle machine.
 
 ::
 
@@ -55,8 +55,8 @@ ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a timing is made. ``windows``: 1, or FIFTHS where the cost changes. ``sequential`` holds one side in memory
-    at a time, at the price of pairing."""
+    """Says how a timing is made. ``windows``: 1, or FIFTHS where the cost changes. ``sequential`` holds one side in
+    memory at a time, at the price of pairing."""
 
     windows: int = 1
     rounds: int = ROUNDS
@@ -65,18 +65,18 @@ class Protocol:
 
     @property
     def window_rounds(self) -> int:
-        """The rounds of each window."""
+        """Returns the rounds of each window."""
         return self.rounds if self.windows == 1 else max(LEAST_ROUNDS, self.rounds // self.windows)
 
     @property
     def compressed_steps(self) -> int:
-        """The reference's steps in a compressed run: of each window a warm-up, its rounds, and one to spare."""
+        """Returns the reference's steps in a compressed run: of each window a warm-up, its rounds, and one to spare."""
         return self.windows * (STEPS * (1 + 2 * self.window_rounds) + 1)
 
 
 def loaded_servers(number: int) -> list[Server]:
-    """Fork servers of so many sets, whose libraries they load side by side, before anything is on a clock; whoever
-    gets them closes each."""
+    """Returns fork servers of so many sets, whose libraries they load side by side, before anything is on a clock;
+    whoever gets them closes each."""
     servers = [of_one_timing(random.Random()) for _ in range(number)]
     for server in servers:
         server.begin()
@@ -107,8 +107,8 @@ _learned_losses: dict[tuple[Job, int], list[float]] = {}
 
 
 def learned_losses(job: Job, steps: int, limits: Limits) -> list[float]:
-    """The losses of a job's first ``steps`` steps as a run that learns takes them: alone, tallied, in a server of no
-    timing, with the arithmetic of the clock. Asked once for all replicates. Raises ContenderFailed."""
+    """Returns the losses of a job's first ``steps`` steps as a run that learns takes them: alone, tallied, in a server
+    of no timing, with the arithmetic of the clock. Asked once for all replicates. Raises ContenderFailed."""
     if (job, steps) not in _learned_losses:
         with Contender(job, limits, shared(on_the_clock())) as contender:
             contender.prepare(weights=False)
@@ -118,8 +118,8 @@ def learned_losses(job: Job, steps: int, limits: Limits) -> list[float]:
 
 
 class _TimedSide:
-    """One side while it is timed; a failure ends this side alone. ``turns``, of all ``sides``, say what one did to the
-    others."""
+    """Runs one side while it is timed; a failure ends this side alone. ``turns``, of all ``sides``, say what one did to
+    the others."""
 
     def __init__(
         self, setting: Setting, stack: str, limits: Limits, server: Server, turns: Turns, sides: list[_TimedSide]
@@ -138,7 +138,7 @@ class _TimedSide:
             self.failure = failure
 
     def attempt(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """The command's reply; None where it fails or the side has failed before."""
+        """Returns the command's reply; None where it fails or the side has failed before."""
         if self.failure or self.contender is None:
             return None
         try:
@@ -177,7 +177,7 @@ class _TimedSide:
         return self.failure is None
 
     def run(self, steps: int) -> TimedBlock | None:
-        """A block of steps."""
+        """Runs a block of steps."""
         self.done += steps
         reply: TimedBlock | None = self.attempt("block", steps) if steps else None
         self.losses += reply.losses[: HELD_STEPS - len(self.losses)] if reply and len(self.losses) < HELD_STEPS else []
@@ -203,7 +203,7 @@ class _TimedSide:
                 return self.fail(ContenderFailed("failed", str(RuleBroken(LEARNED, what))))
 
     def block(self, steps: int) -> float | None:
-        """Seconds of a block that is timed."""
+        """Returns the seconds of a block that is timed."""
         reply = self.run(steps)
         if reply is None:
             return None
@@ -219,7 +219,7 @@ class _TimedSide:
 
 
 class _Timing:
-    """One replicate while it runs."""
+    """Runs one replicate."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class _Timing:
                 side.known["windows"].append(Window(progress=window * share, block_s=block_s, block_steps=steps[side]))
 
     def _reference_lives(self, group: Sequence[_TimedSide]) -> bool:
-        """Whether the reference has not failed; if it has, whoever still runs is stopped."""
+        """Tells whether the reference has not failed; if it has, whoever still runs is stopped."""
         failure = self.sides[0].failure
         if failure is None:
             return True

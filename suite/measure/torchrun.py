@@ -1,4 +1,4 @@
-"""A stack's training under torchrun: the same run, where the launcher starts the ranks.
+"""Runs a stack's training under torchrun: the same run, where the launcher starts the ranks.
 
     torchrun --nproc-per-node 4 -m suite.measure.torchrun -t STACK -b gpt --size nano --steps 20
 
@@ -35,8 +35,8 @@ PARTS = 20
 
 
 def trained(run: Run, mesh: DeviceMesh, quiet: bool) -> list[float]:
-    """The losses of all steps; says now and then, on standard error, how far it is. Ranks wait for each other in the
-    first step as in the set-up, since nobody knows how long one takes, and then by the longest so far."""
+    """Returns the losses of all steps; says now and then, on standard error, how far it is. Ranks wait for each other
+    in the first step as in the set-up, since nobody knows how long one takes, and then by the longest so far."""
     steps, began_s, longest_s = run.recipe.steps, time.monotonic(), 0.0
     losses: list[float] = []
     while run.step < steps:

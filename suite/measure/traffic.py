@@ -1,4 +1,4 @@
-"""What a rank's step puts on the wire: collectives as an ideal ring does, messages from rank to rank once.
+"""Counts what a rank's step puts on the wire: collectives as an ideal ring does, messages from rank to rank once.
 
 :class:`suite.meters.communication.Communication` takes (N - 1) / N of every tensor. That is right for collectives, and
 for messages from rank to rank where N is 2 and as many bytes come as go: half of what is sent and half of what is
@@ -17,7 +17,8 @@ SENT, RECEIVED = frozenset({"send"}), frozenset({"recv", "recv_any_source"})
 
 
 def wire_bytes(sizes: Mapping[str, int], ranks: int) -> int:
-    """Bytes that a rank of ``ranks`` sends, by operator or by kind of collective: the ideal ring's of collectives."""
+    """Returns the bytes that a rank of ``ranks`` sends, by operator or by kind of collective: the ideal ring's of
+    collectives."""
     rings = Communication()
     sent = 0
     for name, size in sizes.items():
@@ -37,13 +38,13 @@ class Traffic(Communication):
         self.calls: Counter[str] = Counter()
 
     def wire_bytes(self, ranks: int) -> int:
-        """The bytes on the wire (:func:`wire_bytes`)."""
+        """Returns the bytes on the wire (:func:`wire_bytes`)."""
         return wire_bytes(self.bytes_by_collective, ranks)
 
     @property
     def messages(self) -> int:
-        """Collectives and messages that this rank takes part in, each once: what it receives alone is counted by who
-        sends it."""
+        """Counts the collectives and messages that this rank takes part in, each once: what it receives alone is
+        counted by who sends it."""
         return sum(count for name, count in self.calls.items() if name.strip("_") not in RECEIVED)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

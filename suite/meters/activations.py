@@ -1,4 +1,4 @@
-"""Bytes that forward passes hold for their backward passes, through autograd's saved-tensor hooks.
+"""Counts the bytes that forward passes hold for their backward passes, through autograd's saved-tensor hooks.
 
 The number explains a peak, it is not one: distinct storages, model parameters and buffers left out; the most held at
 once, so that of several passes in a step (micro-batches, an ascent before the descent) the largest counts and not
@@ -23,7 +23,7 @@ from suite.meters.storage import storages, tensors_within
 
 
 class _Saved:
-    """What autograd keeps in place of a saved tensor; ``release`` is called with its storages once it lets go."""
+    """Holds what autograd keeps in place of a saved tensor; ``release`` is called with its storages once it lets go."""
 
     __slots__ = ("keys", "packed", "release")
 
@@ -110,7 +110,7 @@ class SavedActivations:
         return pack_counted
 
     def _owned(self) -> set[int]:
-        """The model's storages as they are now: within a step its parameters may point elsewhere."""
+        """Returns the model's storages as they are now: within a step its parameters may point elsewhere."""
         owned: Iterable[Tensor] = () if self._model is None else (*self._model.parameters(), *self._model.buffers())
         return {storage._cdata for tensor in owned for storage in storages(tensor)}
 
@@ -135,7 +135,7 @@ class SavedActivations:
 
 
 def _itself(tensor: Tensor) -> Tensor:
-    """The tensor without its graph: a node that holds its own output by a hook would never die."""
+    """Returns the tensor without its graph: a node that holds its own output by a hook would never die."""
     return tensor.detach() if tensor.grad_fn is not None else tensor
 
 

@@ -1,4 +1,4 @@
-"""Time: monotonic seconds that wait for the device."""
+"""Measures time: monotonic seconds that wait for the device."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Clock:
-    """A clock for work on ``device``."""
+    """Has a clock for work on ``device``."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -17,6 +17,6 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def now_s(self) -> float:
-        """Seconds on a monotonic clock, read once the device is idle. Only differences mean anything."""
+        """Returns the seconds on a monotonic clock, read once the device is idle. Only differences mean anything."""
         self.synchronize()
         return time.perf_counter()

@@ -1,4 +1,5 @@
-"""Collective communication: bytes as the program asked for them, and as an ideal ring would put them on the wire.
+"""Counts collective communication: bytes as the program asked for them, and as an ideal ring would put them on the
+wire.
 
 An ideal (ring) implementation over N ranks puts on the wire, per rank and byte of the whole tensor, 2 (N-1)/N for an
 all-reduce and (N-1)/N for a reduce-scatter, all-gather, broadcast or all-to-all; a backend may do worse (gloo's
@@ -22,7 +23,7 @@ NOT_COLLECTIVES = frozenset({"wait_tensor", "barrier", "monitored_barrier_", "_w
 
 
 def payload_bytes(argument: Any) -> int:
-    """Bytes of the tensors in ``argument``."""
+    """Counts the bytes of the tensors in ``argument``."""
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(argument) if isinstance(leaf, Tensor))
 
 
@@ -38,7 +39,7 @@ class Communication(TorchDispatchMode):
         self.bytes_by_collective: Counter[str] = Counter()
 
     def ring_bytes(self, ranks: int) -> int:
-        """Bytes that each of ``ranks`` ranks would send if every collective ran on an ideal ring.
+        """Counts the bytes that each of ``ranks`` ranks would send if every collective ran on an ideal ring.
 
         2 (N-1)/N of the whole tensor for an all-reduce, (N-1)/N for the others: comparable between collectives.
         """

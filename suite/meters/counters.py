@@ -1,4 +1,4 @@
-"""One training step under all exact counters at once."""
+"""Measures one training step under all exact counters at once."""
 
 import gc
 from collections.abc import Callable

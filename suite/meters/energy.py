@@ -1,4 +1,4 @@
-"""Energy of a window of work from hardware counters, or the exact reason why there is none.
+"""Reads the energy of a window of work from hardware counters, or the exact reason why there is none.
 
 NVML's total-energy counter (Volta and newer; the whole board) or RAPL's (Intel, AMD; the whole package, plus memory
 where it has that domain), read through zeus. Never modelled: a power model times a time is a time. Never 0 for unknown.
@@ -23,7 +23,7 @@ WINDOW = "leantrain"
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """One window's energy.
+    """Holds one window's energy.
 
     Attributes:
         joules: energy, gross of idle power; None if unavailable.
@@ -45,7 +45,7 @@ class EnergyReading:
 
 
 def unavailable(reason: str, window_s: float | None = None) -> EnergyReading:
-    """A reading that says why there is none."""
+    """Returns a reading that says why there is none."""
     return EnergyReading(None, "unavailable", "none", "none", window_s, None, reason)
 
 
@@ -70,7 +70,7 @@ class EnergyMeter:
 
     @property
     def available(self) -> bool:
-        """Whether there is a counter to read."""
+        """Tells whether there is a counter to read."""
         return self._monitor is not None
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class EnergyMeter:
             self.reading = self._read(self._monitor.end_window(WINDOW))
 
     def _read(self, measured: Any) -> EnergyReading:
-        """A zeus ``Measurement`` as a reading."""
+        """Returns a zeus ``Measurement`` as a reading."""
         window_s = float(measured.time)
         if self._device.type == "cuda":
             method, scope, period_s = "nvml_total_energy", "gpu_board", NVML_UPDATE_PERIOD_S
@@ -107,7 +107,7 @@ class EnergyMeter:
 
 
 def _zeus_monitor(device: torch.device) -> tuple[Any, str]:
-    """A zeus monitor for ``device`` alone, or None and why there is none."""
+    """Returns a zeus monitor for ``device`` alone, or None and why there is none."""
     if device.type == "cpu" and not list(POWERCAP.glob("*rapl*")):
         return None, "no RAPL energy counters on this machine, as usual in a virtual one"
     try:

@@ -1,4 +1,4 @@
-"""FLOPs of what ran: torch's counter, with the formulas that it lacks or has wrong.
+"""Counts the FLOPs of what ran: torch's counter, with the formulas that it lacks or has wrong.
 
 A multiply-add is two FLOPs. Only matrix products, convolutions and attention count, as in the papers. Formulas are
 dense: a causal mask does not halve them. Attention over q [b, h, s_q, d], k [b, h, s_k, d], v [b, h, s_k, d_v]:
@@ -40,13 +40,15 @@ Shape = tuple[int, ...]
 
 
 def attention_flops(query: Shape, key: Shape, value: Shape) -> int:
-    """Forward FLOPs of softmax attention; shapes are [batch, heads, length, width], grouped-query heads allowed."""
+    """Counts the forward FLOPs of softmax attention; shapes are [batch, heads, length, width], grouped-query heads
+    allowed."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[-2] * (width + value[-1])
 
 
 def attention_backward_flops(query: Shape, key: Shape, value: Shape) -> int:
-    """Backward FLOPs of fused attention, which recomputes the scores; shapes as in :func:`attention_flops`."""
+    """Counts the backward FLOPs of fused attention, which recomputes the scores; shapes as in
+    :func:`attention_flops`."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[-2] * (3 * width + 2 * value[-1])
 
@@ -66,7 +68,8 @@ def _backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: An
 
 
 def _lengths(offsets: Tensor | None, longest: int) -> list[int]:
-    """Sequence lengths from cumulative offsets; where the offsets have no data (fake tensors), all are the longest."""
+    """Returns the sequence lengths from cumulative offsets; where the offsets have no data (fake tensors), all are the
+    longest."""
     assert offsets is not None
     if isinstance(offsets, torch._subclasses.FakeTensor) or offsets.is_meta:
         return [longest] * (offsets.shape[0] - 1)
@@ -74,7 +77,8 @@ def _lengths(offsets: Tensor | None, longest: int) -> list[int]:
 
 
 def _sequence_first(count: Formula) -> Formula:
-    """``count`` summed over sequences for kernels whose operands are [batch, length, heads, width], not heads first.
+    """Returns ``count`` summed over sequences for kernels whose operands are [batch, length, heads, width], not heads
+    first.
 
     With cumulative offsets the operands are packed, [(1,) total length, heads, width], and each sequence counts alone.
     Torch reads the efficient kernels' operands as heads first, which multiplies the wrong pair of sizes.
@@ -197,7 +201,7 @@ def _cudnn_gradients(
 
 
 def _matmul(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
-    """2 m n k, or 2 nnz n when one side is sparse: only stored elements are multiplied."""
+    """Counts 2 m n k, or 2 nnz n when one side is sparse: only stored elements are multiplied."""
     if a.layout is not torch.strided:
         return 2 * _stored(a) * b.shape[-1]
     if b.layout is not torch.strided:
@@ -227,7 +231,7 @@ def _outer_added(sum: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
 
 
 def _grouped(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
-    """Grouped products (experts): the groups partition one of the sizes unless both sides carry the group."""
+    """Counts grouped products (experts): the groups partition one of the sizes unless both sides carry the group."""
     return 2 * (a.shape[0] if a.dim() == b.dim() == 3 else 1) * a.shape[-2] * a.shape[-1] * b.shape[-1]
 
 
@@ -246,8 +250,8 @@ def _convolution_gradients(
     *_: Any,
     **__: Any,
 ) -> int:
-    """The gradient of the input takes as many as the forward pass, 2 batch points weights, and so does that of the
-    weights. Torch multiplies those of the weights by the groups."""
+    """Counts as many for the gradient of the input as for the forward pass, 2 batch points weights, and so for that of
+    the weights. Torch multiplies those of the weights by the groups."""
     points = prod((x if transposed else grad).shape[2:])
     return 2 * len(x) * points * weight.numel() * (wanted[0] + wanted[1])
 
@@ -324,7 +328,7 @@ class FlopCounter(FlopCounterMode):
 
     @property
     def total(self) -> int:
-        """FLOPs so far."""
+        """Counts the FLOPs so far."""
         return int(self.get_total_flops())
 
     @property

@@ -1,4 +1,5 @@
-"""Operators that have no FLOPs by the papers' convention, which counts matrix products, convolutions and attention.
+"""Lists the operators that have no FLOPs by the papers' convention, which counts matrix products, convolutions and
+attention.
 
 Elementwise operators, reductions along dimensions, normalisations, losses, pooling, copies and random numbers cost
 bandwidth, not FLOPs. Torch tags the pointwise ones, reductions and views; the others are named here. What is neither
@@ -67,7 +68,7 @@ FREE = re.compile(
 
 @cache
 def free(packet: Any) -> bool:
-    """Whether an operator (of any overload) has no FLOPs that are counted by convention."""
+    """Tells whether an operator (of any overload) has no FLOPs that are counted by convention."""
     library, _, name = str(packet).partition(".")
     if library != "aten":
         return library in LIBRARIES

@@ -1,4 +1,4 @@
-"""The operators that torch runs on an NVIDIA GPU, for tensors without values, which are nowhere.
+"""Runs the operators that torch runs on an NVIDIA GPU, for tensors without values, which are nowhere.
 
 A training step saves other bytes on a GPU than on a CPU, because a few operators differ there:
 
@@ -137,7 +137,7 @@ def _as_on_a_cpu(operator: Any, *args: Any) -> Any:
 
 
 def _has_no_values(value: Any) -> bool:
-    """Whether it is a fake tensor; AOTAutograd traces one inside of a functional one."""
+    """Tells whether it is a fake tensor; AOTAutograd traces one inside of a functional one."""
     if isinstance(value, FunctionalTensor):
         value = torch._from_functional_tensor(value.elem)
     return isinstance(value, FakeTensor)
@@ -189,7 +189,7 @@ def _to_float32(operator: Any) -> Callable[..., Any]:
 def fused_attention_kernel(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False, gqa: bool = False
 ) -> Kernel:
-    """The kernel that torch takes on a GPU of compute capability 8.0 for ``F.scaled_dot_product_attention``.
+    """Returns the kernel that torch takes on a GPU of compute capability 8.0 for ``F.scaled_dot_product_attention``.
 
     The first that may run, of flash, efficient, math (ATen/native/transformers/cuda/sdp_utils.cpp,
     ``select_sdp_backend``):
@@ -286,7 +286,8 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _aligned(bias: Tensor) -> Tensor:
-    """The efficient kernel reads rows of whole 16 elements: others are padded, and so made for every head."""
+    """Aligns a bias, since the efficient kernel reads rows of whole 16 elements: others are padded, and so made for
+    every head."""
     keys = bias.shape[-1]
     if keys % 16:
         return F.pad(bias, (0, 16 - keys % 16))[..., :keys]

@@ -1,5 +1,5 @@
-"""What a run holds between its steps, whoever holds it: what no operator of a counted step touches is memory all the
-same (averaged weights, a teacher, a buffer of a technique's own).
+"""Finds what a run holds between its steps, whoever holds it: what no operator of a counted step touches is memory all
+the same (averaged weights, a teacher, a buffer of a technique's own).
 
 ::
 
@@ -46,14 +46,14 @@ BUFFERS = (np.ndarray, mmap.mmap, bytearray)
 
 @dataclass(frozen=True)
 class Held:
-    """What a run holds: ``tensors`` on its device, and ``host_bytes`` elsewhere."""
+    """Says what a run holds: ``tensors`` on its device, and ``host_bytes`` elsewhere."""
 
     tensors: tuple[Tensor, ...] = ()
     host_bytes: int = 0
 
 
 class Living:
-    """What lived at a moment. It keeps no tensor alive."""
+    """Knows what lived at a moment. It keeps no tensor alive."""
 
     def __init__(self) -> None:
         self._data: tuple[object, ...] = ()
@@ -72,7 +72,7 @@ class Living:
             self._data = ()
 
     def since(self, device: torch.device) -> Held:
-        """What has come since and lives now, of a run on ``device``."""
+        """Returns what has come since and lives now, of a run on ``device``."""
         gc.collect()
         here: list[Tensor] = []
         elsewhere: dict[int, int] = {}
@@ -99,14 +99,14 @@ _BEFORE: ContextVar[Living | None] = ContextVar("before", default=None)
 
 
 def held(device: torch.device) -> Held | None:
-    """What the run on ``device`` holds now; None where nobody took stock before there was a run."""
+    """Returns what the run on ``device`` holds now; None where nobody took stock before there was a run."""
     before = _BEFORE.get()
     return before.since(device) if before is not None else None
 
 
 def _tensors() -> list[Tensor]:
-    """All that the collector knows, but for those that take no memory: those of no device; those without values of a
-    trace, where the run's own have some; and the values of those that have none."""
+    """Returns all that the collector knows, but for those that take no memory: those of no device; those without values
+    of a trace, where the run's own have some; and the values of those that have none."""
     every = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), Tensor)]
     fake = [tensor for tensor in every if isinstance(tensor, FakeTensor)]
     mode = active_fake_mode()
@@ -119,7 +119,7 @@ def _tensors() -> list[Tensor]:
 
 
 def _buffers() -> list[Buffer]:
-    """The memory behind arrays, mapped files and buffers that an object refers to, each once."""
+    """Returns the memory behind arrays, mapped files and buffers that an object refers to, each once."""
     buffers: list[Any] = []
     objects = gc.get_objects()
     while objects:
@@ -132,7 +132,8 @@ def _buffers() -> list[Buffer]:
 
 
 def _within(objects: Sequence[object]) -> list[Tensor]:
-    """The tensors that the objects refer to, and what those refer to, but for modules, classes and their namespaces."""
+    """Returns the tensors that the objects refer to, and what those refer to, but for modules, classes and their
+    namespaces."""
     namespaces = {id(vars(module)) for module in list(sys.modules.values())}
     waiting, seen, tensors = list(objects), set[int](), list[Tensor]()
     while waiting:
@@ -148,7 +149,7 @@ def _within(objects: Sequence[object]) -> list[Tensor]:
 
 
 def _owner(buffer: Any) -> Any:
-    """What the memory of a view belongs to: another array, a tensor, a mapping."""
+    """Returns what the memory of a view belongs to: another array, a tensor, a mapping."""
     while isinstance(buffer, np.ndarray | memoryview):
         base = buffer.base if isinstance(buffer, np.ndarray) else buffer.obj
         if base is None:
@@ -158,7 +159,7 @@ def _owner(buffer: Any) -> Any:
 
 
 def _bytes_of_its_own(buffer: Buffer, addresses: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """Its size; 0 where a tensor at one of the sorted ``addresses`` is in it, which counts as that."""
+    """Returns its size; 0 where a tensor at one of the sorted ``addresses`` is in it, which counts as that."""
     if isinstance(buffer, mmap.mmap) and buffer.closed:
         return 0
     whole = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)

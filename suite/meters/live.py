@@ -1,4 +1,4 @@
-"""Live bytes as they are now, of what operators have made since the window opened: for the cost of one block.
+"""Counts live bytes as they are now, of what operators have made since the window opened: for the cost of one block.
 
 :class:`suite.meters.tensors.TensorBytes` settles kinds and the peak of a whole step at its end; this answers at any
 moment inside. Storages from before the window count nothing, nor do their deaths.
@@ -18,7 +18,7 @@ from suite.meters.storage import storages
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of distinct storages.
+    """Counts the bytes of distinct storages.
 
     Attributes:
         live_bytes: now.
@@ -38,7 +38,7 @@ class LiveBytes(TorchDispatchMode):
         self._resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:
-            """How FSDP2 frees what it gathered, which does not pass the dispatcher."""
+            """Counts what FSDP2 frees of what it gathered, which does not pass the dispatcher."""
             before = storage.nbytes()
             self._know(storage, 0)
             self._resize(storage, size)
@@ -63,7 +63,7 @@ class LiveBytes(TorchDispatchMode):
         return self.live_bytes
 
     def alive(self) -> set[int]:
-        """The addresses of the storages that are alive now, of those that it has met."""
+        """Returns the addresses of the storages that are alive now, of those that it has met."""
         return set(self._known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,7 +98,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class NamedHigh(LiveBytes):
-    """Live bytes, and what made the highest of them: an operator, and the shape of its largest result."""
+    """Counts live bytes, and notes what made the highest of them: an operator, and the shape of its largest result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class NamedHigh(LiveBytes):
         return out
 
     def where(self) -> str:
-        """What made the highest, in words."""
+        """Tells what made the highest, in words."""
         if self.maker is None:
             return ""
         operator, shape = self.maker

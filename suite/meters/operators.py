@@ -1,4 +1,4 @@
-"""The operators that a step dispatches, each with what it computes, reads, writes and launches.
+"""Traces the operators that a step dispatches, each with what it computes, reads, writes and launches.
 
 ::
 
@@ -94,7 +94,8 @@ UNSEEN = frozenset({"detach", "is_same_size", "lift_fresh"})
 
 @dataclass(frozen=True)
 class _Event:
-    """One dispatched operator, with its storages told apart: what fusing needs, and a signature does not keep."""
+    """Describes one dispatched operator, with its storages told apart: what fusing needs, and a signature does not
+    keep."""
 
     operator: Operator
     reads: Bytes
@@ -144,14 +145,14 @@ class OperatorTrace(TorchDispatchMode):
 
     @property
     def phase(self) -> Phase:
-        """The phase of what runs now. What is computed again inside a backward pass is part of it."""
+        """Returns the phase of what runs now. What is computed again inside a backward pass is part of it."""
         if self._optimizing:
             return "optimizer"
         return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
 
     @contextmanager
     def in_compiled_graph(self) -> Iterator[None]:
-        """What runs inside is launched by generated code, and fused."""
+        """Notes what runs inside as launched by generated code, and fused."""
         self._compiled = True
         try:
             yield
@@ -167,7 +168,7 @@ class OperatorTrace(TorchDispatchMode):
         self._undeclared[why] = None
 
     def step(self) -> TracedStep:
-        """What ran, by signature."""
+        """Returns what ran, by signature."""
         return step_of(
             (event.signature() for event in _fused(self._events)), dict(self._uncosted), tuple(self._undeclared)
         )
@@ -216,7 +217,7 @@ class OperatorTrace(TorchDispatchMode):
     # storages ---------------------------------------------------------------------------------------------------------
 
     def _number(self, storage: torch.UntypedStorage) -> int:
-        """A storage's own number; an address may be used again by another once it is freed."""
+        """Returns a storage's own number; an address may be used again by another once it is freed."""
         key = storage._cdata
         known = self._living.get(key)
         if known is None or known() is not storage:
@@ -236,7 +237,7 @@ class OperatorTrace(TorchDispatchMode):
     def _moved(
         self, func: OpOverload, name: str, kind: str, call: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> tuple[Bytes, Bytes]:
-        """Bytes that an operator reads and writes, by storage."""
+        """Returns the bytes that an operator reads and writes, by storage."""
         args, kwargs = call
         reads, results = self._sizes(inputs), self._sizes(outputs)
         schema = func._schema.arguments
@@ -269,7 +270,7 @@ def _tensors(nest: Any) -> list[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Bytes that a view shows: what is expanded is there once."""
+    """Counts the bytes that a view shows: what is expanded is there once."""
     if tensor.layout is not torch.strided:
         return int(tensor._nnz()) * tensor.element_size()
     sizes = zip(tensor.shape, tensor.stride())
@@ -307,7 +308,7 @@ def _shapes(args: Any) -> tuple[tuple[int, ...], ...]:
 def _with_sizes(
     operator: Operator, func: OpOverload, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: Any, kwargs: Any
 ) -> Operator:
-    """The operator, with what its kind's cost wants to know besides bytes and FLOPs."""
+    """Returns the operator, with what its kind's cost wants to know besides bytes and FLOPs."""
     if operator.kind == "product" and len(inputs) >= 2:
         a, b = inputs[-2:] if len(inputs) < 4 else inputs[:2]
         batch = a.shape[0] if a.dim() == 3 else 1
@@ -336,7 +337,7 @@ def _leading(tensor: Tensor) -> int:
 
 
 def _fused(events: Sequence[_Event]) -> Iterator[_Event]:
-    """The events, with runs of what Inductor fuses as one kernel each."""
+    """Yields the events, with runs of what Inductor fuses as one kernel each."""
     last = {number: index for index, event in enumerate(events) for number in event.reads}
     group: list[_Event] = []
     for index, event in enumerate(events):
@@ -352,8 +353,8 @@ def _fused(events: Sequence[_Event]) -> Iterator[_Event]:
 
 
 def _one_kernel(group: Sequence[_Event], last: Mapping[int, int], end: int) -> _Event:
-    """What adjacent operators are as one: ``last`` says which event is the last to read a storage, ``end`` which comes
-    next. What they reduce along different sizes takes a kernel each, three at most."""
+    """Returns what adjacent operators are as one: ``last`` says which event is the last to read a storage, ``end``
+    which comes next. What they reduce along different sizes takes a kernel each, three at most."""
     reads: Bytes = {}
     written: Bytes = {}
     for event in group:

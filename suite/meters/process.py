@@ -1,4 +1,4 @@
-"""Peak memory as the operating system saw it, and as CUDA's allocator did.
+"""Reads peak memory as the operating system saw it, and as CUDA's allocator did.
 
 Resident memory includes the interpreter, the libraries and the allocator's slack: the honest system-level number beside
 the exact tensor bytes, and a noisy one. ``ru_maxrss`` is never used: a child inherits its parent's. VmHWM is the
@@ -17,7 +17,7 @@ RESET_PEAK = "5"
 
 
 class ProcessMemory:
-    """Peak resident memory of this process within a window.
+    """Measures the peak resident memory of this process within a window.
 
     Attributes:
         peak_bytes: most bytes resident at once, after the window has closed; None if it cannot be known.
@@ -68,7 +68,7 @@ def settle_memory(device: torch.device | str) -> None:
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """Peaks of CUDA's caching allocator since :func:`settle_memory`, in bytes.
+    """Holds the peaks of CUDA's caching allocator since :func:`settle_memory`, in bytes.
 
     Attributes:
         allocated_bytes: in blocks handed to tensors, each rounded up to 512: rank on this.
@@ -80,7 +80,7 @@ class CudaMemory:
 
 
 def cuda_memory(device: torch.device | str) -> CudaMemory:
-    """The allocator's peaks on ``device``.
+    """Returns the allocator's peaks on ``device``.
 
     Raises RuntimeError under ``backend:cudaMallocAsync``, whose statistics are partly always 0.
     """

@@ -1,4 +1,5 @@
-"""Model-state bytes: parameters, gradients, optimizer state, as held by this process (ZeRO, 1910.02054, section 3.1).
+"""Counts model-state bytes: parameters, gradients, optimizer state, as held by this process (ZeRO, 1910.02054, section
+3.1).
 
 Bytes are those of distinct storages, so tied weights and views count once, a shard counts as its local part, and a
 quantised state as its packed bytes. Never RSS: these are exact.
@@ -36,7 +37,7 @@ def _optimizers_in(value: Any) -> Iterator[Any]:
 
 
 def _nest(optimizer: Any, seen: set[int]) -> Iterator[Any]:
-    """``optimizer`` and every optimizer that it wraps, outermost first."""
+    """Yields ``optimizer`` and every optimizer that it wraps, outermost first."""
     if id(optimizer) in seen:
         return
     seen.add(id(optimizer))
@@ -47,7 +48,8 @@ def _nest(optimizer: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def state_tensors(optimizer: Any) -> Iterator[Tensor]:
-    """The tensors that ``optimizer`` (a torch optimizer, a wrapper round some, or a list of them) keeps between steps.
+    """Yields the tensors that ``optimizer`` (a torch optimizer, a wrapper round some, or a list of them) keeps between
+    steps.
 
     Everything reachable from its attributes: per-parameter state, master copies, flat buffers, slow weights. Not the
     parameters themselves, not their gradients, and no one-element tensor (step counters, learning rates).
@@ -67,7 +69,7 @@ def state_tensors(optimizer: Any) -> Iterator[Tensor]:
 
 
 def state_bytes(optimizer: Any) -> int:
-    """Bytes of :func:`state_tensors`: AdamW in fp32 gives 8 a parameter, momentum SGD 4, plain SGD 0.
+    """Counts the bytes of :func:`state_tensors`: AdamW in fp32 gives 8 a parameter, momentum SGD 4, plain SGD 0.
 
     Zero before the first step of an optimizer that makes its state lazily: take one step first.
     """
@@ -75,17 +77,17 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Bytes of the storages that hold ``model``'s parameters."""
+    """Counts the bytes of the storages that hold ``model``'s parameters."""
     return unique_bytes(model.parameters())
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """Bytes of the gradients that ``model``'s parameters hold now."""
+    """Counts the bytes of the gradients that ``model``'s parameters hold now."""
     return unique_bytes(p.grad for p in model.parameters() if p.grad is not None)
 
 
 def parameter_count(model: nn.Module, trainable: bool = False) -> int:
-    """Number of distinct scalar parameters (of those that require a gradient, if ``trainable``).
+    """Counts the distinct scalar parameters (of those that require a gradient, if ``trainable``).
 
     Tied parameters count once, also when tied by sharing data. A sharded parameter counts as the whole, not the shard.
     """

@@ -1,4 +1,4 @@
-"""A tensor's memory is its storages: views share one, subclasses and sparse layouts hold several."""
+"""Finds a tensor's memory, which is its storages: views share one, subclasses and sparse layouts hold several."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ SPARSE_PARTS: dict[torch.layout, tuple[str, ...]] = {
 
 
 def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    """The untyped storages that hold ``tensor``'s data on this process.
+    """Yields the untyped storages that hold ``tensor``'s data on this process.
 
     A DTensor gives its local shard's, a quantised wrapper its inner tensors', a sparse tensor its indices' and values'.
     Opaque tensors (mkldnn) have none that Python can see, and give none. The same storage may come twice.
@@ -36,13 +36,14 @@ def storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
 
 
 def unique_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages behind ``tensors``: a tied or viewed storage counts once, and counts whole."""
+    """Counts the bytes of the distinct storages behind ``tensors``: a tied or viewed storage counts once, and counts
+    whole."""
     sizes = {storage._cdata: storage.nbytes() for tensor in tensors for storage in storages(tensor)}
     return sum(sizes.values())
 
 
 def tensors_within(value: Any, depth: int = 6) -> Iterator[Tensor]:
-    """Every tensor reachable from ``value`` through containers and plain objects, at most ``depth`` levels down.
+    """Yields every tensor reachable from ``value`` through containers and plain objects, at most ``depth`` levels down.
 
     Modules and optimizers are not entered: they are somebody's whole state, not a part of ``value``.
     """

@@ -1,4 +1,4 @@
-"""Peak live tensor bytes, by kind, at the moment of the peak: exact, and the same on CPU, CUDA and fake tensors.
+"""Counts peak live tensor bytes, by kind, at the moment of the peak: exact, and the same on CPU, CUDA and fake tensors.
 
 A dispatch mode sees every storage that an operator makes and a weak reference tells when it dies; the log of these
 events gives the live bytes over time. What a storage *was* is often known only later (a buffer of the backward pass
@@ -49,7 +49,7 @@ METADATA = frozenset(
 
 
 def launches(operator: Any) -> bool:
-    """Whether an operator computes: not a view, not metadata, not a bare allocation."""
+    """Tells whether an operator computes: not a view, not metadata, not a bare allocation."""
     if isinstance(operator, HigherOrderOperator):
         return True
     if operator.namespace in {"prim", "prims", "profiler"} or operator.is_view:
@@ -60,7 +60,7 @@ def launches(operator: Any) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """One storage's life as the log knows it. ``nbytes`` is its size now, 0 once it died."""
+    """Records one storage's life as the log knows it. ``nbytes`` is its size now, 0 once it died."""
 
     nbytes: int
     existed_before: bool = False
@@ -156,7 +156,8 @@ class TensorBytes(TorchDispatchMode):
 
     @staticmethod
     def _consuming() -> bool:
-        """Whether a backward pass runs, and no recomputation inside it, which records a graph with gradients on."""
+        """Tells whether a backward pass runs, and no recomputation inside it, which records a graph with gradients
+        on."""
         return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
     def _keep_fresh(self) -> None:
@@ -165,7 +166,8 @@ class TensorBytes(TorchDispatchMode):
         self._fresh.clear()
 
     def _track(self, tensor: Tensor, before: bool = False) -> list[_Block]:
-        """The blocks of ``tensor``'s storages, new ones logged. ``before``: a new one existed before this operator."""
+        """Returns the blocks of ``tensor``'s storages, new ones logged. ``before``: a new one existed before this
+        operator."""
         blocks = []
         for storage in storages(tensor):
             key = storage._cdata
@@ -198,7 +200,7 @@ class TensorBytes(TorchDispatchMode):
             block.nbytes = nbytes
 
     def _label(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """First label wins, so the order of labelling is the order of precedence."""
+        """Labels the tensors; the first label wins, so the order of labelling is the order of precedence."""
         for tensor in tensors:
             for block in self._track(tensor, before=True):
                 block.kind = block.kind or kind
@@ -240,7 +242,8 @@ class TensorBytes(TorchDispatchMode):
         self._handles.append(register_optimizer_step_post_hook(after))
 
     def _watch_resizes(self) -> None:
-        """``UntypedStorage.resize_`` (how FSDP frees its unsharded parameters) does not pass the dispatcher."""
+        """Watches ``UntypedStorage.resize_`` (how FSDP frees its unsharded parameters), which does not pass the
+        dispatcher."""
         self._resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:

@@ -1,4 +1,4 @@
-"""FLOPs of a whole run, its set-up included, at a cost that a run bears.
+"""Counts the FLOPs of a whole run, its set-up included, at a cost that a run bears.
 
 A run's cost may change on the way, with its schedule or with its data, and its set-up may search or probe: five steps
 do not say what it took. To count each step would take half as long again as the run (torch's counter looks at every
@@ -50,8 +50,8 @@ class FlopTally:
         steps: int,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> list[float]:
-        """What ``train(steps)`` returns, from calls with fewer steps each; ``around()`` is entered around the first
-        step that is counted."""
+        """Returns what ``train(steps)`` returns, from calls with fewer steps each; ``around()`` is entered around the
+        first step that is counted."""
         losses: list[float] = []
         while len(losses) < steps:
             stratum = min(STRATUM, steps - len(losses))

@@ -1,4 +1,4 @@
-"""A model's Transformer blocks and their parts, found by structure.
+"""Finds a model's Transformer blocks and their parts, by structure.
 
 Techniques never spell a model's attribute names: they ask ``anatomy(model)``. Blocks are the children of a ModuleList
 or Sequential that have one class and each hold attention (a path with ``attn`` or ``attention``), a matrix beside it
@@ -37,15 +37,15 @@ PROJECTION_NAMES: dict[Projection, set[str]] = {
 
 
 class NoBlocks(ValueError):
-    """The model has no Transformer blocks."""
+    """Is raised where the model has no Transformer blocks."""
 
 
 class PartOfModel(ValueError):
-    """What was asked is of the whole model, of which this process holds a part."""
+    """Is raised where what was asked is of the whole model, of which this process holds a part."""
 
 
 class Part(NamedTuple):
-    """A module and its dotted name in the model."""
+    """Holds a module and its dotted name in the model."""
 
     path: str
     module: nn.Module
@@ -55,36 +55,36 @@ class Part(NamedTuple):
 
 
 def is_transposed(linear: nn.Module) -> bool:
-    """Whether the weight is stored in × out, as in GPT-2's Conv1D (``nf`` output features, y = x W + b)."""
+    """Tells whether the weight is stored in × out, as in GPT-2's Conv1D (``nf`` output features, y = x W + b)."""
     features = getattr(linear, "nf", None)
     weight = getattr(linear, "weight", None)
     return isinstance(features, int) and weight is not None and weight.ndim == 2 and weight.shape[1] == features
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the module is a linear layer: ``in_features`` and ``out_features``, or a Conv1D."""
+    """Tells whether the module is a linear layer: ``in_features`` and ``out_features``, or a Conv1D."""
     sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
     return all(isinstance(size, int) for size in sizes) or is_transposed(module)
 
 
 def in_features(linear: nn.Module) -> int:
-    """Size of the last dimension of a linear layer's input."""
+    """Returns the size of the last dimension of a linear layer's input."""
     return getattr(linear, "in_features", None) or weight_matrix(linear).shape[1]
 
 
 def out_features(linear: nn.Module) -> int:
-    """Size of the last dimension of a linear layer's output."""
+    """Returns the size of the last dimension of a linear layer's output."""
     return getattr(linear, "out_features", None) or weight_matrix(linear).shape[0]
 
 
 def weight_matrix(linear: nn.Module) -> Tensor:
-    """The weight as [out_features, in_features]: the parameter itself, or a view of it that writes through."""
+    """Returns the weight as [out_features, in_features]: the parameter itself, or a view of it that writes through."""
     weight: Tensor = linear.weight  # type: ignore[assignment]
     return weight.T if is_transposed(linear) else weight
 
 
 class AroundLinear(nn.Module):
-    """Base of modules that stand in for a linear layer and still use it: adapters, branch scales, quantisers.
+    """Serves as base of modules that stand in for a linear layer and still use it: adapters, branch scales, quantisers.
 
     Subclasses override ``forward``. Every attribute that the wrapper lacks (``weight``, ``bias``, ``in_features``, ...)
     is the wrapped layer's, so that models which read them, and techniques stacked on top, see a linear layer.
@@ -97,7 +97,7 @@ class AroundLinear(nn.Module):
         self.linear = linear
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]."""
+        """Maps [..., in_features] -> [..., out_features]."""
         return self.linear(x)
 
     def __getattr__(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class AroundLinear(nn.Module):
 
 @dataclass(frozen=True)
 class Block:
-    """One Transformer block.
+    """Describes one Transformer block.
 
     Attributes:
         index: position in its stack.
@@ -143,13 +143,13 @@ class Block:
 
     @property
     def linears(self) -> tuple[Part, ...]:
-        """All linear layers of the block."""
+        """Returns all linear layers of the block."""
         return self.attention_linears + self.mlp_linears
 
 
 @dataclass(frozen=True)
 class BlockStack:
-    """Consecutive blocks in one container. ``heads`` is None where the model does not say."""
+    """Holds consecutive blocks in one container. ``heads`` is None where the model does not say."""
 
     path: str
     container: nn.ModuleList | nn.Sequential
@@ -168,7 +168,7 @@ class BlockStack:
 
 @dataclass
 class Anatomy:
-    """The parts of one model, as it is now: :meth:`replace` and :meth:`set_blocks` refresh it.
+    """Holds the parts of one model, as it is now: :meth:`replace` and :meth:`set_blocks` refresh it.
 
     Of a model that a process holds in part (:mod:`suite.model.held`) it has the blocks that are there, a stack for each
     stage, and no ``main`` one. ``stacks`` are in the model's order; ``main`` is the one that had most parameters when
@@ -182,7 +182,7 @@ class Anatomy:
 
     @cached_property
     def stacks(self) -> tuple[BlockStack, ...]:
-        """All stacks, in the model's order; raises NoBlocks."""
+        """Returns all stacks, in the model's order; raises NoBlocks."""
         stacks = tuple(stack for path, container in _containers(self.model) for stack in _stacks(path, container))
         if not stacks:
             raise NoBlocks(
@@ -194,13 +194,13 @@ class Anatomy:
 
     @property
     def is_part(self) -> bool:
-        """Whether other processes hold the rest of the model."""
+        """Tells whether other processes hold the rest of the model."""
         return stage_of(self.stacks[0].blocks[0].module) is not None
 
     @cached_property
     def main(self) -> BlockStack:
-        """The stack with the most parameters (of a masked auto-encoder, the encoder); it stays so as it shrinks. Raises
-        PartOfModel."""
+        """Returns the stack with the most parameters (of a masked auto-encoder, the encoder); it stays so as it
+        shrinks. Raises PartOfModel."""
         if self.is_part:
             raise PartOfModel("a technique acts on all blocks of the model together")
         pin(self)
@@ -208,42 +208,42 @@ class Anatomy:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The main stack's blocks."""
+        """Returns the main stack's blocks."""
         return self.main.blocks
 
     @property
     def every_block(self) -> tuple[Block, ...]:
-        """The blocks of all stacks."""
+        """Returns the blocks of all stacks."""
         return tuple(block for stack in self.stacks for block in stack.blocks)
 
     @property
     def linears(self) -> tuple[Part, ...]:
-        """The linear layers in all blocks of all stacks."""
+        """Returns the linear layers in all blocks of all stacks."""
         return tuple(part for block in self.every_block for part in block.linears)
 
     @property
     def depth(self) -> int:
-        """Number of blocks in the main stack."""
+        """Counts the blocks in the main stack."""
         return self.main.depth
 
     @property
     def width(self) -> int:
-        """Size of the main stack's residual stream."""
+        """Returns the size of the main stack's residual stream."""
         return self.main.width
 
     @property
     def heads(self) -> int | None:
-        """Attention heads in a block of the main stack; None where the model does not say."""
+        """Counts the attention heads in a block of the main stack; None where the model does not say."""
         return self.main.heads
 
     @cached_property
     def embeddings(self) -> tuple[Part, ...]:
-        """Embedding tables outside the blocks."""
+        """Returns the embedding tables outside the blocks."""
         return tuple(part for part in self._outside() if isinstance(part.module, nn.Embedding))
 
     @cached_property
     def head(self) -> tuple[Part, ...]:
-        """Output layers: linear layers outside the blocks that leave the residual stream's width."""
+        """Returns the output layers: linear layers outside the blocks that leave the residual stream's width."""
         linears = tuple(part for part in self._outside() if is_linear(part.module))
         widths = {stack.width for stack in self.stacks} | {
             embedding.module.embedding_dim for embedding in self.embeddings
@@ -292,7 +292,7 @@ class Anatomy:
 
     @cached_property
     def attention_sites(self) -> AttentionSites:
-        """The places where blocks compute attention."""
+        """Returns the places where blocks compute attention."""
         return AttentionSites(self.model, [block.module for block in self.every_block])
 
     def attention(self, function: AttentionFunction) -> AbstractContextManager[None]:
@@ -301,12 +301,13 @@ class Anatomy:
         return self.attention_sites.swapped(function)
 
     def set_fused_attention(self, on: bool) -> None:
-        """Fused (scaled_dot_product_attention) or eager attention with materialised scores; raises NotSwappable."""
+        """Sets fused (scaled_dot_product_attention) or eager attention with materialised scores; raises
+        NotSwappable."""
         self.attention_sites.set_fused(on)
 
 
 def anatomy(model: nn.Module) -> Anatomy:
-    """The anatomy of a model; raises NoBlocks when it has no Transformer blocks."""
+    """Returns the anatomy of a model; raises NoBlocks when it has no Transformer blocks."""
     parts = Anatomy(model)
     pin(parts)
     return parts
@@ -318,7 +319,8 @@ def anatomy(model: nn.Module) -> Anatomy:
 def _outermost(
     module: nn.Module, path: str, wanted: Callable[[nn.Module], bool], skipped: set[int] | None = None
 ) -> Iterator[Part]:
-    """Modules that are ``wanted`` and not inside another such one, in registration order, each object once."""
+    """Yields the modules that are ``wanted`` and not inside another such one, in registration order, each object
+    once."""
     seen = set(skipped or ())
 
     def walk(module: nn.Module, path: str) -> Iterator[Part]:
@@ -336,7 +338,8 @@ def _outermost(
 
 
 def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequential]]:
-    """Innermost lists of equal-class modules that each look like a Transformer block (innermost: not Swin's stages)."""
+    """Returns the innermost lists of equal-class modules that each look like a Transformer block (innermost: not Swin's
+    stages)."""
     containers: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
@@ -357,7 +360,7 @@ def _looks_like_block(module: nn.Module) -> bool:
 
 
 def _stacks(path: str, container: nn.ModuleList | nn.Sequential) -> Iterator[BlockStack]:
-    """All blocks of a container; where the process holds a part alone, those of each of its stages."""
+    """Yields all blocks of a container; where the process holds a part alone, those of each of its stages."""
     held = [(i, child) for i, child in enumerate(container) if not is_elsewhere(child)]
     for _, numbered in groupby(held, key=lambda entry: stage_of(entry[1])):
         children = list(numbered)
@@ -367,7 +370,8 @@ def _stacks(path: str, container: nn.ModuleList | nn.Sequential) -> Iterator[Blo
 
 
 def _width(block: nn.Module) -> int:
-    """The size that most of the block's linear layers read or write (not SwinV2's first: it makes a position bias)."""
+    """Returns the size that most of the block's linear layers read or write (not SwinV2's first: it makes a position
+    bias)."""
     linears = [part.module for part in _outermost(block, "", is_linear)]
     return Counter(size for linear in linears for size in (in_features(linear), out_features(linear))).most_common(1)[
         0
@@ -411,7 +415,8 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
 
 
 def _attention_path(path: str) -> str | None:
-    """The attention module that a linear layer at ``path`` (within its block) belongs to; "" is the block itself."""
+    """Returns the attention module that a linear layer at ``path`` (within its block) belongs to; "" is the block
+    itself."""
     names = path.split(".")
     for position, name in enumerate(names):
         if ATTENTION.search(name):
@@ -420,18 +425,18 @@ def _attention_path(path: str) -> str | None:
 
 
 def _attention_module_path(block: nn.Module) -> str:
-    """The path of an attention whose matrices are bare parameters: the first module with an attention name."""
+    """Returns the path of an attention whose matrices are bare parameters: the first module with an attention name."""
     return next((name for name, _ in block.named_modules() if ATTENTION.search(name)), "")
 
 
 def _output(linears: Sequence[Part], width: int, projections: set[str]) -> Part | None:
-    """The last layer that writes the residual stream's width."""
+    """Returns the last layer that writes the residual stream's width."""
     others = [part for part in linears if part.path not in projections]
     return next((part for part in reversed(others) if out_features(part.module) == width), None)
 
 
 def _projections(linears: Sequence[Part], attention_path: str) -> dict[Projection, Part]:
-    """Query, key and value by name; otherwise the one layer that widens its input is all three, fused."""
+    """Returns query, key and value by name; otherwise the one layer that widens its input is all three, fused."""
     by_name: dict[Projection, Part] = {}
     for key, names in PROJECTION_NAMES.items():
         words = {part: re.split(r"[._]", part.path[len(attention_path) + 1 :].lower()) for part in linears}
@@ -452,7 +457,8 @@ def _spans(norm: nn.Module, width: int) -> bool:
 
 
 def _heads(attention: nn.Module) -> int | None:
-    """An integer attribute called like "number of heads", of the attention or of the configuration that it keeps."""
+    """Returns an integer attribute called like "number of heads", of the attention or of the configuration that it
+    keeps."""
     for module in attention.modules():
         for holder in (module, getattr(module, "config", None)):
             for name, value in vars(holder).items() if holder is not None else ():

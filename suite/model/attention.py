@@ -1,4 +1,4 @@
-"""Another attention function in an existing model, and fused or eager attention at will.
+"""Puts another attention function into an existing model, and fused or eager attention at will.
 
 A block computes attention in one of three ways, found by what its code refers to: through transformers'
 AttentionInterface (chosen by name in the configuration), through ``F.scaled_dot_product_attention`` behind a
@@ -31,11 +31,12 @@ OWN_TERMS = {"softcap": "a soft cap on its scores", "s_aux": "sinks beside its k
 
 
 class NotSwappable(ValueError):
-    """The model's attention cannot be changed from outside."""
+    """Is raised where the model's attention cannot be changed from outside."""
 
 
 class AttentionFunction(Protocol):
-    """Attention of queries [batch, heads, queries, head_dim] over keys and values [batch, heads, keys, head_dim].
+    """Computes attention of queries [batch, heads, queries, head_dim] over keys and values [batch, heads, keys,
+    head_dim].
 
     ``mask`` broadcasts to [batch, heads, queries, keys]: bool (True takes part) or added to the scores, or None.
     ``causal`` (only with ``mask`` None) lets query i see keys 0..i. Scores are ``scale`` · query · key. ``dropout_p``
@@ -59,7 +60,7 @@ class AttentionFunction(Protocol):
 def eager(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
-    """softmax(scale · Q Kᵀ + mask) V with materialised scores (Vaswani et al., 2017, eq. 1)."""
+    """Computes softmax(scale · Q Kᵀ + mask) V with materialised scores (Vaswani et al., 2017, eq. 1)."""
     scores = (query * scale) @ key.transpose(-2, -1)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -72,12 +73,12 @@ def eager(
 def fused(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
-    """Attention as :func:`eager` has it, by torch's kernels."""
+    """Computes attention as :func:`eager` has it, by torch's kernels."""
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, causal, scale=scale)
 
 
 class AttentionSites:
-    """The places in a model where its blocks compute attention.
+    """Holds the places in a model where its blocks compute attention.
 
     ``named`` are the configurations that choose transformers' function by name, ``flagged`` the modules with a
     ``fused_attn`` flag, ``direct`` all modules that call ``F.scaled_dot_product_attention`` themselves.
@@ -113,7 +114,7 @@ class AttentionSites:
 
     @contextmanager
     def swapped(self, function: AttentionFunction) -> Iterator[None]:
-        """:meth:`swap` for a while; what was there before comes back."""
+        """Does :meth:`swap` for a while; what was there before comes back."""
         names = [configuration._attn_implementation for configuration in self.named]
         flags = [module.fused_attn for module in self.flagged]
         forwards = [vars(module).get("forward") for module in self.direct]
@@ -124,7 +125,7 @@ class AttentionSites:
             self._restore(names, flags, forwards)
 
     def set_fused(self, on: bool) -> None:
-        """Fused (``F.scaled_dot_product_attention``) or eager attention; undoes a swap.
+        """Sets fused (``F.scaled_dot_product_attention``) or eager attention; undoes a swap.
 
         Raises NotSwappable where fused attention is asked of a model that has none; such a model is always eager.
         """
@@ -169,13 +170,13 @@ def _code(module: nn.Module) -> types.CodeType | None:
 
 
 def _is_swapped(module: nn.Module) -> bool:
-    """Whether the module has a forward of its own that is the class's code with other globals."""
+    """Tells whether the module has a forward of its own that is the class's code with other globals."""
     own = getattr(vars(module).get("forward"), "__func__", None)
     return own is not None and own.__code__ is _code(module)
 
 
 def _names(module: nn.Module) -> tuple[str, ...]:
-    """Globals and attributes that the module's forward refers to."""
+    """Returns the globals and attributes that the module's forward refers to."""
     code = _code(module)
     return code.co_names if code is not None else ()
 
@@ -184,7 +185,7 @@ def _names(module: nn.Module) -> tuple[str, ...]:
 
 
 def _uses_interface(module: nn.Module) -> bool:
-    """Whether the module's forward refers to an AttentionInterface."""
+    """Tells whether the module's forward refers to an AttentionInterface."""
     library = sys.modules.get("transformers.modeling_utils")  # a model of that library has imported it
     if library is None or _code(module) is None:
         return False
@@ -197,7 +198,8 @@ _numbers = itertools.count()
 
 @cache
 def _registered(function: Any) -> str:
-    """The name under which transformers knows ``function``, with scaled_dot_product_attention's kind of masks."""
+    """Returns the name under which transformers knows ``function``, with scaled_dot_product_attention's kind of
+    masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -237,7 +239,7 @@ def _registered(function: Any) -> str:
 
 
 def _biased(bias: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """A relative-position bias (T5) and a mask as one additive mask."""
+    """Returns a relative-position bias (T5) and a mask as one additive mask."""
     if causal:
         mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
     if mask is None:
@@ -250,7 +252,7 @@ def _biased(bias: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 
 @cache
 def _with_sdpa(forward: Any, function: Any) -> Callable[..., Any]:
-    """A function of the same code as ``forward``, in whose globals ``function`` stands for
+    """Returns a function of the same code as ``forward``, in whose globals ``function`` stands for
     scaled_dot_product_attention."""
 
     def sdpa(
@@ -286,7 +288,7 @@ def _with_sdpa(forward: Any, function: Any) -> Callable[..., Any]:
 
 
 def _altered(module: types.ModuleType, **changes: Any) -> types.ModuleType:
-    """A copy of a module's namespace with some names bound to something else."""
+    """Returns a copy of a module's namespace with some names bound to something else."""
     copy = types.ModuleType(module.__name__)
     copy.__dict__.update(vars(module))
     copy.__dict__.update(changes)

@@ -1,4 +1,5 @@
-"""What a model's modules keep besides weights, buffers and modules: a state, a count, a term of the loss, a list."""
+"""Keeps what a model's modules have besides weights, buffers and modules: a state, a count, a term of the loss, a
+list."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ HOOKS = frozenset(name for name in INTERNAL if "_hooks" in name and vars(nn.Modu
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of a module and of those inside, and the contents of their containers, at one moment."""
+    """Holds the attributes of a module and of those inside, and the contents of their containers, at one moment."""
 
     own: list[tuple[nn.Module, dict[str, Any]]]
     containers: list[tuple[Any, Any]]
 
     @classmethod
     def of(cls, block: nn.Module, hooks: bool = False) -> Attributes:
-        """``hooks``: with the modules' own, which a model may set at its first call, as it notes in an attribute."""
+        """Returns a block's attributes; ``hooks`` means: with the modules' own, which a model may set at its first
+        call, as it notes in an attribute."""
         own, containers = [], []
         for module in block.modules():
             now = {name: value for name, value in vars(module).items() if name not in INTERNAL}
@@ -41,7 +43,7 @@ class Attributes:
         return cls(own, containers)
 
     def changed(self) -> Attributes:
-        """The attributes that are others now, as they were; tensors without what they came from."""
+        """Returns the attributes that are others now, as they were; tensors without what they came from."""
         own = []
         for module, before in self.own:
             now = vars(module)
@@ -69,7 +71,7 @@ def _bare(value: Any) -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two containers have the same items, in order."""
+    """Tells whether two containers have the same items, in order."""
     if isinstance(one, dict):
         return list(one) == list(other) and all(value is other[key] for key, value in one.items())
     return len(one) == len(other) and all(map(operator.is_, one, other))

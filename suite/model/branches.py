@@ -1,4 +1,4 @@
-"""Where the residual branches of a block end, so that a scale can stand there: each branch once, and none twice.
+"""Finds where the residual branches of a block end, so that a scale can stand there: each branch once, and none twice.
 
 A branch's end is its last linear layer, or of a mixture of experts the module that holds them all. Names cannot say
 whether that is so, hence three trials on random values (:mod:`suite.model.replica`):
@@ -24,8 +24,8 @@ SAME = 1e-2  # of an output: a norm's epsilon leaves this little of a scale
 
 
 def branch_ends(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[tuple[Part, ...]]:
-    """The modules of each block whose outputs are its branches'. Raises ValueError with the reason where a scale
-    cannot stand there."""
+    """Returns the modules of each block whose outputs are its branches'. Raises ValueError with the reason where a
+    scale cannot stand there."""
     ends = each_design(model, blocks, forward, _ends)
     return [
         tuple(Part(f"{block.path}.{name}", block.module.get_submodule(name)) for name in names)
@@ -50,7 +50,7 @@ def _ends(block: Block, replica: Replica) -> tuple[str, ...]:
 
 
 def _around_the_mlp(block: Block) -> tuple[str, ...]:
-    """The innermost module that holds all matrices beside the attention, where there is one."""
+    """Returns the innermost module that holds all matrices beside the attention, where there is one."""
     paths = [
         name.split(".")[:-1]
         for name, parameter in block.module.named_parameters()

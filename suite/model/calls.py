@@ -1,4 +1,4 @@
-"""How a model calls its blocks, seen in one pass that leaves no trace."""
+"""Shows how a model calls its blocks, seen in one pass that leaves no trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Forward = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A block and the arguments of its last call."""
+    """Records a block and the arguments of its last call."""
 
     block: Block
     args: tuple[Any, ...]
@@ -28,7 +28,7 @@ class Call:
 
 
 def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[Call]:
-    """How one pass of ``model`` in evaluation calls ``blocks``; those that do not run are left out."""
+    """Tells how one pass of ``model`` in evaluation calls ``blocks``; those that do not run are left out."""
     seen: dict[int, Call] = {}
     with ExitStack() as stack, torch.no_grad():
         stack.enter_context(undisturbed(model))
@@ -46,7 +46,7 @@ def calls(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[C
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """What happens inside leaves no trace in the random state, the modules' modes and the buffers."""
+    """Keeps what happens inside from leaving a trace in the random state, the modules' modes and the buffers."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
@@ -99,5 +99,5 @@ def untrained(model: nn.Module, accumulated: Literal["none", "held", "all"] = "n
 
 
 def lacks_values(tensor: Tensor) -> bool:
-    """Whether it has a shape alone."""
+    """Tells whether it has a shape alone."""
     return isinstance(tensor, FakeTensor)

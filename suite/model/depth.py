@@ -1,4 +1,5 @@
-"""Another number of blocks in a stack: what states the depth follows, and so does what goes with a block's position.
+"""Sets another number of blocks in a stack: what states the depth follows, and so does what goes with a block's
+position.
 
 A model says its depth in its configuration, and a block its position: a layer index, a rate of stochastic depth. They
 are looked up once, when the stack is first seen whole, and are pinned to its container: of a stack of one block,
@@ -30,7 +31,7 @@ Indices = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Pin:
-    """What a stack was when it was first seen.
+    """Records what a stack was when it was first seen.
 
     Attributes:
         main: whether it is the model's main stack, however many blocks it has now.
@@ -47,7 +48,7 @@ class Pin:
 
 
 def pinned(stack: BlockStack) -> Pin | None:
-    """The stack's pin; None before the first :func:`pin`. Copies of a model are pinned as it is."""
+    """Returns the stack's pin; None before the first :func:`pin`. Copies of a model are pinned as it is."""
     return vars(stack.container).get(PIN)
 
 
@@ -119,7 +120,8 @@ def check_alike(stack: BlockStack) -> None:
 
 
 def _design(block: nn.Module, indices: Indices) -> dict[str, Any]:
-    """What a block is, by name, but for the values that it learns, its position, and its modules without parameters."""
+    """Returns what a block is, by name, but for the values that it learns, its position, and its modules without
+    parameters."""
     stateless = _stateless(block)
     design: dict[str, Any] = {name: tuple(parameter.shape) for name, parameter in block.named_parameters()}
     for name, module in block.named_modules():
@@ -133,7 +135,7 @@ def _design(block: nn.Module, indices: Indices) -> dict[str, Any]:
 
 
 def _stateless(block: nn.Module) -> dict[str, nn.Module]:
-    """Modules with neither parameters, buffers nor children, by name."""
+    """Returns the modules with neither parameters, buffers nor children, by name."""
     return {
         name: module
         for name, module in block.named_modules()
@@ -146,7 +148,7 @@ def _settings(module: nn.Module | None) -> tuple[Any, ...]:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """The module's attributes that are numbers, words, or tuples of these."""
+    """Returns the module's attributes that are numbers, words, or tuples of these."""
     return {name: value for name, value in vars(module).items() if _is_plain(value)}
 
 
@@ -155,7 +157,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _index_attributes(blocks: Sequence[nn.Module]) -> Indices:
-    """Integer attributes by submodule that are named like a layer's index and equal every block's position."""
+    """Returns the integer attributes by submodule that are named like a layer's index and equal every block's
+    position."""
     agreed: Indices | None = None
     for number, block in enumerate(blocks):
         mine = {
@@ -171,7 +174,7 @@ def _index_attributes(blocks: Sequence[nn.Module]) -> Indices:
 
 
 def _above(model: nn.Module, path: str) -> list[Any]:
-    """The modules that contain the stack, and the configurations they keep, each once."""
+    """Returns the modules that contain the stack, and the configurations they keep, each once."""
     names = path.split(".")
     modules = [model.get_submodule(".".join(names[:end])) for end in range(len(names))]
     configurations = [module.config for module in modules if hasattr(vars(module).get("config"), "__dict__")]
@@ -179,14 +182,15 @@ def _above(model: nn.Module, path: str) -> list[Any]:
 
 
 def _states(value: Any, depth: int) -> bool:
-    """Whether a value may be a stack's depth, or a list of one word for each of its layers."""
+    """Tells whether a value may be a stack's depth, or a list of one word for each of its layers."""
     if isinstance(value, list):
         return len(value) == depth and all(isinstance(item, str) for item in value)
     return type(value) is int and value == depth
 
 
 def _stated_depths(holder: Any, stack: BlockStack, seen: Pin, depth: int, *, shared: bool) -> Iterator[tuple[str, Any]]:
-    """What ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per layer.
+    """Yields what ``holder`` should say of the stack now: integers equal to the old depth, and lists of one entry per
+    layer.
 
     A holder that other stacks share may state their depth too: there the word "decoder" must agree with the path.
     """

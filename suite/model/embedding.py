@@ -1,4 +1,4 @@
-"""An embedding of whole examples: what a model's main stack makes of their tokens, on average.
+"""Computes an embedding of whole examples: what a model's main stack makes of their tokens, on average.
 
 A masked auto-encoder's encoder sees a part of the patches in training. As an encoder it sees them all (He et al., arXiv
 2111.06377, section 4.3), and so it does here: transformers keeps the share that is hidden in the configuration.
@@ -20,7 +20,7 @@ HIDDEN_SHARE = "mask_ratio"
 
 @torch.no_grad()
 def embedded(model: nn.Module, forward: Forward) -> Tensor:
-    """The mean over the tokens of what the main stack's last block puts out, float32 [examples, width].
+    """Returns the mean over the tokens of what the main stack's last block puts out, float32 [examples, width].
 
     ``forward`` passes the examples through ``model``, which is in evaluation mode meanwhile and stays as it was. Raises
     NoBlocks for a model without Transformer blocks, ValueError where the last block does not run.

@@ -1,4 +1,4 @@
-"""Evaluation by other code than training: torch's encoder then reads its layers' weights and calls none of them.
+"""Finds evaluation by other code than training: torch's encoder then reads its layers' weights and calls none of them.
 
 A layer that stands in for one of them would train and be left out afterwards. So torch's fast paths are off in a model
 whose layers are replaced, and what a model's own code leaves out in evaluation is told.
@@ -34,8 +34,8 @@ def called_in_evaluation(layer: nn.Module) -> None:
 
 
 def left_out(model: nn.Module, own: Collection[int], forward: Forward) -> list[str]:
-    """The stand-ins for linear layers, by path, that run in training and not in evaluation. ``own`` are the ids of
-    modules that are none; ``forward`` passes examples through ``model``."""
+    """Returns the stand-ins for linear layers, by path, that run in training and not in evaluation. ``own`` are the ids
+    of modules that are none; ``forward`` passes examples through ``model``."""
     stand_ins = {path: each for path, each in model.named_modules() if id(each) not in own and is_linear(each)}
     if not stand_ins:
         return []
@@ -62,4 +62,4 @@ def _as_before(module: nn.Module, *_: Any) -> None:
 
 
 def _nothing(*_: Any) -> None:
-    """A hook's presence is what counts."""
+    """Does nothing, since a hook's presence is what counts."""

@@ -1,4 +1,4 @@
-"""Whether a model's attention runs fused, seen in one pass, and why not where it does not.
+"""Tells whether a model's attention runs fused, seen in one pass, and why not where it does not.
 
 A model that calls ``scaled_dot_product_attention`` has asked for a fused kernel. Torch then looks at the device, the
 mask, the dropout and the sizes, and without a word computes the scores one by one where no kernel takes them. What it
@@ -25,7 +25,7 @@ FUSED = re.compile(r"_scaled_dot_product_(?!attention_math)\w*attention|_flash_a
 
 
 def unfused_attention(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> dict[str, str]:
-    """The blocks whose attention, while training, is not fused throughout, by path, with the reason."""
+    """Returns the blocks whose attention, while training, is not fused throughout, by path, with the reason."""
     calls: dict[str, list[str]] = {block.path: [] for block in blocks}
     inside: list[str] = []
     with ExitStack() as stack:

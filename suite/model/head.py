@@ -1,4 +1,4 @@
-"""A model's head: the modules that make its logits of its last hidden states, from the first matrix on.
+"""Finds a model's head: the modules that make its logits of its last hidden states, from the first matrix on.
 
 ::
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Head(NamedTuple):
-    """``parts`` run one after the other, each on what the one before gives; ``classes`` logits come out."""
+    """Holds ``parts`` that run one after the other, each on what the one before gives; ``classes`` logits come out."""
 
     parts: tuple[Part, ...]
     classes: int
@@ -39,7 +39,7 @@ class _Ran(NamedTuple):
 
 
 def head_of(parts: Anatomy, forward: Forward) -> Head:
-    """The head of a model whose outputs have ``logits`` [..., classes].
+    """Returns the head of a model whose outputs have ``logits`` [..., classes].
 
     Raises ValueError where there is none, or where it does not treat each position by itself and always alike.
     """
@@ -62,7 +62,7 @@ def head_of(parts: Anatomy, forward: Forward) -> Head:
 
 
 def _pass(parts: Anatomy, forward: Forward) -> tuple[Tensor, list[_Ran]]:
-    """The logits of a pass in evaluation, and what ran beside the blocks, in the order in which it ended."""
+    """Returns the logits of a pass in evaluation, and what ran beside the blocks, in the order in which it ended."""
     ran: list[_Ran] = []
 
     def note(part: Part, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -86,7 +86,7 @@ def _pass(parts: Anatomy, forward: Forward) -> tuple[Tensor, list[_Ran]]:
 
 
 def _maker(ran: Sequence[_Ran], tensor: Tensor | None) -> int | None:
-    """The outermost module that gave the tensor: of those inside one another it ended last."""
+    """Returns the outermost module that gave the tensor: of those inside one another it ended last."""
     return next((at for at in reversed(range(len(ran))) if ran[at].output is tensor), None)
 
 

@@ -1,4 +1,5 @@
-"""Which blocks of a model this process holds, where it holds a part: a rank of a pipeline has those of its stages.
+"""Tells which blocks of a model this process holds, where it holds a part: a rank of a pipeline has those of its
+stages.
 
 The others stay in their container, without parameters: paths and positions are the whole model's.
 """
@@ -17,11 +18,11 @@ def hold(block: nn.Module, stage: int | None) -> None:
 
 
 def is_elsewhere(block: nn.Module) -> bool:
-    """Whether another process has the block."""
+    """Tells whether another process has the block."""
     return stage_of(block) == ELSEWHERE
 
 
 def stage_of(block: nn.Module) -> int | None:
-    """The stage that a block belongs to; None where the process holds the whole model."""
+    """Returns the stage that a block belongs to; None where the process holds the whole model."""
     stage: int | None = vars(block).get(STAGE)
     return stage

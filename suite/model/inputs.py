@@ -1,4 +1,5 @@
-"""What a residual stream begins with: the parameters, outside of all blocks, that make a first block's hidden states.
+"""Finds what a residual stream begins with: the parameters, outside of all blocks, that make a first block's hidden
+states.
 
 Names do not say whether these are tables of tokens and positions, a projection of patches beside fixed positions, or a
 layer between an encoder and a decoder. What depends on what does: one pass of the model shows it.
@@ -24,15 +25,16 @@ SAME = 0.02  # of hidden states: over the roundings of bfloat16, and under what 
 
 
 class Beginning(NamedTuple):
-    """The hidden states [batch, tokens, width] that a stack's first block gets, and the parameters that make them."""
+    """Holds the hidden states [batch, tokens, width] that a stack's first block gets, and the parameters that make
+    them."""
 
     hidden: Tensor
     parameters: tuple[nn.Parameter, ...]
 
 
 def beginnings(model: nn.Module, stacks: Sequence[BlockStack], forward: Forward) -> list[Beginning]:
-    """What the stream of each stack begins with, in the model's order; what an earlier stream begins with is left
-    out (a decoder may have the encoder's embedding). Raises ValueError where a stack does not run."""
+    """Returns what the stream of each stack begins with, in the model's order; what an earlier stream begins with is
+    left out (a decoder may have the encoder's embedding). Raises ValueError where a stack does not run."""
     inside = {id(parameter) for stack in stacks for parameter in stack.container.parameters()}
     outside = [parameter for parameter in model.parameters() if id(parameter) not in inside]
     hidden: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""How many tokens stand before those of the patches in a vision Transformer's rows: class tokens, registers.
+"""Tells how many tokens stand before those of the patches in a vision Transformer's rows: class tokens, registers.
 
 Where a row is as long as there are patches, or longer, what is more stands before them. A masked auto-encoder's row is
 shorter; there its table of positions, with a row for each patch, says how many others there are.
@@ -19,16 +19,16 @@ from suite.model.segments import split_hidden
 
 
 class PictureRow(NamedTuple):
-    """What the main stack reads of a picture: ``leading`` tokens before its patches, each of which was made of
-    ``inputs`` numbers (channels x height x width of a patch)."""
+    """Describes what the main stack reads of a picture: ``leading`` tokens before its patches, each of which was made
+    of ``inputs`` numbers (channels x height x width of a patch)."""
 
     leading: int
     inputs: int
 
 
 def picture_row(parts: Anatomy, forward: Forward) -> PictureRow:
-    """The row of a picture that ``forward`` shows the model. Raises ValueError where the main stack reads no plain row
-    of patches."""
+    """Returns the row of a picture that ``forward`` shows the model. Raises ValueError where the main stack reads no
+    plain row of patches."""
     name, first = type(parts.model).__name__, parts.blocks[0].module
     inside = tuple(f"{stack.path}." for stack in parts.stacks)
     cutters = [

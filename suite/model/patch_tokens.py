@@ -1,4 +1,4 @@
-"""Where the patches of a picture enter a model's blocks, as tokens behind those of no patch (a class token).
+"""Finds where the patches of a picture enter a model's blocks, as tokens behind those of no patch (a class token).
 
 Found in one pass: the convolution outside the blocks whose kernel is its stride cuts a picture into patches, and the
 stack whose hidden states begin with its weights gets them. Of a model of pictures and texts that is the image tower.
@@ -18,7 +18,8 @@ MOST_LEADING = 8  # class, distillation and register tokens
 
 
 class Entrance(NamedTuple):
-    """The first block that gets the patches of a picture, behind ``leading`` other tokens, and how many they are."""
+    """Describes the first block that gets the patches of a picture, behind ``leading`` other tokens, and how many they
+    are."""
 
     block: Part
     leading: int
@@ -26,8 +27,8 @@ class Entrance(NamedTuple):
 
 
 def patch_entrance(model: nn.Module, forward: Forward) -> Entrance:
-    """The entrance of ``model``, which ``forward`` shows some pictures. Raises ValueError with the reason where its
-    blocks get no tokens of whole patches, or not all of them."""
+    """Returns the entrance of ``model``, which ``forward`` shows some pictures. Raises ValueError with the reason where
+    its blocks get no tokens of whole patches, or not all of them."""
     stacks, name = anatomy(model).stacks, type(model).__name__
     inside = tuple(f"{stack.path}." for stack in stacks)
     cutters = [

@@ -1,4 +1,5 @@
-"""How a vision Transformer cuts pictures into patches and where it keeps their positions, for another grid of patches.
+"""Tells how a vision Transformer cuts pictures into patches and where it keeps their positions, for another grid of
+patches.
 
 Found by structure: the convolution outside the blocks whose kernel is its stride cuts side x side pixels into g x g
 patches; a parameter [1, extra + g * g, width] outside the blocks, called after positions, has a row for each, behind
@@ -31,7 +32,8 @@ STATED = {  # attributes that state the grid
 
 
 class Table(NamedTuple):
-    """A parameter with a row for each patch: ``name`` of the module at ``path``, behind ``extra`` other rows."""
+    """Describes a parameter with a row for each patch: ``name`` of the module at ``path``, behind ``extra`` other
+    rows."""
 
     path: str
     name: str
@@ -40,8 +42,8 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """The grid of a model: ``cutter`` is the convolution that cuts pictures of ``side`` pixels into patches of
-    ``patch``; ``holders`` are what may state it, the modules outside the blocks and their configurations."""
+    """Describes the grid of a model: ``cutter`` is the convolution that cuts pictures of ``side`` pixels into patches
+    of ``patch``; ``holders`` are what may state it, the modules outside the blocks and their configurations."""
 
     cutter: Part
     side: int
@@ -51,11 +53,12 @@ class PatchGrid:
 
     @property
     def grid(self) -> int:
-        """Patches along a side."""
+        """Counts the patches along a side."""
         return self.side // self.patch
 
     def stated(self, side: int, patch: int) -> Iterator[tuple[Any, str, Any, Any]]:
-        """Holders and names of attributes that state this grid, each with its value and that of the other grid."""
+        """Yields the holders and names of attributes that state this grid, each with its value and that of the other
+        grid."""
         old = {"side": self.side, "patch": self.patch, "grid": self.grid, "count": self.grid**2}
         new = {"side": side, "patch": patch, "grid": side // patch, "count": (side // patch) ** 2}
         names = {name: what for what, several in STATED.items() for name in several}
@@ -69,7 +72,7 @@ class PatchGrid:
 
 
 def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
-    """The grid of ``model``, which ``forward`` shows some pictures, for one technique of a stack to change.
+    """Returns the grid of ``model``, which ``forward`` shows some pictures, for one technique of a stack to change.
 
     Raises ValueError with the reason where it has none of its own (overlapping patches, no positions, pictures that it
     resizes itself), and where another technique has asked for it.
@@ -118,14 +121,14 @@ def patch_grid(model: nn.Module, forward: Forward) -> PatchGrid:
 
 
 def picture_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The pictures [batch, channels, side, side] among a model's arguments."""
+    """Returns the pictures [batch, channels, side, side] among a model's arguments."""
     return next(
         argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor) and argument.ndim == 4
     )
 
 
 def _outside(model: nn.Module) -> tuple[Any, ...]:
-    """The modules outside the blocks and the configurations that they keep, each once."""
+    """Returns the modules outside the blocks and the configurations that they keep, each once."""
     inside = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
     modules = [module for path, module in model.named_modules() if not path.startswith(inside)]
     configurations = [module.config for module in modules if hasattr(vars(module).get("config"), "__dict__")]

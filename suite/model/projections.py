@@ -1,4 +1,4 @@
-"""Which rows of which weights make a block's queries, keys and values.
+"""Tells which rows of which weights make a block's queries, keys and values.
 
 A fused weight holds them one after the other (GPT-2), head by head (GPT-NeoX, BLOOM), group by group (Falcon), or with
 fewer keys and values than queries (GPT-BigCode, Phi-3). So rows are told by what they move: at the attention function,
@@ -37,7 +37,7 @@ PRODUCTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a layer's weight [out_features, in_features] that make one of a block's projections.
+    """Names the rows of a layer's weight [out_features, in_features] that make one of a block's projections.
 
     ``bypassed``: the model reads the layer's weight and never calls the layer (timm's BEiT), so that a layer in its
     place would do nothing.
@@ -49,7 +49,7 @@ class Rows:
 
 
 def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
-    """What makes each block's (self-)attention's queries, keys and values.
+    """Tells what makes each block's (self-)attention's queries, keys and values.
 
     Raises ValueError where that cannot be told.
     """
@@ -64,7 +64,7 @@ def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward)
 
 
 def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool]]:
-    """The layer's name in the block, its rows, and whether it is bypassed."""
+    """Returns the layer's name in the block, its rows, and whether it is bypassed."""
     names = {id(parameter): name for name, parameter in block.module.named_parameters()}
     layers = [part for part in block.attention_linears if id(part.module.weight) in names]
     weights = [replica.values[names[id(part.module.weight)]] for part in layers]
@@ -95,7 +95,7 @@ def _rows(block: Block, replica: Replica) -> dict[Role, tuple[str, Numbers, bool
 
 
 def _moving(layer: nn.Module, gradient: Tensor | None) -> Tensor:
-    """The layer's outputs that a gradient of its weight is not zero for, int64, on the CPU."""
+    """Returns the layer's outputs that a gradient of its weight is not zero for, int64, on the CPU."""
     if gradient is None:
         return torch.empty(0, dtype=torch.int64)
     return gradient.ne(0).any(0 if is_transposed(layer) else 1).nonzero()[:, 0].cpu()
@@ -133,12 +133,12 @@ class AttentionInputs(TorchFunctionMode):
         return output
 
     def _depends(self, tensor: Tensor) -> bool:
-        """Whether the scores lead to ``tensor``."""
+        """Tells whether the scores lead to ``tensor``."""
         assert self._scores is not None
         return torch.autograd.grad(tensor.sum(), self._scores, retain_graph=True, allow_unused=True)[0] is not None
 
 
 def _factors(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The two tensors that a product is of; what baddbmm adds to it comes first."""
+    """Returns the two tensors that a product is of; what baddbmm adds to it comes first."""
     left, right = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)][-2:]
     return left, right

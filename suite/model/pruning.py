@@ -1,4 +1,5 @@
-"""The heads of attentions and the neurons of MLPs: which rows and columns are theirs, and taking them out of a model.
+"""Finds the heads of attentions and the neurons of MLPs: which rows and columns are theirs, and taking them out of a
+model.
 
 Both are *units*: computed side by side, and joined by one layer (an attention's output, an MLP's last), in which each
 unit has columns of its own. Names cannot say which rows of which other layers make a unit: a fused weight holds
@@ -40,7 +41,7 @@ SAME = 1e-3  # of the largest output: roundings leave less
 
 @dataclass(frozen=True)
 class Units:
-    """The units that one layer joins.
+    """Holds the units that one layer joins.
 
     Attributes:
         joint: path of the layer that joins them; each unit's columns follow those of the one before.
@@ -56,13 +57,13 @@ class Units:
     rows: Mapping[str, tuple[tuple[int, ...], ...]]
 
     def inside(self, path: str) -> Units:
-        """These units, of a block at ``path``."""
+        """Returns these units, of a block at ``path``."""
         rows = {f"{path}.{name}": row for name, row in self.rows.items()}
         return Units(f"{path}.{self.joint}", f"{path}.{self.owner}".rstrip("."), self.count, self.size, rows)
 
 
 def attention_heads(parts: Anatomy, forward: Forward) -> list[Units]:
-    """The heads of each block's self-attention, in the order of the blocks.
+    """Returns the heads of each block's self-attention, in the order of the blocks.
 
     Raises ValueError where they cannot be told or taken out one by one.
     """
@@ -74,7 +75,7 @@ def attention_heads(parts: Anatomy, forward: Forward) -> list[Units]:
 
 
 def mlp_neurons(parts: Anatomy, forward: Forward) -> list[Units]:
-    """The hidden neurons of each block's MLP, in the order of the blocks.
+    """Returns the hidden neurons of each block's MLP, in the order of the blocks.
 
     Raises ValueError where they cannot be told or taken out one by one.
     """
@@ -163,7 +164,7 @@ def _input_of(replica: Replica, name: str, joint: Part) -> Tensor:
 
 
 def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Sequence[Part]) -> list[Tensor]:
-    """The unit that each row of each layer moves, int64 [rows]; -1 for a row that moves none.
+    """Returns the unit that each row of each layer moves, int64 [rows]; -1 for a row that moves none.
 
     Units are numbers in binary: one gradient of those with a digit 1, and one of those with a 0, for each digit.
     """
@@ -194,8 +195,8 @@ def _unit_of_rows(block: Block, replica: Replica, columns: Tensor, makers: Seque
 
 
 def _moving(layer: nn.Module, gradient: Tensor | None) -> Tensor:
-    """Whether each of the layer's outputs has a gradient of its weight that is not zero, bool [out_features] on the
-    CPU."""
+    """Tells whether each of the layer's outputs has a gradient of its weight that is not zero, bool [out_features] on
+    the CPU."""
     if gradient is None:
         return torch.zeros(out_features(layer), dtype=torch.bool)
     return gradient.ne(0).any(0 if is_transposed(layer) else 1).cpu()
@@ -228,7 +229,7 @@ def _try(block: Block, replica: Replica, units: Units) -> None:
 
 
 def _copy(replica: Replica) -> nn.Module:
-    """The replica's block, with its values as parameters."""
+    """Returns the replica's block, with its values as parameters."""
     real: dict[int, Any] = {
         id(parameter): nn.Parameter(replica.values[name].detach().clone())
         for name, parameter in replica.block.named_parameters()
@@ -261,7 +262,7 @@ def _selected(parameter: nn.Parameter, index: Tensor, axis: int) -> nn.Parameter
 
 
 def _count_anew(module: nn.Module, units: Units, count: int) -> None:
-    """Attributes that say the number of units, or of all their columns, follow."""
+    """Sets the attributes that say the number of units, or of all their columns."""
     for name, value in list(vars(module).items()):
         if type(value) is not int:
             continue

@@ -1,4 +1,4 @@
-"""A model's repeated modules, found by what runs: the blocks of any architecture, in the order of their calls.
+"""Finds a model's repeated modules, by what runs: the blocks of any architecture, in the order of their calls.
 
 Candidates are the children of ModuleLists, Sequentials and ModuleDicts that have weights and modules of their own. The
 outermost that run are blocks: of whatever kind (attention, state space, convolution), of one class or several. Where
@@ -24,12 +24,12 @@ MOST_OF = 0.8  # of the elements that a stage's leaf modules give, for its modul
 
 
 class NothingRepeats(ValueError):
-    """No module of the model is repeated."""
+    """Is raised where no module of the model is repeated."""
 
 
 @dataclass
 class _CandidateCall:
-    """A call of a candidate, and the candidates' calls inside."""
+    """Records a call of a candidate, and the candidates' calls inside."""
 
     module: nn.Module
     container: int
@@ -40,7 +40,8 @@ class _CandidateCall:
 
 
 def calls_of_blocks(model: nn.Module, forward: Callable[[], Any]) -> list[nn.Module]:
-    """The module of each call of a block in one forward pass, which ``forward`` makes. Raises NothingRepeats."""
+    """Returns the module of each call of a block in one forward pass, which ``forward`` makes. Raises
+    NothingRepeats."""
     root = _CandidateCall(model, 0)
     stack = [root]
     with ExitStack() as hooks, torch.no_grad():
@@ -101,7 +102,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _blocks(call: _CandidateCall) -> list[nn.Module]:
-    """The call itself, or, of a stage, the calls inside."""
+    """Returns the call itself, or, of a stage, the calls inside."""
     by_container = Counter(inner.container for inner in call.inner)
     chains = [inner for inner in call.inner if by_container[inner.container] > 1]
     classes = {type(inner.module) for inner in chains}

@@ -1,4 +1,4 @@
-"""What depends on what inside a block, found by running the block on random values.
+"""Finds what depends on what inside a block, by running the block on random values.
 
 Names say little of how a block computes: which rows of a fused weight make queries, whether a branch ends in a scale
 already. A block run alone, with the arguments that the model gives it and with random weights, shows it: a gradient
@@ -29,8 +29,8 @@ Finding = TypeVar("Finding")
 def each_design(
     model: nn.Module, blocks: Sequence[Block], forward: Forward, examine: Callable[[Block, Replica], Finding]
 ) -> list[Finding]:
-    """What ``examine`` finds in each block; blocks that compute alike (equal classes and shapes, by name) are examined
-    once. Raises ValueError where a block does not run."""
+    """Returns what ``examine`` finds in each block; blocks that compute alike (equal classes and shapes, by name) are
+    examined once. Raises ValueError where a block does not run."""
     findings: dict[Any, Finding] = {}
     for call in calls(model, blocks, forward):
         if _design(call.block) not in findings:
@@ -48,7 +48,7 @@ def _design(block: Block) -> tuple[Any, ...]:
 
 
 class Replica:
-    """A block with random values in place of its own, run on the arguments of a call.
+    """Runs a block with random values in place of its own, on the arguments of a call.
 
     Attributes:
         values: its parameters by name; they want gradients, and so does what comes in, ``hidden``.
@@ -68,7 +68,8 @@ class Replica:
     def __call__(
         self, replaced: Mapping[str, Tensor] | None = None, scaled: Mapping[str, float] | None = None
     ) -> Tensor:
-        """The hidden states that come out, with some parameters replaced and some modules' outputs scaled, by name."""
+        """Returns the hidden states that come out, with some parameters replaced and some modules' outputs scaled, by
+        name."""
         self.outputs = {}
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
@@ -88,7 +89,7 @@ class Replica:
         return self.outputs[name]
 
     def gradients(self, of: Tensor, over: Sequence[Tensor]) -> list[Tensor | None]:
-        """Gradients of a random combination of ``of``; None where nothing leads there."""
+        """Returns the gradients of a random combination of ``of``; None where nothing leads there."""
         if not of.requires_grad:
             return [None] * len(over)
         return list(torch.autograd.grad(of, over, self._drawn(of), retain_graph=True, allow_unused=True))
@@ -98,11 +99,11 @@ class Replica:
         return drawn if lacks_values(like) else drawn.to(like.device)
 
     def _weight(self, like: Tensor) -> Tensor:
-        """A matrix is drawn so that what comes out is about as large as what goes in, and a branch as the stream."""
+        """Draws a matrix so that what comes out is about as large as what goes in, and a branch as the stream."""
         return self._drawn(like) * like.shape[-1] ** -0.5 if like.ndim >= 2 else self._drawn(like)
 
     def _real(self, value: Any) -> Any:
-        """An argument or buffer with values: its own, or random ones; nothing in place of a key-value cache."""
+        """Returns an argument or buffer with values: its own, or random ones; nothing in place of a key-value cache."""
         if hasattr(value, "get_seq_length") and hasattr(value, "update"):
             return None
         if not isinstance(value, Tensor):
@@ -113,5 +114,5 @@ class Replica:
 
 
 def zero(gradient: Tensor | None) -> bool:
-    """Whether a gradient says that there is no dependence."""
+    """Tells whether a gradient says that there is no dependence."""
     return gradient is None or not gradient.any()

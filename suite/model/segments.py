@@ -1,4 +1,4 @@
-"""Consecutive blocks as one function of the hidden states, inside a model whose own forward loops over them.
+"""Runs consecutive blocks as one function of the hidden states, inside a model whose own forward loops over them.
 
 The model's loop stays as it is. A segment's first block runs the whole segment under a wrapper (rematerialisation,
 offloading, ...); the others let the hidden states pass through, in the blocks' own return structure:
@@ -58,7 +58,7 @@ class Replays:
 
 
 class SegmentError(ValueError):
-    """These blocks cannot run as one segment; the message says why and what to do."""
+    """Is raised where these blocks cannot run as one segment; the message says why and what to do."""
 
 
 @contextmanager
@@ -88,13 +88,13 @@ def segmented(
 
 
 def segment_name(stack: str, start: int, end: int) -> str:
-    """A segment's name, for people."""
+    """Returns a segment's name, for people."""
     return f"{stack}[{start}:{end}]"
 
 
 def joinable(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[tuple[int, int]]:
-    """The longest ranges of consecutive blocks that ``model`` calls with equal arguments, so that segments may lie in
-    them. Raises SegmentError where a block does not run."""
+    """Returns the longest ranges of consecutive blocks that ``model`` calls with equal arguments, so that segments may
+    lie in them. Raises SegmentError where a block does not run."""
     seen = calls(model, blocks, forward)
     if len(seen) < len(blocks):
         raise SegmentError(
@@ -130,7 +130,7 @@ class _Segment:
         return self.lead if len(self.forwards) == 1 else self.follow(len(self.forwards) - 1)
 
     def lead(self, *args: Any, **kwargs: Any) -> Any:
-        """The first block's forward: the whole segment."""
+        """Runs as the first block's forward: the whole segment."""
         hidden, args, kwargs = split_hidden(args, kwargs)
         self.arguments = args, kwargs
         own_args = tuple(without_cache(value, self.start) for value in args)
@@ -152,7 +152,7 @@ class _Segment:
         return output
 
     def follow(self, position: int) -> Callable[..., Any]:
-        """A later block's forward: the hidden states, as the segment left them."""
+        """Returns a later block's forward: the hidden states, as the segment left them."""
         last = position == self.length - 1
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ class _Segment:
 
 
 def split_hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """The hidden states and the other arguments of a block."""
+    """Returns the hidden states and the other arguments of a block."""
     if args:
         return args[0], args[1:], kwargs
     if "hidden_states" in kwargs:
@@ -199,7 +199,7 @@ def without_cache(value: Any, layer: int) -> Any:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two arguments are the same: tensors by identity, containers by their items, all else by ==."""
+    """Tells whether two arguments are the same: tensors by identity, containers by their items, all else by ==."""
     if left is right:
         return True
     if isinstance(left, Tensor) or isinstance(right, Tensor) or type(left) is not type(right):

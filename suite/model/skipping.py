@@ -1,4 +1,4 @@
-"""Blocks that are left out of a pass: what comes in goes on as it is, and nothing inside them runs.
+"""Leaves blocks out of a pass: what comes in goes on as it is, and nothing inside them runs.
 
 So such a block costs no FLOPs, saves nothing for the backward pass, and its parameters get no gradient.
 """

@@ -1,4 +1,4 @@
-"""Where a text comes into a model: the module that takes its tokens, and the positions at which it is read.
+"""Finds where a text comes into a model: the module that takes its tokens, and the positions at which it is read.
 
 By transformers' own conventions: a text model has ``get_input_embeddings``, takes ``inputs_embeds`` in place of
 ``input_ids``, and, where a table of positions is learned, mostly ``position_ids``.
@@ -18,14 +18,14 @@ from suite.model.calls import Forward, lacks_values, undisturbed
 
 
 class TextInput(NamedTuple):
-    """The module that a text's tokens come into, and the embedding table that they are looked up in."""
+    """Holds the module that a text's tokens come into, and the embedding table that they are looked up in."""
 
     module: nn.Module
     table: nn.Module
 
 
 def text_input(model: nn.Module) -> TextInput:
-    """Where embeddings could take the place of tokens. Raises ValueError where they could not."""
+    """Finds where embeddings could take the place of tokens. Raises ValueError where they could not."""
     for module in model.modules():
         if hasattr(module, "get_input_embeddings") and "inputs_embeds" in _arguments(module):
             return TextInput(module, module.get_input_embeddings())  # type: ignore[operator]
@@ -36,7 +36,7 @@ def text_input(model: nn.Module) -> TextInput:
 
 
 def text_positions(parts: Anatomy, forward: Forward) -> Tensor | None:
-    """The rows int64 [1, tokens] of a learned table in which the model looks up the positions of a text that
+    """Returns the rows int64 [1, tokens] of a learned table in which the model looks up the positions of a text that
     ``forward`` shows it. None where it has no such table, or takes no ``position_ids``."""
     module, tokens = text_input(parts.model)
     if "position_ids" not in _arguments(module):
@@ -57,7 +57,7 @@ def _arguments(module: nn.Module) -> set[str]:
 
 
 def _one_after_the_other(table: Any, rows: Tensor) -> bool:
-    """Whether rows of a table are looked up in their order; of tensors without values, whether they may be."""
+    """Tells whether rows of a table are looked up in their order; of tensors without values, whether they may be."""
     if rows.ndim != 2 or rows.is_floating_point():
         return False
     if lacks_values(rows):

@@ -1,4 +1,5 @@
-"""More hidden neurons in the MLPs of a model, drawn as those that are there: the inverse of :mod:`suite.model.pruning`.
+"""Adds more hidden neurons to the MLPs of a model, drawn as those that are there: the inverse of
+:mod:`suite.model.pruning`.
 
 Incoming weights of new neurons have the spread of the layer's own. What the neurons give is summed, so that the
 outgoing weights of all, old and new, shrink by the root of how many more there are: the sum keeps its spread.
@@ -44,7 +45,7 @@ def _layer(model: nn.Module, path: str) -> Any:
 
 
 def _more(weight: nn.Parameter, axis: int, times: int, generator: torch.Generator) -> nn.Parameter:
-    """``weight`` with ``times`` as many entries along ``axis``, the new ones normal with its own deviation."""
+    """Returns ``weight`` with ``times`` as many entries along ``axis``, the new ones normal with its own deviation."""
     shape = list(weight.shape)
     shape[axis] *= times - 1
     drawn = torch.randn(shape, generator=generator).to(weight)
@@ -52,7 +53,7 @@ def _more(weight: nn.Parameter, axis: int, times: int, generator: torch.Generato
 
 
 def deviation(weight: Tensor) -> Tensor:
-    """The root mean square of the entries."""
+    """Returns the root mean square of the entries."""
     return weight.square().mean().sqrt()
 
 

@@ -1,4 +1,5 @@
-"""Another width of a model: which dimension of which parameter counts its residual stream, its heads, its MLP's units.
+"""Gives a model another width: which dimension of which parameter counts its residual stream, its heads, its MLP's
+units.
 
     axis        a unit is                                 written by                          read by
     residual    a number of the residual stream           embeddings, norms, branches' ends   projections, MLP, head
@@ -51,8 +52,8 @@ UNIT_NAMES = re.compile(r"n_inner|d_ff|(intermediate|ffn|inner|mlp|hidden|feed_f
 
 @dataclass(frozen=True)
 class Role:
-    """What a dimension of a parameter counts: ``lists`` times, one after the other, the ``count`` units of an axis,
-    each of ``grain`` numbers; ``read`` where the units are summed over."""
+    """Says what a dimension of a parameter counts: ``lists`` times, one after the other, the ``count`` units of an
+    axis, each of ``grain`` numbers; ``read`` where the units are summed over."""
 
     axis: Axis
     count: int
@@ -61,7 +62,7 @@ class Role:
     read: bool = False
 
     def entries(self, units: Sequence[int], of: int) -> list[int]:
-        """Where the numbers of these units are, in a dimension that has ``of`` units."""
+        """Returns where the numbers of these units are, in a dimension that has ``of`` units."""
         return [
             (start + unit) * self.grain + number
             for start in range(0, self.lists * of, of)
@@ -85,8 +86,8 @@ Sources = Mapping[Axis, Sequence[int]]
 
 
 def layout(model: nn.Module, forward: Forward, axes: Collection[Axis] = AXES) -> Layout:
-    """What counts these axes in ``model``; ``forward`` passes some examples through it. The residual stream and the
-    heads are those of a whole model, units those of the main stack.
+    """Tells what counts these axes in ``model``; ``forward`` passes some examples through it. The residual stream and
+    the heads are those of a whole model, units those of the main stack.
 
     Raises ValueError, with the reason, where a dimension cannot be told.
     """
@@ -165,7 +166,7 @@ def _whole(size: int, count: int, part: Part) -> int:
 
 
 def _bare(layer: nn.Module) -> int:
-    """The id of the linear layer inside of wrappers."""
+    """Returns the id of the linear layer inside of wrappers."""
     while isinstance(layer, AroundLinear):
         layer = layer.linear
     return id(layer)
@@ -188,7 +189,8 @@ def _roles(module: nn.Module, name: str, parameter: nn.Parameter, residual: Role
 
 
 def _shared(uses: Sequence[Roles], name: str) -> Roles:
-    """The roles of a parameter that several modules may hold: one that some write and others read is written."""
+    """Returns the roles of a parameter that several modules may hold: one that some write and others read is
+    written."""
     written = {tuple(role and replace(role, read=False) for role in roles) for roles in uses}
     if len(written) > 1:
         raise ValueError(f"{name} is shared by layers that hold different things in it: use a model that shares none")
@@ -196,7 +198,8 @@ def _shared(uses: Sequence[Roles], name: str) -> Roles:
 
 
 def _last_norm(model: nn.Module, stack: BlockStack, forward: Forward) -> nn.Module:
-    """The norm of the residual stream's width that runs last, outside the blocks. Raises ValueError without one."""
+    """Returns the norm of the residual stream's width that runs last, outside the blocks. Raises ValueError without
+    one."""
     ran: list[nn.Module] = []
 
     def note(module: nn.Module, *_: Any) -> None:
@@ -236,7 +239,7 @@ def _quietly(model: nn.Module, forward: Forward) -> Any:
 
 @dataclass
 class Narrowed:
-    """A model with 1/n of the units of some axes (``times``: n by axis), until :meth:`widen`.
+    """Narrows a model to 1/n of the units of some axes (``times``: n by axis), until :meth:`widen`.
 
     Attributes:
         layout: of its parameters; counts are those of the whole model.
@@ -250,7 +253,8 @@ class Narrowed:
 
     @property
     def sources(self) -> dict[Axis, list[int]]:
-        """Each unit as often as every other: unit j of the whole model copies unit j mod (units of this one)."""
+        """Returns each unit as often as every other: unit j of the whole model copies unit j mod (units of this
+        one)."""
         counts = {role.axis: role.count for roles in self.layout.values() for role in roles if role}
         return {axis: [unit % (counts[axis] // n) for unit in range(counts[axis])] for axis, n in self.times.items()}
 
@@ -295,7 +299,7 @@ def _kept(values: Tensor, roles: Roles, times: Mapping[Axis, int]) -> Tensor:
 def _stated(
     model: nn.Module, counts: Mapping[Axis, Role], times: Mapping[Axis, int]
 ) -> Iterator[tuple[Any, str, Any, Any]]:
-    """What says a size that changes: (holder, name, value, the narrower model's value)."""
+    """Yields what says a size that changes: (holder, name, value, the narrower model's value)."""
     sizes: list[tuple[re.Pattern[str], int, int]] = []
     for axis, n in times.items():
         count = counts[axis].count

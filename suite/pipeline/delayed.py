@@ -1,4 +1,4 @@
-"""Training with delayed weights in one process: what an asynchronous pipeline computes, without any pipeline.
+"""Trains with delayed weights in one process: what an asynchronous pipeline computes, without any pipeline.
 
 The parameters of stage i are read d_i updates late, in the forward pass and, perhaps by other numbers, in the backward
 pass (Narayanan et al., SOSP 2019, section 3.3; Yang et al., MLSys 2021, section 2)::
@@ -25,7 +25,8 @@ Correction = Callable[[str, Tensor, int], Tensor]
 
 
 class Delayed:
-    """``stage_of`` a parameter's name; ``delay(stage, place)`` of the micro-batch at a place of its batch.
+    """Trains with delayed weights, by ``stage_of`` a parameter's name; ``delay(stage, place)`` of the micro-batch at a
+    place of its batch.
 
     ``before_step(stage parameters)`` runs for each stage before the optimizer's step: clipping by a stage's own norm.
     """
@@ -50,11 +51,12 @@ class Delayed:
         return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def _at(self, name: str, late: int) -> Tensor:
-        """The values that a parameter had ``late`` updates ago; the first ones before there were as many."""
+        """Returns the values that a parameter had ``late`` updates ago; the first ones before there were as many."""
         return self.history[max(0, len(self.history) - 1 - late)][name]
 
     def step(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        """One update by the mean gradient of a batch's micro-batches; their losses."""
+        """Makes one update by the mean gradient of a batch's micro-batches, and returns what they gave; their
+        losses."""
         self.optimizer.zero_grad(set_to_none=True)
         newest, loss_values = self.history[-1], []
         for place, loss_of in enumerate(losses):

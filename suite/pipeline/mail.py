@@ -1,4 +1,4 @@
-"""Messages between the ranks of a pipeline, point to point, each by what it is and not by when it comes.
+"""Passes messages between the ranks of a pipeline, point to point, each by what it is and not by when it comes.
 
 A rank says early what it will get (``expect``) and asks for it when it needs it (``take``), so that a receive is there
 before its message is sent: gloo sends in one direction at a time where it is not. What is sent is kept until it has
@@ -22,7 +22,7 @@ _on_their_way: list[tuple[Tensor, dist.Work]] = []  # of boxes that are gone: gl
 
 
 class Letter(NamedTuple):
-    """What a message is: of which pass, made by which stage, of which micro-batch."""
+    """Says what a message is: of which pass, made by which stage, of which micro-batch."""
 
     kind: str
     stage: int
@@ -30,14 +30,14 @@ class Letter(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of a message, and the type of its numbers."""
+    """Holds the shape of a message, and the type of its numbers."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
 
 
 class Mail:
-    """The messages of one run. ``sent_bytes`` counts those that this rank has sent."""
+    """Passes the messages of one run. ``sent_bytes`` counts those that this rank has sent."""
 
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
@@ -54,7 +54,7 @@ class Mail:
             self.expected[letter] = room, work
 
     def take(self, letter: Letter) -> Tensor:
-        """The message, which is expected; waits for it."""
+        """Returns the message, which is expected; waits for it."""
         room, work = self.expected.pop(letter)
         if work is not None:
             work.wait()
@@ -81,7 +81,7 @@ class Mail:
         _on_their_way.extend(self._leaving + coming)
 
     def waiting(self) -> list[dict[str, object]]:
-        """What has come, or is on its way, and is not taken: as :meth:`put_back` takes it."""
+        """Returns what has come, or is on its way, and is not taken: as :meth:`put_back` takes it."""
         for letter, (room, work) in self.expected.items():
             if work is not None:
                 work.wait()
@@ -89,7 +89,7 @@ class Mail:
         return [{**letter._asdict(), "message": room} for letter, (room, _) in self.expected.items()]
 
     def put_back(self, waiting: list[dict[str, object]]) -> None:
-        """The inverse of :meth:`waiting`."""
+        """Does the inverse of :meth:`waiting`."""
         for entry in waiting:
             letter = Letter(str(entry["kind"]), int(entry["stage"]), int(entry["micro"]))  # type: ignore[call-overload]
             self.expected[letter] = entry["message"], None  # type: ignore[assignment]

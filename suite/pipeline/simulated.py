@@ -1,4 +1,4 @@
-"""When each operation of a schedule runs: of stages whose passes take equally long, or as long as was measured.
+"""Tells when each operation of a schedule runs: of stages whose passes take equally long, or as long as was measured.
 
 A rank does its operations in its order, each as soon as it and what the operation waits for are done::
 
@@ -35,7 +35,7 @@ Done = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """What was measured of a pipeline, in seconds and bytes.
+    """Holds what was measured of a pipeline, in seconds and bytes.
 
     Attributes:
         forward, backward: of each stage, a micro-batch's pass, by its place in the batch: the first of a batch draws
@@ -58,21 +58,21 @@ class PipelineCosts:
     ahead: int | None = None
 
     def of(self, op: PipelineOp) -> Time:
-        """Seconds of an operation."""
+        """Returns the seconds of an operation."""
         if op.kind == "update":
             return Time(self.update[op.stage])
         places = (self.forward if op.kind == "forward" else self.backward)[op.stage]
         return Time(places[op.micro % len(places)])
 
     def message(self, done: Done) -> int:
-        """Bytes of what a pass hands on."""
+        """Returns the bytes of what a pass hands on."""
         kind, stage, _ = done
         return self.handed[stage if kind == "forward" else stage - 1]
 
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """An operation on a rank, from ``start`` to ``end``, in forward passes of a stage."""
+    """Places an operation on a rank, from ``start`` to ``end``, in forward passes of a stage."""
 
     rank: int
     op: PipelineOp
@@ -82,7 +82,7 @@ class PipelineSlot:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What ran when, by rank and in its order."""
+    """Records what ran when, by rank and in its order."""
 
     ranks: tuple[tuple[PipelineSlot, ...], ...]
 
@@ -91,13 +91,13 @@ class Timeline:
         return max(slot.end for slots in self.ranks for slot in slots)
 
     def busy(self, since: Time = NO_TIME, until: Time | None = None) -> Time:
-        """The ranks' time at work in a window, added up."""
+        """Returns the ranks' time at work in a window, added up."""
         end = self.end if until is None else until
         spans = (min(slot.end, end) - max(slot.start, since) for slots in self.ranks for slot in slots)
         return sum((span for span in spans if span > 0), NO_TIME)
 
     def bubble(self, since: Time = NO_TIME, until: Time | None = None) -> Time:
-        """The share of the ranks' time in a window (the whole) in which they wait."""
+        """Returns the share of the ranks' time in a window (the whole) in which they wait."""
         end = self.end if until is None else until
         return 1 - self.busy(since, end) / (len(self.ranks) * (end - since))
 
@@ -118,14 +118,14 @@ def on_link(program: Program, costs: PipelineCosts, link: AlphaBeta) -> Timeline
 
 
 class _Uplink:
-    """What a rank sends by: free from some moment on, with what the limiter has saved up by then."""
+    """Describes what a rank sends by: free from some moment on, with what the limiter has saved up by then."""
 
     def __init__(self, link: AlphaBeta) -> None:
         self.rate, self.burst = Time(link.bytes_per_s), Time(link.burst_bytes)
         self.saved, self.free = self.burst, NO_TIME
 
     def sent(self, size: Time, ready: Time) -> Time:
-        """When the last of ``size`` bytes leaves that are ready then."""
+        """Returns when the last of ``size`` bytes leaves that are ready then."""
         begins = max(self.free, ready)
         self.saved = min(self.burst, self.saved + (begins - self.free) * self.rate)
         at_once = min(self.saved, size)
@@ -135,7 +135,7 @@ class _Uplink:
 
 
 class _PipelineClock:
-    """One run of a program, from event to event: a rank ends an operation, or a message comes."""
+    """Makes one run of a program, from event to event: a rank ends an operation, or a message comes."""
 
     def __init__(self, program: Program, stages: int, costs: PipelineCosts, link: AlphaBeta | None) -> None:
         self.program, self.stages, self.costs, self.link = program, stages, costs, link
@@ -250,11 +250,13 @@ def _waits_for(op: PipelineOp, stages: int) -> tuple[str, int, int] | None:
 
 
 def bubble_of_a_step(schedule: PipelineSchedule, backward: Time | int = 2) -> Time:
-    """The bubble of one training step of a schedule that flushes, from a pipeline that is empty to one that is."""
+    """Returns the bubble of one training step of a schedule that flushes, from a pipeline that is empty to one that
+    is."""
     return simulated(schedule.program(1), schedule.stages, backward).bubble()
 
 
 def bubble_in_the_middle(schedule: PipelineSchedule, steps: int, backward: Time | int = 2) -> Time:
-    """The bubble of the middle third of a run of ``steps`` training steps, where the pipeline is full if ever."""
+    """Returns the bubble of the middle third of a run of ``steps`` training steps, where the pipeline is full if
+    ever."""
     timeline = simulated(schedule.program(steps), schedule.stages, backward)
     return timeline.bubble(timeline.end / 3, 2 * timeline.end / 3)

@@ -1,4 +1,4 @@
-"""A model cut into stages: consecutive blocks with what the model does before, between and after them.
+"""Cuts a model into stages: consecutive blocks with what the model does before, between and after them.
 
 The model's own forward stays as it is, whatever it does around its blocks::
 
@@ -39,11 +39,11 @@ Forward = Callable[[], Tensor]
 
 
 class NotDivisible(ValueError):
-    """The model cannot be cut into these stages; the message says why and what to do."""
+    """Is raised where the model cannot be cut into these stages; the message says why and what to do."""
 
 
 class HandedOn(Exception):
-    """A stage ends here; ``hidden`` is what the next one gets."""
+    """Is raised where a stage ends; ``hidden`` is what the next one gets."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__("a stage that is not the last was run outside of its pipeline")
@@ -51,8 +51,8 @@ class HandedOn(Exception):
 
 
 def balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
-    """Ranges [start, end) of consecutive blocks, none empty, whose largest cost is as small as can be; of such
-    divisions the one whose early stages are longest.
+    """Returns the ranges [start, end) of consecutive blocks, none empty, whose largest cost is as small as can be; of
+    such divisions the one whose early stages are longest.
 
     Raises NotDivisible for fewer blocks than stages.
     """
@@ -73,9 +73,9 @@ def balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
 
 @dataclass
 class Stages:
-    """The stages of a model. ``ranges``: of each, its blocks [start, end); ``used``: the names of the parameters that
-    it uses; ``handed``: of each but the last, the shape of what it hands on for one example; ``unseen``: the names of
-    the parameters on which nothing that the model gives depends."""
+    """Holds the stages of a model. ``ranges``: of each, its blocks [start, end); ``used``: the names of the parameters
+    that it uses; ``handed``: of each but the last, the shape of what it hands on for one example; ``unseen``: the names
+    of the parameters on which nothing that the model gives depends."""
 
     blocks: Sequence[nn.Module]
     ranges: Sequence[tuple[int, int]]
@@ -91,12 +91,12 @@ class Stages:
         return len(self.ranges) - 1
 
     def shape(self, stage: int, examples: int) -> Shape:
-        """The shape of what a stage hands on for a micro-batch."""
+        """Returns the shape of what a stage hands on for a micro-batch."""
         size, dtype = self.handed[stage]
         return Shape((examples, *size), dtype)
 
     def owners(self, name: str) -> list[int]:
-        """The stages that use a parameter."""
+        """Returns the stages that use a parameter."""
         return [stage for stage, names in enumerate(self.used) if name in names]
 
     def keep(self, model: nn.Module, stages: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ class Stages:
             yield
 
     def whole(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
-        """A model of its own, with these values."""
+        """Returns a model of its own, with these values."""
         model = copy.deepcopy(self.skeleton)
         for name, old in list(model.named_parameters()):
             filled = nn.Parameter(parameters[name], old.requires_grad)
@@ -151,7 +151,7 @@ class Stages:
 
 
 def without_values(model: nn.Module) -> nn.Module:
-    """A copy whose parameters have shapes alone, tied where the model's are."""
+    """Returns a copy whose parameters have shapes alone, tied where the model's are."""
     empty = {
         id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         for parameter in model.parameters()
@@ -192,7 +192,7 @@ def cut(model: nn.Module, stages: int, forward: Forward, examples: int) -> Stage
 
 
 class _Trial:
-    """A pass of the whole model, cut behind the blocks ``ends``: there the graph of a stage ends in ``roots``."""
+    """Makes a pass of the whole model, cut behind the blocks ``ends``: there the graph of a stage ends in ``roots``."""
 
     def __init__(self, model: nn.Module, parts: Anatomy, ends: Sequence[int]) -> None:
         self.model, self.ends = model, set(ends)
@@ -250,7 +250,7 @@ class _Trial:
 
 
 def _used(model: nn.Module, roots: Sequence[Tensor]) -> list[frozenset[str]]:
-    """The names of the parameters in each stage's graph."""
+    """Returns the names of the parameters in each stage's graph."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     used: list[set[str]] = []
     inside: set[Any] = set()
@@ -284,13 +284,13 @@ def _with_unseen(
 
 
 def _stage_of(name: str, blocks: Sequence[Block], ranges: Sequence[tuple[int, int]]) -> int | None:
-    """The stage of the block that a parameter or buffer lies in; None outside of all."""
+    """Returns the stage of the block that a parameter or buffer lies in; None outside of all."""
     stage_of = {at: stage for stage, (start, end) in enumerate(ranges) for at in range(start, end)}
     return next((stage_of[at] for at, block in enumerate(blocks) if name.startswith(f"{block.path}.")), None)
 
 
 def _graph(root: Tensor) -> tuple[set[Any], list[Tensor]]:
-    """The inner nodes of a graph, and its leaves."""
+    """Returns the inner nodes of a graph, and its leaves."""
     nodes: set[Any] = set()
     leaves: list[Tensor] = []
     waiting, seen = [root.grad_fn], set()
@@ -310,7 +310,8 @@ def _graph(root: Tensor) -> tuple[set[Any], list[Tensor]]:
 def _owners_of_buffers(
     model: nn.Module, blocks: Sequence[Block], ranges: Sequence[tuple[int, int]], used: Sequence[frozenset[str]]
 ) -> dict[str, int]:
-    """The stage whose module a buffer belongs to: that of its block, or of its module's parameters; else the first."""
+    """Returns the stage whose module a buffer belongs to: that of its block, or of its module's parameters; else the
+    first."""
     owners = {}
     for name, _ in model.named_buffers():
         module = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""A pipeline's schedule: for each rank the ordered list of what it does in a training step.
+"""Builds a pipeline's schedule: for each rank the ordered list of what it does in a training step.
 
 A model is cut into stages, a batch into micro-batches. Three things are done::
 
@@ -20,7 +20,8 @@ Kind = Literal["forward", "backward", "update"]
 
 
 class PipelineOp(NamedTuple):
-    """One operation on a stage. ``version``: of the weights that it uses; of an update, the one that it makes."""
+    """Describes one operation on a stage. ``version``: of the weights that it uses; of an update, the one that it
+    makes."""
 
     kind: Kind
     stage: int
@@ -34,8 +35,9 @@ Program = list[list[PipelineOp]]
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """``step(n)`` is the program of the n-th training step, whose batch has ``micro_batches``; a rank may begin in it
-    with the micro-batches of later ones. ``place(stage, micro)`` is the rank that has the stage for that micro-batch.
+    """Holds ``step(n)``, the program of the n-th training step, whose batch has ``micro_batches``; a rank may begin in
+    it with the micro-batches of later ones. ``place(stage, micro)`` is the rank that has the stage for that
+    micro-batch.
     """
 
     stages: int
@@ -48,12 +50,12 @@ class PipelineSchedule:
         return len(self.step(0))
 
     def program(self, steps: int) -> Program:
-        """The first ``steps`` training steps."""
+        """Returns the program of the first ``steps`` training steps."""
         by_step = [self.step(number) for number in range(steps)]
         return [[op for step in by_step for op in step[rank]] for rank in range(self.ranks)]
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages whose weights a rank holds."""
+        """Returns the stages whose weights a rank holds."""
         return sorted({op.stage for op in self.step(0)[rank]})
 
 
@@ -62,8 +64,8 @@ Versions = Callable[[Kind, int, int, int], int]
 
 
 def steady(stages: int, micro_batches: int, ahead: Callable[[int], int], versions: Versions) -> PipelineSchedule:
-    """One forward, one backward, and never a flush: a stage is ``ahead(stage)`` forwards ahead of its backward passes.
-    Each training step ends in an update."""
+    """Does one forward, one backward, and never a flush: a stage is ``ahead(stage)`` forwards ahead of its backward
+    passes. Each training step ends in an update."""
 
     def step(number: int) -> Program:
         first = number * micro_batches
@@ -81,7 +83,7 @@ def steady(stages: int, micro_batches: int, ahead: Callable[[int], int], version
 
 
 def flushed(stages: int, micro_batches: int, order: Callable[[int], Sequence[tuple[Kind, int]]]) -> PipelineSchedule:
-    """All micro-batches of a batch at one version, then one update: ``order(stage)`` says in which order a stage's
+    """Runs all micro-batches of a batch at one version, then one update: ``order(stage)`` says in which order a stage's
     passes come, by their kind and their place in the batch."""
 
     def step(number: int) -> Program:
@@ -97,7 +99,7 @@ def flushed(stages: int, micro_batches: int, order: Callable[[int], Sequence[tup
 
 
 class Broken(ValueError):
-    """A program that no pipeline can carry out; the message names the operation."""
+    """Is raised for a program that no pipeline can carry out; the message names the operation."""
 
 
 def check(program: Program, stages: int) -> None:
@@ -125,14 +127,14 @@ def check(program: Program, stages: int) -> None:
 
 
 class Delay(NamedTuple):
-    """How many updates lie between the weights of a micro-batch's passes and those that its gradient changes."""
+    """Says how many updates lie between the weights of a micro-batch's passes and those that its gradient changes."""
 
     forward: int
     backward: int
 
 
 def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
-    """The delay of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
+    """Returns the delay of each micro-batch whose gradient a rank's ``ops`` apply on a stage."""
     forward: dict[int, int] = {}
     waiting: dict[int, int] = {}
     by_micro: dict[int, Delay] = {}
@@ -149,7 +151,7 @@ def delays(ops: Sequence[PipelineOp], stage: int) -> dict[int, Delay]:
 
 
 def live_versions(ops: Sequence[PipelineOp], stage: int) -> int:
-    """The most versions of a stage's weights that a rank must have at once: the newest, and those that a later
+    """Returns the most versions of a stage's weights that a rank must have at once: the newest, and those that a later
     operation of ``ops`` uses."""
     last: dict[int, int] = {}
     own = [op for op in ops if op.stage == stage]
@@ -166,7 +168,7 @@ def live_versions(ops: Sequence[PipelineOp], stage: int) -> int:
 
 
 def in_flight(ops: Sequence[PipelineOp]) -> int:
-    """The most micro-batches whose forward pass a rank has begun and whose backward pass it has not ended."""
+    """Returns the most micro-batches whose forward pass a rank has begun and whose backward pass it has not ended."""
     held = most = 0
     for op in ops:
         held += {"forward": 1, "backward": 0, "update": 0}[op.kind]

@@ -1,4 +1,4 @@
-"""Several versions of a stage's weights, of which the parameters themselves hold one at a time.
+"""Keeps several versions of a stage's weights, of which the parameters themselves hold one at a time.
 
 Passes use the parameters, whatever version is in them; the others lie beside them. To bring another in place is an
 exchange, so that n versions take n times the weights' bytes and no more. Where the parameters are written, autograd is
@@ -15,7 +15,8 @@ from torch import Tensor
 
 
 class WeightVersions:
-    """``newest`` is what the next update changes, ``held`` the version that is in the parameters."""
+    """Keeps versions, of which ``newest`` is what the next update changes, ``held`` the version that is in the
+    parameters."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
@@ -24,7 +25,7 @@ class WeightVersions:
 
     @property
     def live(self) -> int:
-        """How many there are."""
+        """Counts how many there are."""
         return len(self.beside) + 1
 
     @torch.no_grad()
@@ -48,12 +49,12 @@ class WeightVersions:
             self.beside[self.newest] = [parameter.detach().clone() for parameter in self.parameters]
 
     def end_update(self) -> None:
-        """The optimizer has written it."""
+        """Ends the update, which the optimizer has written."""
         self.newest += 1
         self.held = self.newest
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint that has the parameters as they are."""
+        """Returns the state for a checkpoint that has the parameters as they are."""
         beside = [{"version": version, "values": values} for version, values in self.beside.items()]
         return {"newest": self.newest, "held": self.held, "beside": beside}
 

@@ -1,1 +1,1 @@
-"""Recorded steps, read from outside: what probes see."""
+"""Reads recorded steps from outside: what probes see."""

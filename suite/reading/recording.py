@@ -1,4 +1,4 @@
-"""What single steps of a technique show: read from outside, by a ``probes.py`` beside its ``technique.py``.
+"""Records what single steps of a technique show: read from outside, by a ``probes.py`` beside its ``technique.py``.
 
 A probe that recomputes the technique's own formula agrees with itself, whatever the step did. So a short run is
 recorded, step by step (:mod:`suite.reading.trace`), and the module says what that shows, and what it must be::
@@ -48,7 +48,7 @@ BATCHES = 4  # of the baseline's own size: all examples of a recorded run
 
 
 class Recording:
-    """A run of which single steps are recorded; that changes no number of it, and takes time and memory.
+    """Makes a run of which single steps are recorded; that changes no number of it, and takes time and memory.
 
     Attributes: ``run``; ``traces``, the recorded steps in their order.
     """
@@ -61,13 +61,14 @@ class Recording:
 
     @classmethod
     def of(cls, job: Job, *, weights: Path | None = None, mesh: DeviceMesh | None = None) -> Recording:
-        """The recording of a job's run on few examples."""
+        """Returns the recording of a job's run on few examples."""
         baseline = baseline_of(job.setting)
         few = with_few_examples(baseline, BATCHES * baseline.recipe_of(job.setting).batch_size)
         return cls(run_of(job, baseline=few, weights=weights, mesh=mesh))
 
     def train(self, steps: int) -> list[float]:
-        """``steps`` steps, recorded where a probe asks for it; their losses. Raises Diverged as :meth:`Run.train`."""
+        """Makes ``steps`` steps, recorded where a probe asks for it, and returns what they gave; their losses. Raises
+        Diverged as :meth:`Run.train`."""
         losses: list[float] = []
         for _ in range(steps):
             losses += [self.record_step()] if self._wanted() else self.run.train(1)
@@ -78,7 +79,7 @@ class Recording:
         return any(asked or [_in_the_middle(self.run)])
 
     def record_step(self) -> float:
-        """The next step, recorded; its loss."""
+        """Makes the next step, recorded, and returns what it gave; its loss."""
         batch, indices = self.run.next_batch()
         with recorded(self.run, batch, indices) as trace:
             self.run.train_step(batch, indices)
@@ -90,13 +91,13 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """The step that was recorded last. Raises ValueError if none was."""
+        """Returns the step that was recorded last. Raises ValueError if none was."""
         if not self.traces:
             raise ValueError(f"no step of {self.run.job.stack} was recorded: train {self.run.recipe.steps} steps first")
         return self.traces[-1]
 
     def probes(self) -> dict[str, float]:
-        """What the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
+        """Returns what the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
         with unchanged_randomness(self.run.device):
             return {
                 f"{name}.{probe}": float(value)
@@ -105,16 +106,16 @@ class Recording:
             }
 
     def twin(self, stack: str | None = None, steps: int | None = None) -> Recording:
-        """Another run on the same examples, of another stack or length, not trained yet: for what this one cannot
-        show. For use in probes: the twin sets torch's randomness."""
+        """Returns another run on the same examples, of another stack or length, not trained yet: for what this one
+        cannot show. For use in probes: the twin sets torch's randomness."""
         run = self.run
         setting = run.job.setting if steps is None else run.job.setting.but(steps=steps)
         job = Job(setting=setting, stack=run.job.stack if stack is None else stack, seed=run.job.seed)
         return Recording(run_of(job, baseline=run.baseline, weights=run.weights))
 
     def outputs_at(self, parameters: Values, trace: Trace | None = None) -> Any:
-        """The model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless the model
-        is in evaluation mode."""
+        """Returns the model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless
+        the model is in evaluation mode."""
         trace, run = trace or self.trace, self.run
         with self.at(parameters), replayed(trace.random), torch.no_grad(), run.autocast():
             return run.baseline.forward(run.model, trace.batch)
@@ -122,9 +123,9 @@ class Recording:
     def gradients_at(
         self, parameters: Values, trace: Trace | None = None, added: Callable[[Any], Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Gradients, by name, of the baseline's own loss on a recorded step's batch, at ``parameters`` (those that it
-        lacks stay as they are), with that step's dropout: without any technique's loss and before clipping. What
-        ``added`` makes of the outputs is added to the loss."""
+        """Returns the gradients, by name, of the baseline's own loss on a recorded step's batch, at ``parameters``
+        (those that it lacks stay as they are), with that step's dropout: without any technique's loss and before
+        clipping. What ``added`` makes of the outputs is added to the loss."""
         trace, run = trace or self.trace, self.run
         trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
         with self.at(parameters), replayed(trace.random):
@@ -137,13 +138,13 @@ class Recording:
         return {name: gradient for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
 
     def loss_at(self, parameters: Values, trace: Trace | None = None) -> float:
-        """The loss whose gradients :meth:`gradients_at` has."""
+        """Returns the loss whose gradients :meth:`gradients_at` has."""
         trace = trace or self.trace
         return self.run.baseline.losses(self.outputs_at(parameters, trace), trace.batch).mean().item()
 
     def replayed(self, before: Moment) -> dict[str, Tensor]:
-        """Where the optimizer's step takes the parameters from a moment like ``trace.update.before``, with what a probe
-        has changed of it (all gradients twice as large, no decay, ...). On copies."""
+        """Tells where the optimizer's step takes the parameters from a moment like ``trace.update.before``, with what a
+        probe has changed of it (all gradients twice as large, no decay, ...). On copies."""
         names = {parameter: name for name, parameter in self.run.model.named_parameters()}
         twin = copy.deepcopy(self.run.optimizer)
         after: dict[str, Tensor] = {}
@@ -174,7 +175,7 @@ class Recording:
 
 
 def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:
-    """The ``probes.py`` of those of the techniques that have one."""
+    """Returns the ``probes.py`` of those of the techniques that have one."""
     entries = catalogue()
     paths = {name: entries[name].instruments for name in names if name in entries}
     return {name: importlib.import_module(path) for name, path in paths.items() if path}
@@ -185,7 +186,7 @@ def _in_the_middle(run: Run, own: Technique | None = None) -> bool:
 
 
 def with_few_examples(whole: Baseline, count: int) -> Baseline:
-    """The baseline with ``count`` of its training examples, spread over all."""
+    """Returns the baseline with ``count`` of its training examples, spread over all."""
 
     def data(size: Size, split: Split, location: str | None = None) -> Data:
         every = whole.data(size, split, location)

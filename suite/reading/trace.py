@@ -1,4 +1,4 @@
-"""One real training step as it happened: what probes read (:mod:`suite.reading.recording`).
+"""Records one real training step as it happened: what probes read (:mod:`suite.reading.recording`).
 
 A probe that recomputes a formula agrees with itself, whatever the step has done. So the harness records a step::
 
@@ -33,8 +33,8 @@ Values = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass of the whole model: a forward at these parameters, or a backward that gave these gradients, which are
-    of this pass alone."""
+    """Records one pass of the whole model: a forward at these parameters, or a backward that gave these gradients,
+    which are of this pass alone."""
 
     kind: Literal["forward", "backward"]
     parameters: Values
@@ -43,8 +43,8 @@ class Pass:
 
 @dataclass(frozen=True)
 class Moment:
-    """Parameters, their accumulated gradients, the optimizer's tensors and numbers and its group's hyper-parameters,
-    all by the parameter's name; and the model's buffers (masks, moving averages) by theirs."""
+    """Holds parameters, their accumulated gradients, the optimizer's tensors and numbers and its group's
+    hyper-parameters, all by the parameter's name; and the model's buffers (masks, moving averages) by theirs."""
 
     parameters: Values
     gradients: Values
@@ -55,19 +55,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class Update:
-    """One step of the optimizer."""
+    """Records one step of the optimizer."""
 
     before: Moment
     after: Moment
 
     def moved(self, name: str) -> Tensor:
-        """How far a parameter moved, float64."""
+        """Returns how far a parameter moved, float64."""
         return self.after.parameters[name].double() - self.before.parameters[name].double()
 
 
 @dataclass
 class Trace:
-    """A recorded training step.
+    """Holds a recorded training step.
 
     Attributes:
         step: finished steps before it.
@@ -90,12 +90,12 @@ class Trace:
     ran: list[str] = field(default_factory=list)
 
     def of(self, kind: Literal["forward", "backward"]) -> list[Pass]:
-        """The passes of a kind."""
+        """Returns the passes of a kind."""
         return [one for one in self.passes if one.kind == kind]
 
     @property
     def update(self) -> Update:
-        """The one update of the step. Raises ValueError where there was none, or more."""
+        """Returns the one update of the step. Raises ValueError where there was none, or more."""
         if len(self.updates) != 1:
             raise ValueError(f"the recorded step had {len(self.updates)} updates, not one")
         return self.updates[0]
@@ -182,7 +182,7 @@ class _Recorder:
 
 
 def _same_bits(copy: Tensor, now: Tensor) -> bool:
-    """Whether both hold the same: 0 is not -0, and NaN is NaN."""
+    """Tells whether both hold the same: 0 is not -0, and NaN is NaN."""
     return copy.shape == now.shape and torch.equal(_bits(copy), _bits(now.detach()))
 
 
@@ -191,5 +191,5 @@ def _bits(values: Tensor) -> Tensor:
 
 
 def cloned(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter's optimizer state, its tensors copied."""
+    """Returns a parameter's optimizer state, its tensors copied."""
     return {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in state.items()}

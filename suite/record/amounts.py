@@ -1,4 +1,4 @@
-"""Amounts as people write them."""
+"""Reads and writes amounts as people write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def bytes_of(text: str) -> float:
-    """24GB, 24GiB, 500MB/s: bytes. Raises ValueError."""
+    """Reads 24GB, 24GiB, 500MB/s: bytes. Raises ValueError."""
     amount = re.fullmatch(r"(\d*\.?\d+)\s*([kMGT]?)(i?)(B?)(?:/s)?", text.strip(), re.IGNORECASE)
     if amount is None or not float(amount[1]) > 0:
         raise ValueError(f"{text!r} is no amount of bytes: write 24GB, 24GiB or 25GB/s")
@@ -17,7 +17,7 @@ def bytes_of(text: str) -> float:
 
 
 def amount_of(nbytes: float) -> str:
-    """Three digits, in units of 1000 bytes, as devices are sold: what :func:`bytes_of` reads."""
+    """Writes three digits, in units of 1000 bytes, as devices are sold: what :func:`bytes_of` reads."""
     rounded = float(f"{nbytes:.3g}")
     power = min(4, max(0, int(math.log10(max(rounded, 1)) // 3)))
     return f"{rounded / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

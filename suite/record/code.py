@@ -1,5 +1,5 @@
-"""The definitions of source files as they run: comments, docstrings, layout and annotations that nothing executes do
-not count, nor do where a definition stands and what the variables of functions are called.
+"""Reads the definitions of source files as they run: comments, docstrings, layout and annotations that nothing executes
+do not count, nor do where a definition stands and what the variables of functions are called.
 
 A file is read as the statements of its top level, each as text that does not depend on Python's version, with the
 names that it uses; what a name stands for :mod:`suite.entries.sources` finds out. Annotations in the bodies of classes
@@ -38,7 +38,7 @@ STATING = ("suite.reading.judged.judged", "leantrain.technique.judged")
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a file's top level.
+    """Describes a statement of a file's top level.
 
     ``text``: what runs. ``lines``: where it stands. ``uses``: the names that it reads and does not bind.
     ``when_called``: the names that its functions import, and the dotted ones that they stand for. ``effect``: whether
@@ -54,8 +54,8 @@ class Statement:
 
 @dataclass(frozen=True)
 class Source:
-    """A source file. ``bindings``: what each name of the top level is bound to, statements by their number, and dotted
-    names that are imported."""
+    """Describes a source file. ``bindings``: what each name of the top level is bound to, statements by their number,
+    and dotted names that are imported."""
 
     statements: tuple[Statement, ...]
     bindings: Mapping[str, tuple[int | str, ...]]
@@ -80,7 +80,7 @@ def read_source(path: Path) -> Source:
 
 @cache
 def _reader() -> bytes:
-    """Who reads: this file, that of variables' numbers, and Python."""
+    """Tells who reads: this file, that of variables' numbers, and Python."""
     return b"".join(Path(path).read_bytes() for path in (__file__, names.__file__)) + sys.version.encode()
 
 
@@ -100,7 +100,7 @@ def _as_json(source: Source) -> bytes:
 
 
 def _of_json(content: bytes) -> Source:
-    """The inverse of :func:`_as_json`. Raises ValueError for what is no JSON."""
+    """Does the inverse of :func:`_as_json`. Raises ValueError for what is no JSON."""
     known = json.loads(content)
     statements = (
         Statement(text, range(start, stop), frozenset(map(tuple, uses)), frozenset(map(tuple, called)), effect)
@@ -129,7 +129,7 @@ def _parsed(content: bytes) -> Source:
 
 
 def _imports(node: ast.AST, inside_functions: bool = False) -> Iterator[tuple[str, str]]:
-    """The names that a statement imports, each with the dotted name that it stands for."""
+    """Yields the names that a statement imports, each with the dotted name that it stands for."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             whole = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -143,14 +143,14 @@ def _imports(node: ast.AST, inside_functions: bool = False) -> Iterator[tuple[st
 
 
 def _blocks(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements, handlers and cases right inside a statement: expressions have none."""
+    """Yields the statements, handlers and cases right inside a statement: expressions have none."""
     for name in node._fields:
         if name in BLOCKS:
             yield from getattr(node, name, ())
 
 
 def _functions(node: ast.AST) -> Iterator[ast.AST]:
-    """The outermost functions of a statement."""
+    """Yields the outermost functions of a statement."""
     if isinstance(node, FUNCTIONS):
         yield node
     else:
@@ -159,7 +159,7 @@ def _functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a statement binds, without imports."""
+    """Yields the names that a statement binds, without imports."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         yield node.name
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -170,8 +170,8 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _acts(node: ast.AST) -> bool:
-    """Whether a statement does more than bind names: calls, assignments into objects, whatever is conditional, and
-    definitions that a decorator hands on."""
+    """Tells whether a statement does more than bind names: calls, assignments into objects, whatever is conditional,
+    and definitions that a decorator hands on."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
         return any(word in decorator for word in REGISTERING for decorator in decorators)
@@ -197,7 +197,7 @@ def _text(node: ast.AST) -> str:
 
 
 def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
-    """The fields of a file's classes that are annotated so and have a text as their default."""
+    """Returns the fields of a file's classes that are annotated so and have a text as their default."""
     source = path.read_bytes()
     if annotation.encode() not in source:  # nearly every file, and parsing takes long
         return {}
@@ -214,7 +214,7 @@ def fields_of_type(path: Path, annotation: str) -> dict[str, str]:
 
 
 def _stripped(source: bytes) -> ast.Module | None:
-    """The syntax tree of what runs; None where the source does not parse."""
+    """Returns the syntax tree of what runs; None where the source does not parse."""
     try:
         with PARSING:
             tree = ast.parse(source)
@@ -252,7 +252,7 @@ class _Stripped(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        """A variable of a function: an assignment, or nothing where it has no value."""
+        """Rewrites a variable of a function: an assignment, or nothing where it has no value."""
         self.generic_visit(node)
         if not self.inside_function:
             return node
@@ -306,7 +306,7 @@ class _Stripped(ast.NodeTransformer):
 
 @cache
 def _form(kind: type[Any]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """How the text of a node of this kind begins, and its fields with how theirs begins."""
+    """Tells how the text of a node of this kind begins, and its fields with how theirs begins."""
     return f"{kind.__name__}(", tuple((name, f"{name}=") for name in kind._fields if name not in UNTYPED)
 
 

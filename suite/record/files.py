@@ -1,4 +1,5 @@
-"""Files of our own: where the cache is, atomic writes, reading of plain files, JSON that names its schema version."""
+"""Handles files of our own: where the cache is, atomic writes, reading of plain files, JSON that names its schema
+version."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ _FIELDS: dict[type[BaseModel], set[str]] = {}
 
 
 class Stored(BaseModel):
-    """The base of what is written to a file. A NaN is written as a word, since JSON has no such number."""
+    """Serves as base of what is written to a file. A NaN is written as a word, since JSON has no such number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
     def model_post_init(self, context: Any) -> None:
-        """Which fields were set is of no use here, and a set of their names for each object takes more memory than most
-        of their values: all objects of a class share one. A copy has its own."""
+        """Drops which fields were set, since a set of their names for each object takes more memory than most of their
+        values: all objects of a class share one. A copy has its own."""
         names = _FIELDS.get(type(self)) or _FIELDS.setdefault(type(self), set(type(self).model_fields))
         object.__setattr__(self, "__pydantic_fields_set__", names)
 
@@ -38,14 +39,14 @@ M = TypeVar("M", bound=Stored)
 
 
 def cache_folder() -> Path:
-    """``$LEANTRAIN_CACHE``, else ``$XDG_CACHE_HOME/leantrain``, else ``~/.cache/leantrain``."""
+    """Returns ``$LEANTRAIN_CACHE``, else ``$XDG_CACHE_HOME/leantrain``, else ``~/.cache/leantrain``."""
     chosen = os.environ.get("LEANTRAIN_CACHE")
     return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "leantrain").expanduser()
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
+    """Has a temporary path beside ``path`` that takes its place when the block ends well, and is removed otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_partials_of_the_dead(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -79,8 +80,8 @@ def _lives(process: int) -> bool:
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """A file, to read from. Raises OSError, also for what is no regular file: a pipe would not end, nor would a
-    device."""
+    """Has a file open, to read from. Raises OSError, also for what is no regular file: a pipe would not end, nor would
+    a device."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -88,7 +89,7 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_plain(path: Path) -> bytes:
-    """What a file holds. Raises OSError as :func:`open_plain` does, and for what is larger than MOST_BYTES."""
+    """Returns what a file holds. Raises OSError as :func:`open_plain` does, and for what is larger than MOST_BYTES."""
     with open_plain(path) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -97,12 +98,14 @@ def read_plain(path: Path) -> bytes:
 
 
 def read_plain_text(path: Path) -> str:
-    """The text of a file in UTF-8. Raises OSError as :func:`read_plain` does, UnicodeDecodeError (a ValueError)."""
+    """Returns the text of a file in UTF-8. Raises OSError as :func:`read_plain` does, UnicodeDecodeError (a
+    ValueError)."""
     return read_plain(path).decode("utf-8")
 
 
 def json_of(text: str | bytes) -> Any:
-    """Its content. Raises ValueError for what is none, also where it is nested deeper than a reader can follow."""
+    """Returns the content of JSON text. Raises ValueError for what is none, also where it is nested deeper than a
+    reader can follow."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -110,7 +113,8 @@ def json_of(text: str | bytes) -> Any:
 
 
 def object_of(path: Path) -> dict[str, Any]:
-    """A JSON object as it stands in a file. Raises ValueError for what is none, OSError where it cannot be read."""
+    """Returns a JSON object as it stands in a file. Raises ValueError for what is none, OSError where it cannot be
+    read."""
     content = json_of(read_plain_text(path))
     if not isinstance(content, dict):
         raise ValueError(f"it is a {type(content).__name__}")
@@ -124,7 +128,7 @@ def write_json(stored: Stored, path: Path) -> None:
 
 
 def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: int = 1) -> M:
-    """``content`` as a ``model`` whose ``schema_version`` is between ``oldest`` and ``newest``.
+    """Returns ``content`` as a ``model`` whose ``schema_version`` is between ``oldest`` and ``newest``.
 
     Raises ValueError with one sentence: damaged, without a version, of a newer or older schema, or of another shape.
     """
@@ -150,19 +154,19 @@ def parse_versioned(content: bytes | str, model: type[M], newest: int, oldest: i
 
 
 class OlderSchema(ValueError):
-    """Written by an older version, in a form that is not read any more."""
+    """Is raised for what an older version wrote, in a form that is not read any more."""
 
 
 class TooLarge(ValueError):
-    """A whole number that no count can be, and no float holds."""
+    """Is raised for a whole number that no count can be, and no float holds."""
 
 
 class Repeated(ValueError):
-    """A member that stands twice in an object: readers differ in which one they take."""
+    """Is raised for a member that stands twice in an object: readers differ in which one they take."""
 
 
 def repeats_nothing(content: bytes | str) -> bool:
-    """Whether JSON has no member twice in an object."""
+    """Tells whether JSON has no member twice in an object."""
     try:
         json.loads(content, object_pairs_hook=_once)
     except (ValueError, RecursionError):

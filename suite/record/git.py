@@ -1,4 +1,4 @@
-"""Git, asked about a checkout that may be anybody's: no command that the checkout itself names is run.
+"""Asks git about a checkout that may be anybody's: no command that the checkout itself names is run.
 
 A checkout's ``.git/config`` may name programs: a monitor of files, hooks, filters of contents. Git would run them with
 the environment of whoever asks, a job's tokens among it. So they are switched off, and git sees little of the
@@ -29,11 +29,11 @@ LIMIT_S = 600.0
 
 
 class GitFailed(RuntimeError):
-    """What git says that it cannot do."""
+    """Is raised with what git says that it cannot do."""
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What a git command prints that asks, or checks out, in ``folder``.
+    """Returns what a git command prints that asks, or checks out, in ``folder``.
 
     Raises FileNotFoundError where git is not installed, GitFailed where it fails.
     """
@@ -41,7 +41,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def _filters(folder: Path) -> Iterator[str]:
-    """The settings by which the checkout itself names filters of contents."""
+    """Yields the settings by which the checkout itself names filters of contents."""
     listed = _run(folder, OFF, ("config", "--list", "--show-scope", "--name-only", "-z")).split("\0")
     for scope, name in zip(listed[::2], listed[1::2], strict=False):
         if scope in ("local", "worktree") and name.startswith("filter."):

@@ -1,4 +1,4 @@
-"""What is run: a setting, a stack and a seed. The one answer, from the command line to the record.
+"""Says what is run: a setting, a stack and a seed. The one answer, from the command line to the record.
 
 A stack is spelled ``lion+flashattention+lora:rank=4,alpha=8``: ids joined by ``+``, hyper-parameters after ``:``. Ids
 begin with a letter, so a ``+`` before a digit is part of a number (``lion:factor=1e+2``). The empty stack is
@@ -37,7 +37,7 @@ _any_text = GetPydanticSchema(lambda kind, handler: handler(str))  # a record ma
 
 
 class Setting(Stored):
-    """All that decides a training run besides the techniques and the seed.
+    """Holds all that decides a training run besides the techniques and the seed.
 
     ``steps`` are the reference's, the baseline's own where None. ``rate`` multiplies the learning rate of the recipe,
     before any technique changes it. ``data`` is a Hugging Face data set's id or a local path, ``model`` a configuration
@@ -71,11 +71,12 @@ EMPTY = "baseline"
 
 
 class StackError(ValueError):
-    """A stack that cannot be built; the message says why and what to do."""
+    """Is raised for a stack that cannot be built; the message says why and what to do."""
 
 
 def split(text: str) -> list[tuple[str, dict[str, str]]]:
-    """``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed part."""
+    """Splits ``"a+b:x=1,y=2"`` -> ``[("a", {}), ("b", {"x": "1", "y": "2"})]``; raises StackError on a malformed
+    part."""
     parts: list[tuple[str, dict[str, str]]] = []
     for part in (piece.strip() for piece in re.split(r"\+(?![0-9])", text) if text.strip()):
         if not part:
@@ -98,8 +99,9 @@ def split(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 class Spelling(str):
-    """A stack as a value: its text, and what that says of each technique. Whoever takes a text makes it one; a text is
-    read once. The empty stack is ``baseline`` and names no technique. Raises StackError for what spells no stack."""
+    """Holds a stack as a value: its text, and what that says of each technique. Whoever takes a text makes it one; a
+    text is read once. The empty stack is ``baseline`` and names no technique. Raises StackError for what spells no
+    stack."""
 
     parts: tuple[tuple[str, Mapping[str, str]], ...]
 
@@ -108,16 +110,16 @@ class Spelling(str):
 
     @property
     def names(self) -> list[str]:
-        """The ids of the techniques."""
+        """Returns the ids of the techniques."""
         return [name for name, _ in self.parts if name != EMPTY]
 
     @property
     def members(self) -> list[Spelling]:
-        """The stacks of one technique that this is made of; none where it is one itself."""
+        """Returns the stacks of one technique that this is made of; none where it is one itself."""
         return [join([part]) for part in self.parts] if len(self.parts) > 1 else []
 
     def without(self, technique: str) -> Spelling:
-        """The stack of all others."""
+        """Returns the stack of all others."""
         return join([part for part in self.parts if part[0] != technique])
 
 
@@ -135,7 +137,7 @@ BASELINE = Spelling(EMPTY)
 
 
 def join(techniques: Iterable[tuple[str, Mapping[str, str]]]) -> Spelling:
-    """The stack of techniques with these settings, in its canonical spelling."""
+    """Returns the stack of techniques with these settings, in its canonical spelling."""
     return Spelling(
         "+".join(
             name + (":" + ",".join(f"{key}={values[key]}" for key in sorted(values)) if values else "")
@@ -145,7 +147,7 @@ def join(techniques: Iterable[tuple[str, Mapping[str, str]]]) -> Spelling:
 
 
 def canonical(stack: str) -> Spelling:
-    """One spelling for a stack, so that equal stacks have equal records."""
+    """Returns one spelling for a stack, so that equal stacks have equal records."""
     return join(Spelling(stack).parts)
 
 
@@ -154,7 +156,7 @@ StackText = Annotated[str, AfterValidator(Spelling)]
 
 
 class Job(Stored):
-    """One training run: a setting, a stack in its canonical spelling, a seed."""
+    """Names one training run: a setting, a stack in its canonical spelling, a seed."""
 
     setting: Setting
     stack: StackText = BASELINE
@@ -162,11 +164,11 @@ class Job(Stored):
 
 
 def package_of(stack: str) -> str:
-    """The package whose implementation a technique of the stack is; "" where all are ours."""
+    """Returns the package whose implementation a technique of the stack is; "" where all are ours."""
     named = (settings.get(IMPLEMENTATION, OWN) for _, settings in Spelling(stack).parts)
     return next((name for name in named if name != OWN), "")
 
 
 def is_updates_alone(stack: str) -> bool:
-    """Whether the stack's steps are an optimizer's updates alone."""
+    """Tells whether the stack's steps are an optimizer's updates alone."""
     return any(settings.get(PART) == UPDATE for _, settings in Spelling(stack).parts)

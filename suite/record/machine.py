@@ -1,4 +1,4 @@
-"""The machine as a fingerprint, and whether it is fit to measure on.
+"""Reads the machine as a fingerprint, and tells whether it is fit to measure on.
 
 *Facts* are what decides speed and stays put; equal facts make equal keys, and only results of one key are ranked
 together. *Context* is volatile or informational, and never compared. What cannot be read is None, never 0, and
@@ -86,7 +86,8 @@ WINDOW_S = 0.5  # /proc/stat counts in hundredths of a second: enough to see 1 %
 
 @cache
 def fingerprint(device: str, threads: int) -> Machine:
-    """The machine, to a run on ``device`` ("cpu", "cuda") with ``threads`` torch threads; read once a process."""
+    """Returns the machine, to a run on ``device`` ("cpu", "cuda") with ``threads`` torch threads; read once a
+    process."""
     facts = read_facts(device, threads)
     key = key_of(facts)
     context = read_context() | {"unread": unread(facts)}
@@ -94,13 +95,13 @@ def fingerprint(device: str, threads: int) -> Machine:
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """The hash of the facts."""
+    """Returns the hash of the facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def slug(facts: Mapping[str, Any]) -> str:
-    """A readable name from the facts: ``amd-epyc-f25m17-2c-24g`` (family and model, where they are recorded), or the
-    GPU's name with its count where one is used."""
+    """Returns a readable name from the facts: ``amd-epyc-f25m17-2c-24g`` (family and model, where they are recorded),
+    or the GPU's name with its count where one is used."""
     if gpu := facts.get("gpu"):
         count = f"-x{gpu['count']}" if gpu["count"] > 1 else ""
         return _words(" and ".join(gpu["names"])) + count
@@ -111,7 +112,7 @@ def slug(facts: Mapping[str, Any]) -> str:
 
 
 def _words(name: str) -> str:
-    """``"Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz"`` -> ``"intel-xeon-gold-6338"``; at most 40 characters."""
+    """Turns ``"Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz"`` -> ``"intel-xeon-gold-6338"``; at most 40 characters."""
     bare = re.sub(r"\((R|TM|tm|r)\)|@.*|\b(CPU|Processor|\d+-Core|GPU)\b", " ", name)
     return "-".join(re.findall(r"[a-z0-9]+", bare.lower()))[:40].strip("-") or "unknown"
 
@@ -120,7 +121,7 @@ def _words(name: str) -> str:
 
 
 def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
-    """What must be equal for results to be ranked together; JSON values."""
+    """Returns what must be equal for results to be ranked together; JSON values."""
     return _cpu(root) | {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu_quota": _cpu_quota(root),
@@ -138,7 +139,8 @@ def read_facts(device: str, threads: int, root: Path = ROOT) -> dict[str, Any]:
 
 
 def torch_version() -> str | None:
-    """``torch.__version__``, with the build that the package's metadata leave out, and without importing torch."""
+    """Returns ``torch.__version__``, with the build that the package's metadata leave out, and without importing
+    torch."""
     package = find_spec("torch")
     source = _text(Path(package.origin).with_name("version.py")) if package and package.origin else None
     stated = re.search(r"^__version__ = '([^']+)'", source or "", re.MULTILINE)
@@ -146,7 +148,8 @@ def torch_version() -> str | None:
 
 
 def _cpu(root: Path) -> dict[str, Any]:
-    """Which CPU it is. Its name alone does not say: a virtual machine's may be "AMD EPYC" on any generation of them.
+    """Tells which CPU it is. Its name alone does not say: a virtual machine's may be "AMD EPYC" on any generation of
+    them.
 
     ``instance`` tells machines apart of whose CPU nothing is known: this one, since it was started; else None.
     """
@@ -174,13 +177,13 @@ def _whole(text: str | None) -> int | None:
 
 
 def _flags(root: Path) -> set[str]:
-    """The instruction sets by the kernel's names."""
+    """Returns the instruction sets by the kernel's names."""
     said = _cpuinfo(root)
     return set((said.get("flags") or said.get("Features") or "").split())
 
 
 def _caches_kib(root: Path) -> dict[str, int] | None:
-    """The data caches of the first core by level, each in KiB; where the kernel does not list them the one that
+    """Returns the data caches of the first core by level, each in KiB; where the kernel does not list them the one that
     ``/proc/cpuinfo`` has, which does not say its level."""
     caches_kib = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
@@ -192,8 +195,8 @@ def _caches_kib(root: Path) -> dict[str, int] | None:
 
 
 def _nominal_clock(root: Path) -> tuple[int | None, str | None]:
-    """The clock in MHz that the CPU is sold with, to the nearest CLOCK_STEP_MHZ, and what says so. A virtual machine
-    sees only the time-stamp counter, which on x86 runs at that clock: BogoMIPS are twice its MHz."""
+    """Returns the clock in MHz that the CPU is sold with, to the nearest CLOCK_STEP_MHZ, and what says so. A virtual
+    machine sees only the time-stamp counter, which on x86 runs at that clock: BogoMIPS are twice its MHz."""
     of_first = root / "sys/devices/system/cpu/cpu0"
     stated = (
         ("cpufreq/base_frequency", _whole((_text(of_first / "cpufreq/base_frequency") or "").strip()), 1000),
@@ -215,7 +218,7 @@ def _instance(root: Path) -> str:
 
 
 def _blas() -> str | None:
-    """The library of torch's matrix products, as far as its files tell; its version is that of torch's build."""
+    """Names the library of torch's matrix products, as far as its files tell; its version is that of torch's build."""
     package = find_spec("torch")
     if not package or not package.origin:
         return None
@@ -228,8 +231,8 @@ def _blas() -> str | None:
 
 
 def _code_path(root: Path) -> str | None:
-    """Which of its kernels torch takes: its own rule, or what the environment says. None where no flags are known, and
-    with SVE, where the vectors' length decides, too."""
+    """Tells which of its kernels torch takes: its own rule, or what the environment says. None where no flags are
+    known, and with SVE, where the vectors' length decides, too."""
     flags = _flags(root)
     if stated := os.environ.get("ATEN_CPU_CAPABILITY"):
         return stated.lower()
@@ -239,20 +242,20 @@ def _code_path(root: Path) -> str | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first processor's entry."""
+    """Returns the first processor's entry."""
     first = (_text(root / "proc/cpuinfo") or "").split("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time that the control group allows, where it sets a limit (cgroup v2 ``cpu.max``)."""
+    """Returns the cores' worth of time that the control group allows, where it sets a limit (cgroup v2 ``cpu.max``)."""
     fields = (_text(root / "sys/fs/cgroup/cpu.max") or "max").split()
     return None if fields[0] == "max" else round(int(fields[0]) / int(fields[1]), 2)
 
 
 def _memory_gib(root: Path) -> int | None:
-    """Physical memory, or the control group's limit where that is lower, in GiB rounded to whole ones."""
+    """Returns the physical memory, or the control group's limit where that is lower, in GiB rounded to whole ones."""
     total = _meminfo(root).get("MemTotal")
     limit = (_text(root / "sys/fs/cgroup/memory.max") or "max").strip()
     known = [size for size in (total, int(limit) if limit.isdigit() else None) if size is not None]
@@ -260,21 +263,22 @@ def _memory_gib(root: Path) -> int | None:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Bytes by name."""
+    """Returns bytes by name."""
     rows = re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
     return {name: int(kib) * 1024 for name, kib in rows}
 
 
 def _hypervisor(root: Path) -> str | None:
-    """Who virtualises this machine: a product name, ``"unnamed"`` where only the CPU flag tells, None on bare metal."""
+    """Tells who virtualises this machine: a product name, ``"unnamed"`` where only the CPU flag tells, None on bare
+    metal."""
     product = _text(root / "sys/hypervisor/type") or _text(root / "sys/class/dmi/id/product_name")
     virtual = "hypervisor" in _cpuinfo(root).get("flags", "").split()
     return ((product or "").strip() or "unnamed") if virtual else None
 
 
 def _gpu() -> dict[str, Any] | None:
-    """Names (of whole cards or of MIG slices), count of those that torch may use, driver, torch's CUDA version, and of
-    the cards each different compute capability, most MHz and limit in W."""
+    """Reads names (of whole cards or of MIG slices), count of those that torch may use, driver, torch's CUDA version,
+    and of the cards each different compute capability, most MHz and limit in W."""
     import torch  # takes seconds, and only a GPU needs it
 
     if not torch.cuda.device_count():
@@ -302,7 +306,7 @@ def _gpu() -> dict[str, Any] | None:
 
 
 def _numbers(values: Iterable[str]) -> list[float] | None:
-    """The different numbers, from the least on; None where there is none, as of what a card does not tell."""
+    """Returns the different numbers, from the least on; None where there is none, as of what a card does not tell."""
     return sorted({float(value) for value in values if re.fullmatch(r"\d+(\.\d+)?", value)}) or None
 
 
@@ -311,7 +315,7 @@ def _nvidia_smi(*arguments: str) -> str | None:
 
 
 def unread(facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, str]:
-    """Why facts about the CPU are None, by their names; of what may rightly be None nothing is said."""
+    """Tells why facts about the CPU are None, by their names; of what may rightly be None nothing is said."""
     if "model name" in _cpuinfo(root) or "CPU part" in _cpuinfo(root):
         cpuinfo = "/proc/cpuinfo does not say it"
     else:
@@ -327,12 +331,12 @@ def unread(facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, str]:
 
 
 def unrecorded(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> list[str]:
-    """The names of the facts that only ``beside`` has: an older version did not record them."""
+    """Lists the names of the facts that only ``beside`` has: an older version did not record them."""
     return [name for name in _flat(beside) if name not in _flat(facts)]
 
 
 def differing(facts: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The facts that both have and in which they differ, as (of the first, of the other), by name."""
+    """Finds the facts that both have and in which they differ, as (of the first, of the other), by name."""
     one, two = _flat(facts), _flat(other)
     return {name: (one[name], two[name]) for name in one if name in two and one[name] != two[name]}
 
@@ -347,7 +351,7 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_context(root: Path = ROOT) -> dict[str, Any]:
-    """What may explain a result but does not decide whether it is comparable; JSON values."""
+    """Reads what may explain a result but does not decide whether it is comparable; JSON values."""
     boot = re.search(r"^btime (\d+)", _text(root / "proc/stat") or "", re.MULTILINE)
     ticks = _cpu_ticks(root)
     mhz = re.findall(r"^cpu MHz\s*: ([\d.]+)", _text(root / "proc/cpuinfo") or "", re.MULTILINE)
@@ -365,7 +369,7 @@ def read_context(root: Path = ROOT) -> dict[str, Any]:
 
 
 def _git(folder: Path) -> dict[str, Any]:
-    """Commit of the checkout that leantrain runs from, and whether its tracked files differ from it."""
+    """Reads the commit of the checkout that leantrain runs from, and whether its tracked files differ from it."""
     try:
         commit = git(folder, "rev-parse", "HEAD").strip()
         return {"git_commit": commit, "git_dirty": bool(git(folder, "status", "--porcelain", "--untracked-files=no"))}
@@ -374,7 +378,7 @@ def _git(folder: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of :data:`LIBRARIES`, without the build."""
+    """Returns the versions of :data:`LIBRARIES`, without the build."""
     return {name: version(name).split("+")[0] for name in LIBRARIES}
 
 
@@ -390,7 +394,7 @@ def _load() -> float | None:
 
 
 def _cpu_ticks(root: Path) -> dict[str, int]:
-    """Hundredths of a second since boot, of all processors; empty where unknown."""
+    """Counts hundredths of a second since boot, of all processors; empty where unknown."""
     names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     row = re.search(r"^cpu +([\d ]+)", _text(root / "proc/stat") or "", re.MULTILINE)
     return dict(zip(names, map(int, row[1].split()))) if row else {}
@@ -400,7 +404,7 @@ def _cpu_ticks(root: Path) -> dict[str, int]:
 
 
 def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[str]:
-    """One sentence for each thing that will make timings on this machine worse; empty when it is fit.
+    """Writes one sentence for each thing that will make timings on this machine worse; empty when it is fit.
 
     Watches steal time and throttling for ``window_s`` seconds.
     """
@@ -423,7 +427,7 @@ def fitness(device: str, root: Path = ROOT, window_s: float = WINDOW_S) -> list[
 
 
 def busy_cores(root: Path = ROOT, window_s: float = WINDOW_S) -> float:
-    """How many cores all processes together used during ``window_s`` seconds; 0 where that cannot be read."""
+    """Measures how many cores all processes together used during ``window_s`` seconds; 0 where that cannot be read."""
     before = _cpu_ticks(root)
     time.sleep(window_s)
     after = _cpu_ticks(root)
@@ -447,13 +451,14 @@ def _steal_warning(before: Mapping[str, int], after: Mapping[str, int]) -> str |
 
 
 def _throttled(root: Path) -> tuple[int, int] | None:
-    """(periods, throttled periods) of the control group since its start."""
+    """Reads (periods, throttled periods) of the control group since its start."""
     rows = dict(line.split() for line in (_text(root / "sys/fs/cgroup/cpu.stat") or "").splitlines())
     return (int(rows["nr_periods"]), int(rows["nr_throttled"])) if "nr_throttled" in rows else None
 
 
 def _throttling_warning(before: tuple[int, int] | None, after: tuple[int, int] | None) -> str | None:
-    """Within the window, or, since throttling needs load and the window is idle, of the group's whole life."""
+    """Warns of throttling within the window, or, since throttling needs load and the window is idle, of the group's
+    whole life."""
     if before is None or after is None or after[0] == 0:
         return None
     share = max(after[1] / after[0], (after[1] - before[1]) / max(1, after[0] - before[0]))
@@ -517,7 +522,7 @@ def _text(path: Path) -> str | None:
 
 
 def _output(program: str, *arguments: str) -> str | None:
-    """Standard output of a program, None where it is missing, fails or takes 10 s."""
+    """Returns the standard output of a program, None where it is missing, fails or takes 10 s."""
     if not (path := shutil.which(program)):
         return None
     try:

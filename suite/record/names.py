@@ -1,4 +1,4 @@
-"""What the names in a statement stand for: a function's own variables, or something outside of it.
+"""Finds what the names in a statement stand for: a function's own variables, or something outside of it.
 
 A variable of a function is what it is by where it is bound and read, whatever it is called. So :func:`resolve` puts
 numbers in the place of their names, in order of their first appearance: two statements that differ in nothing else are
@@ -41,8 +41,8 @@ def resolve(statement: ast.stmt) -> set[Chain]:
 
 @dataclass
 class _Scope:
-    """What a function, a comprehension or a class binds: which variable a name is, or None for one that keeps its name.
-    ``elsewhere``: what it declares global."""
+    """Knows what a function, a comprehension or a class binds: which variable a name is, or None for one that keeps its
+    name. ``elsewhere``: what it declares global."""
 
     outer: _Scope | None
     is_class: bool = False
@@ -51,8 +51,8 @@ class _Scope:
 
 
 class _Resolver:
-    """``chains``: what is read from outside. ``places``: where variables are named, in order: what holds the name, its
-    key there, and the variable."""
+    """Collects ``chains``: what is read from outside. ``places``: where variables are named, in order: what holds the
+    name, its key there, and the variable."""
 
     def __init__(self) -> None:
         self.chains: set[Chain] = set()
@@ -128,7 +128,7 @@ class _Resolver:
             self._all(getattr(node, name, None), inside if name == "body" else scope)
 
     def _comprehension(self, node: Any, scope: _Scope | None) -> None:
-        """The first of what it goes over is of the scope around."""
+        """Visits a comprehension, where the first of what it goes over is of the scope around."""
         inside = _Scope(scope)
         for generator in node.generators:
             for target in ast.walk(generator.target):
@@ -153,14 +153,15 @@ class _Resolver:
 
 
 def _has_one_place(arguments: ast.arguments) -> bool:
-    """Whether a lambda has one parameter and no default: who calls it by another name fails, and does not go on."""
+    """Tells whether a lambda has one parameter and no default: who calls it by another name fails, and does not go
+    on."""
     one = len([*arguments.posonlyargs, *arguments.args]) == 1
     return one and not (arguments.kwonlyargs or arguments.vararg or arguments.kwarg or arguments.defaults)
 
 
 def _binding(name: str, scope: _Scope | None) -> _Scope | None:
-    """The scope whose variable a name is in ``scope``; None where it is global. Functions do not see what the class
-    around them binds."""
+    """Finds the scope whose variable a name is in ``scope``; None where it is global. Functions do not see what the
+    class around them binds."""
     here = scope
     while scope is not None:
         if name in scope.elsewhere:
@@ -174,9 +175,9 @@ def _binding(name: str, scope: _Scope | None) -> _Scope | None:
 def _bound(
     node: ast.AST, elsewhere: set[str], outside: set[str], in_comprehension: bool = False
 ) -> Iterator[tuple[str, bool]]:
-    """The names that a node binds in the scope in which it stands, each with whether it keeps its name. Adds what is
-    declared global to ``elsewhere``, what is declared nonlocal to ``outside``. A comprehension's targets are its own;
-    what ``:=`` binds in it is not."""
+    """Yields the names that a node binds in the scope in which it stands, each with whether it keeps its name. Adds
+    what is declared global to ``elsewhere``, what is declared nonlocal to ``outside``. A comprehension's targets are
+    its own; what ``:=`` binds in it is not."""
     others: tuple[str, ...] = ()
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load) and not in_comprehension:

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: which instructions its operators use, and so where its bits repeat.
+"""Describes the arithmetic of a run: which instructions its operators use, and so where its bits repeat.
 
 Libraries choose their code by what the CPU has, and sum in another order on each. What is off the clock therefore runs
 under one setting, whatever the CPU has more: two CPUs, one with AVX-512 and one without, then give the same bits. What
@@ -36,7 +36,7 @@ FLAGS: Mapping[str, str] = {"avx": "avx", "avx2": "avx2", "avx512": "avx512f", "
 
 
 def environment(numerics: str) -> dict[str, str]:
-    """The variables of a setting. Raises ValueError for a text that spells none."""
+    """Returns the variables of a setting. Raises ValueError for a text that spells none."""
     name, *settings = numerics.split(",")
     if name not in (NATIVE, PORTABLE) or not all(re.fullmatch(r"[A-Z_]+=[\w.]+", setting) for setting in settings):
         raise ValueError(f"{numerics!r} is no setting of the arithmetic; one is {PORTABLE} or {NATIVE}")
@@ -45,7 +45,7 @@ def environment(numerics: str) -> dict[str, str]:
 
 
 def spelled(variables: Mapping[str, str]) -> str:
-    """The setting of an environment: what it says of VARIABLES. The inverse of :func:`environment`."""
+    """Returns the setting of an environment: what it says of VARIABLES. The inverse of :func:`environment`."""
     known = {name: variables[name] for name in VARIABLES if variables.get(name)}
     portable = PORTABLE_ENVIRONMENT.items() <= known.items()
     rest = {name: value for name, value in known.items() if not portable or name not in PORTABLE_ENVIRONMENT}
@@ -53,22 +53,23 @@ def spelled(variables: Mapping[str, str]) -> str:
 
 
 def compiled_apart(numerics: str) -> dict[str, str]:
-    """The variable by which torch keeps what it compiled under a setting, apart from what it compiled under others: its
-    cache does not ask for which instructions, and code for registers of another width computes something else."""
+    """Returns the variable by which torch keeps what it compiled under a setting, apart from what it compiled under
+    others: its cache does not ask for which instructions, and code for registers of another width computes something
+    else."""
     folder = Path(os.environ.get(COMPILED) or cache_folder() / "compiled")
     return {COMPILED: str(folder / re.sub(r"\W+", "-", numerics))}
 
 
 def off_the_clock(device: str = "cpu") -> str:
-    """The setting of runs that are counted and learned here: the portable one where the CPU has it, with what else the
-    user's environment says. On an accelerator the bits are that one's own."""
+    """Returns the setting of runs that are counted and learned here: the portable one where the CPU has it, with what
+    else the user's environment says. On an accelerator the bits are that one's own."""
     chosen = {name: os.environ[name] for name in FURTHER if name in os.environ}
     portable = device == "cpu" and has(PORTABLE)
     return spelled({**(PORTABLE_ENVIRONMENT if portable else _chosen()), **chosen})
 
 
 def on_the_clock() -> str:
-    """The setting of what is timed: the machine's own, or what the user's environment says."""
+    """Returns the setting of what is timed: the machine's own, or what the user's environment says."""
     return spelled(os.environ)
 
 
@@ -80,7 +81,7 @@ def check_environment() -> None:
 
 
 def has(flag: str) -> bool:
-    """Whether this is an x86-64 CPU with the instructions ``flag``. Where that cannot be read, it has not."""
+    """Tells whether this is an x86-64 CPU with the instructions ``flag``. Where that cannot be read, it has not."""
     return platform.machine().lower() in ("x86_64", "amd64") and flag in _flags()
 
 

@@ -1,4 +1,5 @@
-"""The operators of a training step by signature, with their counts: what re-costing a traced step takes, as small JSON.
+"""Holds the operators of a training step by signature, with their counts: what re-costing a traced step takes, as small
+JSON.
 
 A step of twelve equal layers runs few different operators many times. An :class:`Operator` is all that a cost depends
 on; what runs between two others, and on which numbers, is left out. So a step of any depth takes some kilobytes, and a
@@ -25,7 +26,7 @@ OUT, IN = "transfer out", "transfer in"
 
 @dataclass(frozen=True)
 class Operator:
-    """A signature: equal ones take equal time.
+    """Describes an operator by its signature: equal ones take equal time.
 
     Attributes:
         name: of the operator in aten, or of those that one compiled kernel holds.
@@ -70,7 +71,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """The operators of one step.
+    """Holds the operators of one step.
 
     Attributes:
         counts: how often each runs.
@@ -95,18 +96,18 @@ class TracedStep:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that kernels read and write; transfers to the host are apart."""
+        """Returns the bytes that kernels read and write; transfers to the host are apart."""
         return sum(count * operator.moved_bytes for operator, count in self if operator.kind not in (OUT, IN))
 
     def as_json(self) -> str:
-        """One line. A signature is an object of what differs from the defaults, its count last."""
+        """Writes the step in one line. A signature is an object of what differs from the defaults, its count last."""
         operators = [{**fields_of(operator), "count": count} for operator, count in self]
         rest = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
         return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> TracedStep:
-        """The inverse of :meth:`as_json`. Raises ValueError for what is none of this version."""
+        """Reads what :meth:`as_json` wrote. Raises ValueError for what is none of this version."""
         try:
             known = json.loads(text)
             if known["schema_version"] != SCHEMA:
@@ -121,13 +122,13 @@ class TracedStep:
 
 
 def fields_of(operator: Operator) -> dict[str, Any]:
-    """JSON values of what differs from the defaults."""
+    """Returns JSON values of what differs from the defaults."""
     values = {declared.name: (getattr(operator, declared.name), declared.default) for declared in fields(operator)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def operator_of(said: Mapping[str, Any]) -> Operator:
-    """The inverse of :func:`fields_of`. Raises TypeError for what is no signature."""
+    """Builds the operator from what :func:`fields_of` returned. Raises TypeError for what is no signature."""
     return Operator(**{name: _as_tuple(value) for name, value in said.items()})
 
 
@@ -136,13 +137,13 @@ def _as_tuple(value: Any) -> Any:
 
 
 def step_of(operators: Iterable[Operator], uncosted: dict[str, int], undeclared: tuple[str, ...] = ()) -> TracedStep:
-    """The step that runs these operators, in whatever order."""
+    """Builds the step that runs these operators, in whatever order."""
     return TracedStep(Counter(operators), uncosted, undeclared)
 
 
 def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep:
-    """The step of a model ``layers`` deeper than ``deeper``, which has one layer more than ``shallow``: all that both
-    run grows by as much again for each.
+    """Builds the step of a model ``layers`` deeper than ``deeper``, which has one layer more than ``shallow``: all that
+    both run grows by as much again for each.
 
     What takes all of a model's tensors at once (an optimizer's lists, a norm over all gradients) has another signature
     at each depth: of the same operators in the same order their bytes, FLOPs and tensors grow.

@@ -24,7 +24,7 @@ as many ranks as the stack names."""
 
 
 class SizeCount(PlacedStep):
-    """One step of a stack, counted without its values; or the reason why it is not.
+    """Records one step of a stack, counted without its values; or the reason why it is not.
 
     Attributes:
         code: a hash of the code that was counted.
@@ -38,31 +38,31 @@ class SizeCount(PlacedStep):
 
 
 def per_parameter(metric: str, quantities: Mapping[str, int]) -> float | None:
-    """A metric of ``PER_PARAMETER``; None where it was not counted."""
+    """Returns a metric of ``PER_PARAMETER``; None where it was not counted."""
     size, count = quantities.get(PER_PARAMETER[metric]), quantities.get("parameter_count")
     return size / count if size is not None and count else None
 
 
 class Beside(NamedTuple):
-    """A stack's counts beside its reference's, at one place."""
+    """Holds a stack's counts beside its reference's, at one place."""
 
     reference: SizeCount
     stack: SizeCount
 
     def ratio(self, quantity: str) -> float | None:
-        """Stack over reference; None where either has none of it."""
+        """Returns the ratio of stack over reference; None where either has none of it."""
         ours, theirs = self.stack.quantities.get(quantity), self.reference.quantities.get(quantity)
         return ours / theirs if ours is not None and theirs else None
 
     def of(self, quantity: str, absolute: bool) -> float | None:
-        """The stack's own where ``absolute``, else the ratio; None where there is none."""
+        """Returns the stack's own where ``absolute``, else the ratio; None where there is none."""
         if quantity in PER_PARAMETER:
             return per_parameter(quantity, self.stack.quantities)
         return self.stack.quantities.get(quantity) if absolute else self.ratio(quantity)
 
 
 class PaperScale(Stored):
-    """``versions``: of the libraries whose models were counted."""
+    """Holds all counts at the papers' sizes, with the ``versions``: of the libraries whose models were counted."""
 
     schema_version: int = SCHEMA
     made: str = ""
@@ -70,7 +70,7 @@ class PaperScale(Stored):
     counts: Sequence[SizeCount] = ()
 
     def with_newer(self, newer: PaperScale) -> PaperScale:
-        """Both; a stack's newer count takes the place of its older one."""
+        """Joins both; a stack's newer count takes the place of its older one."""
         return newer.model_copy(update={"counts": newest(self.counts, newer.counts)})
 
     def beside(self) -> Mapping[CountPlace, list[Beside]]:
@@ -99,7 +99,7 @@ class PaperScale(Stored):
 
 
 def read(folder: Path) -> PaperScale:
-    """The counts of a results folder. Raises ValueError or OSError where they cannot be read."""
+    """Reads the counts of a results folder. Raises ValueError or OSError where they cannot be read."""
     return read_kept(folder / NAME, PaperScale, SCHEMA, "leantrain count --keep")
 
 

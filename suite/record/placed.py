@@ -1,5 +1,5 @@
-"""What a results folder keeps by place and stack in one file: read whole, written whole, what is newer in the place of
-what is older."""
+"""Holds what a results folder keeps by place and stack in one file: read whole, written whole, what is newer in the
+place of what is older."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suite.record.job import RecipeName, Size, Task
 
 
 class CountPlace(NamedTuple):
-    """What all steps of one table share. ``device``: whose operators."""
+    """Describes what all steps of one table share. ``device``: whose operators."""
 
     baseline: str
     size: Size
@@ -27,7 +27,7 @@ class CountPlace(NamedTuple):
 
 
 class PlacedStep(Stored):
-    """What is known of one step of a stack at a place; or the reason why nothing is.
+    """Records what is known of one step of a stack at a place; or the reason why nothing is.
 
     Attributes:
         reference: the stack that it is compared with; itself, or nothing, where it is one.
@@ -40,7 +40,7 @@ class PlacedStep(Stored):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """One of each is kept."""
+        """Returns the key of which one step is kept."""
         return (self.place, self.stack)
 
 
@@ -49,14 +49,14 @@ S = TypeVar("S", bound=Stored)
 
 
 def newest(older: Iterable[P], newer: Iterable[P]) -> list[P]:
-    """Both, in order; a newer one takes the place of an older one of its key."""
+    """Joins both, in order; a newer one takes the place of an older one of its key."""
     known = {step.key: step for step in [*older, *newer]}
     return [known[key] for key in sorted(known)]
 
 
 def read_kept(path: Path, kind: type[S], schema: int, command: str) -> S:
-    """What the file holds, nothing where there is none. Raises ValueError where it cannot be read, which says by which
-    command it is made again."""
+    """Reads what the file holds, nothing where there is none. Raises ValueError where it cannot be read, which says by
+    which command it is made again."""
     try:
         return parse_versioned(read_plain(path), kind, schema)
     except FileNotFoundError:

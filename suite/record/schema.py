@@ -1,4 +1,4 @@
-"""Evidence, as stored: what is known of a job. :mod:`suite.record.store` has the files.
+"""Describes evidence, as stored: what is known of a job. :mod:`suite.record.store` has the files.
 
 ========  ====================================================================  =================  ====================
 kind      what                                                                  replicate          travels
@@ -64,7 +64,7 @@ ENVIRONMENT = "the machine's files or network failed: "
 
 
 class Conditions(Setting):
-    """What must be equal for two results to be comparable, besides the machine and the sources: the setting, the
+    """Holds what must be equal for two results to be comparable, besides the machine and the sources: the setting, the
     baseline's version and the data's hash. ``data`` names what the examples are, not where they were loaded from."""
 
     baseline: Name
@@ -82,7 +82,7 @@ class Conditions(Setting):
 
     @property
     def family(self) -> str:
-        """The key of all conditions that differ from these in steps and learning rate alone."""
+        """Returns the key of all conditions that differ from these in steps and learning rate alone."""
         return _hashed(self, ("steps", "rate"))
 
 
@@ -96,8 +96,8 @@ _KNOWN: dict[Any, Any] = {}
 
 
 def _shared(value: Any) -> Any:
-    """An equal value that was read before, where there is one: a hundred thousand records say few things a hundred
-    thousand times."""
+    """Returns an equal value that was read before, where there is one: a hundred thousand records say few things a
+    hundred thousand times."""
     return _KNOWN.setdefault(value if isinstance(value, Stored) else repr(value), value)
 
 
@@ -105,7 +105,8 @@ Shared = AfterValidator(_shared)
 
 
 class Machine(Stored):
-    """``facts`` must match for results to be ranked together and make the key; ``context`` is informational."""
+    """Describes a machine, whose ``facts`` must match for results to be ranked together and make the key; ``context``
+    is informational."""
 
     name: Name
     key: Name
@@ -114,14 +115,14 @@ class Machine(Stored):
 
 
 def elsewhere(machine: Machine, source: str) -> Machine:
-    """A machine as records of a ``source`` name it: another one than ours, whatever its key and facts are. They are
-    words of those records, so they prove nothing of where something ran."""
+    """Returns a machine as records of a ``source`` name it: another one than ours, whatever its key and facts are. They
+    are words of those records, so they prove nothing of where something ran."""
     return machine.model_copy(update={"name": f"{machine.name} of {source}", "key": f"{machine.key} of {source}"})
 
 
 def bits_of(numerics: str, machine: Machine) -> str:
-    """Where runs of an arithmetic on a machine repeat to the bit: under the same portable arithmetic of the same torch,
-    or else on that machine alone."""
+    """Tells where runs of an arithmetic on a machine repeat to the bit: under the same portable arithmetic of the same
+    torch, or else on that machine alone."""
     if numerics.partition(",")[0] == NATIVE:
         return machine.key
     return f"{numerics} torch {machine.facts.get('torch')}"
@@ -135,7 +136,7 @@ class Evaluation(Stored):
 
 @dataclass(frozen=True)
 class Count:
-    """What a counter is called, in which unit. ``cost``: more of it is worse; else it describes the model.
+    """Says what a counter is called, in which unit. ``cost``: more of it is worse; else it describes the model.
     ``needs_values``: why a step of tensors without values does not give it; empty where it does."""
 
     title: str
@@ -148,7 +149,7 @@ NO_VALUES = "tensors without values take no memory on the host"
 
 
 class Counters(Stored):
-    """Exact counts of one training step: equal code gives equal numbers. ``Run.count_step`` takes them.
+    """Holds exact counts of one training step: equal code gives equal numbers. ``Run.count_step`` takes them.
 
     A new counter is a field here, with its :class:`Count`; reports, claims, gates and exports follow.
 
@@ -202,7 +203,7 @@ COUNTS: Mapping[str, Count] = {
 
 
 class Memory(Stored):
-    """Peaks of the process that trained (of rank 0); None where the machine has no such figure.
+    """Holds peaks of the process that trained (of rank 0); None where the machine has no such figure.
 
     Attributes:
         process_start_bytes: resident when the set-up began, with libraries and data loaded: not of training's making.
@@ -216,7 +217,8 @@ class Memory(Stored):
 
 
 class Energy(Stored):
-    """Energy of one training step. ``joules_per_step`` is None unless it was measured; then ``reason`` says why."""
+    """Holds the energy of one training step. ``joules_per_step`` is None unless it was measured; then ``reason`` says
+    why."""
 
     joules_per_step: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] | None = None
     kind: Literal["measured_counter", "unavailable"] = "unavailable"
@@ -240,7 +242,7 @@ class Code(Stored):
 
 
 def _moment(text: str) -> str:
-    """A time of ISO 8601 with its offset, in UTC: the order of such texts is that of the times."""
+    """Returns a time of ISO 8601 with its offset, in UTC: the order of such texts is that of the times."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
@@ -263,8 +265,8 @@ Source = Annotated[str, Field(max_length=200)]
 
 
 class Evidence(Stored):
-    """What all evidence says of itself. ``started``: ISO 8601, UTC. ``numerics``: the arithmetic that its runs had
-    (:mod:`suite.record.numerics`)."""
+    """Holds what all evidence says of itself. ``started``: ISO 8601, UTC. ``numerics``: the arithmetic that its runs
+    had (:mod:`suite.record.numerics`)."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     id: Name
@@ -278,18 +280,18 @@ class Evidence(Stored):
 
     @property
     def place(self) -> Machine:
-        """The machine for which it counts: the one that it names, where it was measured here; else that one of its
-        source alone."""
+        """Returns the machine for which it counts: the one that it names, where it was measured here; else that one of
+        its source alone."""
         return elsewhere(self.machine, self.source) if self.source else self.machine
 
     @property
     def bits(self) -> str:
-        """Where it repeats to the bit."""
+        """Tells where it repeats to the bit."""
         return bits_of(self.numerics, self.place)
 
 
 class Ended(Stored):
-    """How a run ended."""
+    """Says how a run ended."""
 
     stack: StackName  # "baseline" or the techniques in canonical spelling
     code: Annotated[Code, Shared]
@@ -301,15 +303,15 @@ class Ended(Stored):
 
 
 class CountedStep(Stored):
-    """The counts of the step at ``progress`` in [0, 1) of a run."""
+    """Holds the counts of the step at ``progress`` in [0, 1) of a run."""
 
     progress: Share
     counters: Counters
 
 
 class Counted(Ended, Evidence):
-    """Exact counts: of one step, or of one step in each fifth of a run whose cost changes on the way. ``probes``: what
-    recorded steps of a short run show of the techniques."""
+    """Records exact counts: of one step, or of one step in each fifth of a run whose cost changes on the way.
+    ``probes``: what recorded steps of a short run show of the techniques."""
 
     kind: Literal["counted"] = "counted"
     points: list[CountedStep] = Field(default_factory=list)
@@ -317,14 +319,14 @@ class Counted(Ended, Evidence):
 
 
 def windows_of(counted: Iterable[Counted | None]) -> int:
-    """The parts of a run in which stacks with these counts are timed: FIFTHS where the cost of one of them changes and
-    the run has room for them, else one."""
+    """Counts the parts of a run in which stacks with these counts are timed: FIFTHS where the cost of one of them
+    changes and the run has room for them, else one."""
     changing = [run for run in counted if run and len(run.points) > 1]
     return FIFTHS if any(run.conditions.steps >= FIFTHS * LEAST_BLOCKS for run in changing) else 1
 
 
 class Trained(Ended, Evidence):
-    """One training run alone, off every clock.
+    """Records one training run alone, off every clock.
 
     Attributes:
         train_loss: means of the training loss over equal parts of the run.
@@ -353,20 +355,20 @@ class Trained(Ended, Evidence):
 
 
 class Learned(Trained):
-    """A run to learn from."""
+    """Records a run to learn from."""
 
     kind: Literal["learned"] = "learned"
 
 
 class Witness(Trained):
-    """A run in a fraction of the steps, every phase of it in proportion, by the code of the learned runs of its family
-    and stack: code that repeats it to the bit renews them all. It is in no row."""
+    """Records a run in a fraction of the steps, every phase of it in proportion, by the code of the learned runs of its
+    family and stack: code that repeats it to the bit renews them all. It is in no row."""
 
     kind: Literal["witness"] = "witness"
 
 
 class Window(Stored):
-    """A part of a run in which both sides were timed, from ``progress`` in [0, 1) on.
+    """Holds a part of a run in which both sides were timed, from ``progress`` in [0, 1) on.
 
     ``block_s[round]`` are the seconds of a side's two blocks in that round, ``block_steps`` its steps in each.
     """
@@ -377,8 +379,8 @@ class Window(Stored):
 
 
 class Side(Ended):
-    """One contender of a timing. ``setup_s`` is what its run cost before its first step, ``warmup_s`` what its first
-    ``warmup_steps`` steps took, compilation included, before the first window."""
+    """Holds one contender of a timing. ``setup_s`` is what its run cost before its first step, ``warmup_s`` what its
+    first ``warmup_steps`` steps took, compilation included, before the first window."""
 
     setup_s: Seconds | None = None
     warmup_s: Seconds | None = None
@@ -390,7 +392,7 @@ class Side(Ended):
 
 
 class Timed(Evidence):
-    """Fresh processes of several contenders in lock-step; ``contenders[0]`` is the reference.
+    """Records a timing of several contenders in fresh processes, in lock-step; ``contenders[0]`` is the reference.
 
     Attributes:
         replicate: the number of this set of processes: each set is one replicate.
@@ -411,11 +413,11 @@ class Timed(Evidence):
 
     @property
     def windows(self) -> int:
-        """The parts of a run that it shows; all of them where a side failed, since more is not to be had."""
+        """Counts the parts of a run that it shows; all of them where a side failed, since more is not to be had."""
         return _windows_of(self.contenders)
 
     def windows_of(self, index: int) -> int:
-        """The number of :attr:`windows` of one contender beside the reference."""
+        """Counts the :attr:`windows` of one contender beside the reference."""
         return _windows_of([self.reference, self.contenders[index]])
 
     def without(self, stacks: Collection[str]) -> Timed | None:
@@ -438,8 +440,8 @@ def _windows_of(sides: Sequence[Side]) -> int:
 
 
 class Renewal(Stored):
-    """Code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one, was equal: all
-    that was learned in this family of conditions with the stack holds for both.
+    """Records that code changed from ``old`` to ``new`` (trajectory hashes), and one run, repeated under the new one,
+    was equal: all that was learned in this family of conditions with the stack holds for both.
 
     Attributes:
         machine: the name of the one that repeated it; older lines lack it.
@@ -472,13 +474,13 @@ KINDS: Mapping[str, type[Line]] = {
 
 
 def unattached(line: Line) -> list[Ended]:
-    """The runs of a line whose technique did not attach."""
+    """Finds the runs of a line whose technique did not attach."""
     runs: Sequence[Ended] = line.contenders if isinstance(line, Timed) else [line] if isinstance(line, Ended) else []
     return [run for run in runs if run.status == "not_attached"]
 
 
 def parse(line: bytes | str) -> Line:
-    """One line as evidence or a renewal.
+    """Reads one line as evidence or a renewal.
 
     Raises ValueError with one sentence: damaged, incomplete, of another schema, with a member that stands twice.
     """
@@ -501,8 +503,8 @@ def parse(line: bytes | str) -> Line:
 
 
 def _unnamed(model: type[Stored], content: bytes) -> dict[str, Any]:
-    """The fields, as pydantic leaves them out, that have a default and whose names ``content`` does not hold: an older
-    line has none of what records got since, and is as it was written without them."""
+    """Returns the fields, as pydantic leaves them out, that have a default and whose names ``content`` does not hold:
+    an older line has none of what records got since, and is as it was written without them."""
     left_out: dict[str, Any] = {}
     for name, quoted, optional, inner, several in _members(model):
         if optional and quoted not in content:
@@ -514,8 +516,8 @@ def _unnamed(model: type[Stored], content: bytes) -> dict[str, Any]:
 
 @cache
 def _members(model: type[Stored]) -> tuple[tuple[str, bytes, bool, type[Stored] | None, bool], ...]:
-    """A class's fields: the name, as JSON has it, whether there is a default, and the class of what holds counters,
-    one or several."""
+    """Lists a class's fields: the name, as JSON has it, whether there is a default, and the class of what holds
+    counters, one or several."""
     holders: dict[str, type[Stored]] = {"points": CountedStep, "counters": Counters}
     return tuple(
         (name, f'"{name}":'.encode(), not info.is_required(), holders.get(name), get_origin(info.annotation) is list)
@@ -524,7 +526,7 @@ def _members(model: type[Stored]) -> tuple[tuple[str, bytes, bool, type[Stored] 
 
 
 def stacks_of(line: Line) -> list[str]:
-    """The stacks that a line is of."""
+    """Lists the stacks that a line is of."""
     return [side.stack for side in line.contenders] if isinstance(line, Timed) else [line.stack]
 
 
@@ -532,7 +534,7 @@ NUMBERS = {int, float}
 
 
 def _read_otherwise(written: Any, known: Any) -> str:
-    """The path of a value that was written as another type than it was read as, such as a number as a text; "" of
+    """Finds the path of a value that was written as another type than it was read as, such as a number as a text; "" of
     none. What is read is compared, not converted: two readers of a record must not differ in what it says."""
     if isinstance(written, list) and repr(written) == repr(known):  # of equal types, too: most of a record is samples
         return ""
@@ -556,7 +558,7 @@ LONG = b"0" * 19
 
 
 def _has_long_digits(line: bytes | str) -> bool:
-    """Whether there may be a whole number beyond 64 bits, which pydantic takes and no float holds."""
+    """Tells whether there may be a whole number beyond 64 bits, which pydantic takes and no float holds."""
     content = line.encode() if isinstance(line, str) else line
     some = LONG in content.translate(DIGITS)  # a tenth of what the expression takes
     return some and bool(re.search(rb"[\s,:[]-?\d{19}", content))

@@ -1,4 +1,5 @@
-"""One temporary folder for a process and all that it starts, which the next process removes where this one cannot.
+"""Keeps one temporary folder for a process and all that it starts, which the next process removes where this one
+cannot.
 
 It has a lock for as long as its process lives, however that ends. A folder whose lock nobody holds is what a killed
 process left.
@@ -25,7 +26,7 @@ _folders: dict[int, tuple[Path, FileLock]] = {}  # by process: a forked one has 
 
 
 def scratch() -> Path:
-    """This process's folder, made when it is first asked for, and removed when the process ends.
+    """Returns this process's folder, made when it is first asked for, and removed when the process ends.
 
     Raises OSError where there is no temporary folder with a path that is short enough for a socket's.
     """
@@ -66,7 +67,7 @@ def _left(place: Path) -> Iterator[Path]:
 
 
 def _places() -> list[Path]:
-    """Where temporary folders may be, the user's choice first."""
+    """Lists where temporary folders may be, the user's choice first."""
     chosen = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp")
     return [Path(place) for place in dict.fromkeys(filter(None, chosen))]
 

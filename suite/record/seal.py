@@ -18,16 +18,17 @@ LENGTH = len(MARK) + 64 + len(b'"}')
 
 
 class NoChecksum(ValueError):
-    """The line has none."""
+    """Is raised where a line has no checksum."""
 
 
 def sealed(content: bytes) -> bytes:
-    """``content``, a JSON object with members and without spaces around it, with its checksum as the last one."""
+    """Returns ``content``, a JSON object with members and without spaces around it, with its checksum as the last
+    one."""
     return content[:-1] + MARK + hashlib.sha256(content).hexdigest().encode() + b'"}'
 
 
 def opened(line: bytes) -> bytes:
-    """The JSON object without its checksum. Raises NoChecksum, ValueError where it is another line's."""
+    """Returns the JSON object without its checksum. Raises NoChecksum, ValueError where it is another line's."""
     content = line[:-LENGTH] + b"}"
     if not line[-LENGTH:].startswith(MARK):
         raise NoChecksum("it has no checksum")

@@ -1,4 +1,4 @@
-"""The append-only store of evidence: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
+"""Stores evidence, append-only: JSON Lines, ``<results>/<machine>/{counted,learned,timed}.jsonl``.
 
 A line is appended whole or not at all, with its checksum (:mod:`suite.record.seal`). What others measured is in
 ``<results>/merged/`` (:mod:`suite.topics.publish.merging`).
@@ -27,15 +27,15 @@ from suite.record.seal import NoChecksum, opened, sealed
 
 
 class StoreError(RuntimeError):
-    """The results folder cannot be used; the message says why and what to do."""
+    """Is raised where the results folder cannot be used; the message says why and what to do."""
 
 
 class NoRecord(LookupError):
-    """No record is what was asked for; the message says what to do."""
+    """Is raised where no record is what was asked for; the message says what to do."""
 
     @classmethod
     def beginning(cls, beginning: str) -> NoRecord:
-        """The error for an id of which no record's is the continuation."""
+        """Builds the error for an id with which no record's id begins."""
         return cls(
             f"no record begins with {beginning!r}; leantrain leaderboard --json and leantrain claims ID print the ids, "
             f"--results names another folder"
@@ -51,8 +51,8 @@ MERGED = "merged"
 
 @dataclass(frozen=True)
 class Records:
-    """All that a results folder holds, oldest first. ``places``: file and line of each record by its id, where it was
-    read from files."""
+    """Holds all that a results folder holds, oldest first. ``places``: file and line of each record by its id, where it
+    was read from files."""
 
     counted: list[Counted] = field(default_factory=list)
     learned: list[Learned] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Records:
 
     @classmethod
     def of(cls, lines: Iterable[Line], places: Mapping[str, str] | None = None) -> Records:
-        """The lines by kind, in order of their start."""
+        """Sorts the lines by kind, in order of their start."""
         records = cls(places=places or {})
         lists: dict[str, list[Any]] = {
             "counted": records.counted,
@@ -78,12 +78,12 @@ class Records:
 
     @property
     def lines(self) -> list[Line]:
-        """Everything, kind by kind."""
+        """Returns everything, kind by kind."""
         return [*self.counted, *self.learned, *self.timed, *self.witnesses, *self.renewals]
 
 
 class Store:
-    """The evidence in one results folder (of all its machines), appended for one machine."""
+    """Keeps the evidence in one results folder (of all its machines), appended for one machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,7 +93,7 @@ class Store:
 
     @property
     def merged(self) -> Path:
-        """The file of records that were measured elsewhere."""
+        """Returns the file of records that were measured elsewhere."""
         return self.folder / MERGED / "records.jsonl"
 
     @contextmanager
@@ -152,12 +152,12 @@ class Store:
             os.close(handle)
 
     def read(self) -> tuple[Records, list[str]]:
-        """All evidence of all machines, and one sentence for each line that cannot be read."""
+        """Reads all evidence of all machines, and gives one sentence for each line that cannot be read."""
         with collection_paused():
             return self._read()
 
     def mentions(self, text: str) -> bool:
-        """Whether a line has this text in it: soon known, since nothing is parsed."""
+        """Tells whether a line has this text in it: soon known, since nothing is parsed."""
         paths = self.folder.glob("*/*.jsonl")
         return any(text.encode() in line for path in paths for _, line in _lines_or_why(path, []))
 
@@ -205,8 +205,8 @@ class Store:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers from 1 on; of one that is no record's for its length
-    the beginning. Raises OSError."""
+    """Yields the lines of a file that are not blank, with their numbers from 1 on; of one that is no record's for its
+    length the beginning. Raises OSError."""
     with open_plain(path) as file:
         number = 0
         while line := file.readline(LONGEST_LINE):
@@ -219,7 +219,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_or_why(path: Path, problems: list[str]) -> Iterator[tuple[int, bytes]]:
-    """Lines as :func:`lines_of` gives them, with a sentence where the file cannot be read."""
+    """Yields lines as :func:`lines_of` gives them, with a sentence where the file cannot be read."""
     try:
         yield from lines_of(path)
     except OSError as error:
@@ -227,11 +227,12 @@ def _lines_or_why(path: Path, problems: list[str]) -> Iterator[tuple[int, bytes]
 
 
 class Resaved(ValueError):
-    """An editor, or git on Windows, saved the file in another form; the message says which, and how to undo it."""
+    """Is raised where an editor, or git on Windows, saved the file in another form; the message says which, and how to
+    undo it."""
 
 
 def parse_sealed(line: bytes) -> Line:
-    """A line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing, Resaved.
+    """Reads a line of evidence with its checksum. Raises ValueError, NoChecksum where that alone is missing, Resaved.
 
     A line whose machine's key is not the hash of its facts is refused: it would be pooled with a machine that it says
     it is not.
@@ -254,7 +255,7 @@ def parse_sealed(line: bytes) -> Line:
 
 
 def same(one: Line, other: Line) -> bool:
-    """Whether two lines say the same, wherever they came from."""
+    """Tells whether two lines say the same, wherever they came from."""
     origin = {"source", "machine"} if isinstance(one, Renewal) else {"source"}  # older renewals name no machine
     return one.model_dump_json(exclude=origin) == other.model_dump_json(exclude=origin)
 

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_metadata(folder: Path, root: Path = ROOT) -> Path:
-    """The folder of the checkout's metadata below ``folder``. Raises OSError where it cannot be written."""
+    """Writes the checkout's metadata into a folder below ``folder``, which it returns. Raises OSError where it cannot
+    be written."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     name, version = project["name"], project["version"]
     metadata = folder / f"{name}-{version}.dist-info"

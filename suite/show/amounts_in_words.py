@@ -1,10 +1,10 @@
-"""Counters' numbers as people read them."""
+"""Writes counters' numbers as people read them."""
 
 from __future__ import annotations
 
 
 def amount(name: str, number: int | None) -> str:
-    """A counter's number with its unit, four digits; a dash where there is none."""
+    """Writes a counter's number with its unit, four digits; a dash where there is none."""
     if number is None:
         return "-"
     base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))

@@ -1,4 +1,4 @@
-"""A technique's paper as a BibTeX entry, to be cited beside what was measured."""
+"""Writes a technique's paper as a BibTeX entry, to be cited beside what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPECIAL = re.compile(r"([&%$#_{}])")
 
 
 def bibtex(card: Card) -> str:
-    """The entry; its key is the technique's id. What the card does not know is left out."""
+    """Writes the entry; its key is the technique's id. What the card does not know is left out."""
     paper = card.paper
     year = re.search(r"\b(?:19|20)\d\d\b", paper.venue)
     fields = {
@@ -31,7 +31,7 @@ def bibtex(card: Card) -> str:
 
 
 def _year_of(arxiv: str) -> str:
-    """The year in an identifier like 2302.06675."""
+    """Reads the year in an identifier like 2302.06675."""
     return f"20{arxiv[:2]}" if re.match(r"\d{4}\.\d+", arxiv) else ""
 
 

@@ -1,4 +1,4 @@
-"""A counted step beside its reference's, as people read it."""
+"""Shows a counted step beside its reference's, as people read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = {name: metric.title + (", bytes" if metric.unit == "B" else "") for nam
 
 
 def title(pair: SideBySide) -> str:
-    """What was counted, in one line: every report of these numbers begins with how they came about."""
+    """Says what was counted, in one line: every report of these numbers begins with how they came about."""
     at, side = pair.scale.setting, pair.stack if pair.stack.counters else pair.reference or pair.stack
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.batch.items())
     model = Path(at.model).name if at.model else at.size
@@ -39,7 +39,7 @@ def title(pair: SideBySide) -> str:
 
 
 def lines(pair: SideBySide) -> list[tuple[str, ...]]:
-    """A quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
+    """Lists a quantity a line: its title, the reference's number if there is one, the stack's, their ratio."""
     ours, ratios = pair.stack.quantities(), pair.ratios()
     theirs = pair.reference.quantities() if pair.reference else {}
     rows = []
@@ -52,7 +52,7 @@ def lines(pair: SideBySide) -> list[tuple[str, ...]]:
 
 
 def notes(pair: SideBySide) -> list[str]:
-    """Why a side was not counted, what its FLOPs leave out, and why a counter has no number here."""
+    """Says why a side was not counted, what its FLOPs leave out, and why a counter has no number here."""
     sentences = [f"{COUNTS[name].title}: unavailable: {why}" for name, why in pair.stack.not_counted().items()]
     if pair.stack.counters and pair.stack.counters.compiled:
         sentences.append("saved for backward: by the compiled graph; FLOPs: of the eager operators")
@@ -75,7 +75,7 @@ def notes(pair: SideBySide) -> list[str]:
 
 
 def _of_ranks(side: StepCount) -> list[str]:
-    """What a rank of several holds of the model's states, and what it sends."""
+    """Says what a rank of several holds of the model's states, and what it sends."""
     if side.ranks == 1 or side.state_bytes_per_parameter is None:
         return []
     sent = (

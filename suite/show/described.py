@@ -1,4 +1,5 @@
-"""What a section says, before it is HTML or Markdown: :mod:`suite.show.pages.rendered` has a template for each.
+"""Describes what a section says, before it is HTML or Markdown: :mod:`suite.show.pages.rendered` has a template for
+each.
 
 All words here are text from anywhere; a template escapes them. What is drawn already is a :class:`Figure`.
 """
@@ -11,15 +12,15 @@ from dataclasses import dataclass, field
 
 
 def slug(words: str) -> str:
-    """The words as part of an anchor."""
+    """Writes the words as part of an anchor."""
     return re.sub(r"[^a-z0-9_]+", "-", words.lower()).strip("-")
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a table. ``sort`` is what its column is sorted by, its words where that is None; ``kind`` its class on
-    a page; ``title`` what a pointer is told; ``code``: it is a name; ``head``: it heads its row; ``mark`` stands behind
-    it."""
+    """Describes a cell of a table. ``sort`` is what its column is sorted by, its words where that is None; ``kind`` its
+    class on a page; ``title`` what a pointer is told; ``code``: it is a name; ``head``: it heads its row; ``mark``
+    stands behind it."""
 
     words: str
     sort: object = None
@@ -32,7 +33,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table; ``data`` is what a page filters it by, ``dated``: what it says is of older code."""
+    """Describes a row of a table; ``data`` is what a page filters it by, ``dated``: what it says is of older code."""
 
     cells: Sequence[TableCell]
     data: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +42,8 @@ class TableRow:
 
 @dataclass(frozen=True)
 class PageTable:
-    """``caption`` names it, on a page of many; ``label``: its name and a note, where no heading stands above it.
+    """Describes a table, which ``caption`` names, on a page of many; ``label``: its name and a note, where no heading
+    stands above it.
 
     ``columns`` are its head; ``align`` has a letter for each, l r or c, the last for all that follow. ``sorted_by``:
     the position of the column that it is sorted by; None where a page cannot sort it, -1 where it is not sorted yet.
@@ -77,7 +79,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph; ``kind`` is its class on a page. ``in_text``: text has it, too."""
+    """Describes a paragraph; ``kind`` is its class on a page. ``in_text``: text has it, too."""
 
     words: str
     kind: str = ""
@@ -91,7 +93,7 @@ class Subheading:
 
 @dataclass(frozen=True)
 class Item:
-    """An item of a list: a name in code font, where it has one, and what is said of it."""
+    """Describes an item of a list: a name in code font, where it has one, and what is said of it."""
 
     words: str
     name: str = ""
@@ -104,14 +106,15 @@ class Items:
 
 @dataclass(frozen=True)
 class Quoted:
-    """Words as they are, line by line."""
+    """Holds words as they are, line by line."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An SVG element that is safe in a page; ``caption`` says what it shows. ``in_text``: text has it as a file."""
+    """Holds an SVG element that is safe in a page; ``caption`` says what it shows. ``in_text``: text has it as a
+    file."""
 
     svg: str
     caption: str
@@ -120,8 +123,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Folded:
-    """Parts that a page opens by a click on their title; ``number`` of what is in them, behind it. ``in_text_alone``:
-    the page has them elsewhere."""
+    """Holds parts that a page opens by a click on their title; ``number`` of what is in them, behind it.
+    ``in_text_alone``: the page has them elsewhere."""
 
     title: str
     parts: Sequence[Part]
@@ -131,7 +134,8 @@ class Folded:
 
 @dataclass(frozen=True)
 class Article:
-    """A part with a title of its own, which a page filters by ``data`` and links to ``link``, an anchor on it."""
+    """Describes a part with a title of its own, which a page filters by ``data`` and links to ``link``, an anchor on
+    it."""
 
     anchor: str
     title: str
@@ -144,8 +148,8 @@ class Article:
 
 @dataclass(frozen=True)
 class Section:
-    """``introduction`` stands on a page, which opens the rest by a click, but where it ``is_open``; ``reading`` says
-    how to read it."""
+    """Describes a section, whose ``introduction`` stands on a page, which opens the rest by a click, but where it
+    ``is_open``; ``reading`` says how to read it."""
 
     anchor: str
     title: str

@@ -1,4 +1,4 @@
-"""What the page shows folded, packed: most of it is never opened, and text of this kind is a sixth as long compressed.
+"""Packs what the page shows folded: most of it is never opened, and text of this kind is a sixth as long compressed.
 
 A part is taken out of the page and stands in one compressed list at its end; in its place stands a sentence, which the
 page's script replaces with the part when its reader opens it, follows a link into it, or prints the page with it open.
@@ -24,13 +24,13 @@ CUTS = re.compile(r'(?=<(?:tr|svg|p|li|table|h\d|details|article|section)\b|[,{]
 
 
 class Pack:
-    """The parts of one page, in the order in which they were folded."""
+    """Holds the parts of one page, in the order in which they were folded."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
 
     def fold(self, markup: str) -> str:
-        """An element whose content is packed behind its first summary, as far as the last ``</details>``."""
+        """Returns an element whose content is packed behind its first summary, as far as the last ``</details>``."""
         head, summary, rest = markup.partition("</summary>")
         content, details, tail = rest.rpartition("</details>")
         if not details:
@@ -40,13 +40,13 @@ class Pack:
 
     @property
     def packed(self) -> str:
-        """All parts, for an element of the page."""
+        """Returns all parts, for an element of the page."""
         return packed(self._parts)
 
 
 def packed(value: Any) -> str:
-    """A JSON value, compressed, in letters that cannot end a script element: its text's distinct pieces, and which of
-    them follow each other."""
+    """Writes a JSON value, compressed, in letters that cannot end a script element: its text's distinct pieces, and
+    which of them follow each other."""
     words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     pieces = CUTS.split(words)
     distinct = sorted(set(pieces))

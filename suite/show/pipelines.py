@@ -1,4 +1,5 @@
-"""A pipeline's schedule as the papers draw it: a row for each rank, a box for each pass, the bubble left blank."""
+"""Draws a pipeline's schedule as the papers draw it: a row for each rank, a box for each pass, the bubble left
+blank."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ MANY_STEPS = 60  # after which a pipeline that never drains has long been full
 
 
 def picture(schedule: PipelineSchedule, backward: int = 2) -> Drawing:
-    """The first 44 units of time, a forward pass being one unit long and a backward pass ``backward``. A box has the
-    number of its micro-batch; blue goes forward, orange backward; a line is an update of the rank's weights."""
+    """Draws the first 44 units of time, a forward pass being one unit long and a backward pass ``backward``. A box has
+    the number of its micro-batch; blue goes forward, orange backward; a line is an update of the rank's weights."""
     steps, timeline = 1, simulated(schedule.program(1), schedule.stages, backward)
     while min(slots[-1].end for slots in timeline.ranks) < SHOWN_UNITS:
         steps += 1
@@ -44,7 +45,7 @@ def _percent(share: Fraction) -> str:
 
 
 def _drains(step: Program) -> bool:
-    """Whether a training step leaves nothing under way."""
+    """Tells whether a training step leaves nothing under way."""
     kinds = [op.kind for ops in step for op in ops]
     return kinds.count("forward") == kinds.count("backward")
 

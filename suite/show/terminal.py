@@ -1,4 +1,4 @@
-"""One row as plain lines for a terminal."""
+"""Writes one row as plain lines for a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from suite.show.pages.board import (
 
 
 def summary(row: Row) -> str:
-    """What was compared, every number with its interval or the reason why there is none, and what failed."""
+    """Says what was compared, every number with its interval or the reason why there is none, and what failed."""
     lines = [f"{row.stack} {against_text(row)}, {evidence_text(row)}, {row.machine.name}"]
     lines += [f"{unverified_text(row)}: the code changed since; measure again"] if row.unverified else []
     lines += [of_version(row)] if row.newer_version else []
@@ -49,14 +49,14 @@ def summary(row: Row) -> str:
 
 
 def _visible(row: Row) -> str:
-    """The smallest change that would have shown."""
+    """Says the smallest change that would have shown."""
     if row.detectable_effect > THREEFOLD:
         return f"not even a threefold change of the {HEADLINE.title} would probably have shown"
     return f"a change of the {HEADLINE.title} of {effect_text(row.detectable_effect)} or more would probably have shown"
 
 
 def answer(row: Row) -> str:
-    """The headline as a sentence; empty where it is not known."""
+    """Writes the headline as a sentence; empty where it is not known."""
     value = row.value(HEADLINE.name)
     if value.kind not in ("measured", "bound"):
         return ""

@@ -1,1 +1,1 @@
-"""Techniques of the category overparameterization."""
+"""Holds the techniques of the category overparameterization."""

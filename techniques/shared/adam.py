@@ -1,4 +1,4 @@
-"""Adam's update (Kingma & Ba, arXiv 1412.6980, Algorithm 1) and the optimizer around it.
+"""Implements Adam's update (Kingma & Ba, arXiv 1412.6980, Algorithm 1) and the optimizer around it.
 
 For ``adam``, whose docstring explains the forms of the decay, and ``adamw``, the same update with decoupled decay.
 """
@@ -33,7 +33,7 @@ def adam_step(
     weight_decay: float = 0.0,
     decay: Decay = "coupled",
 ) -> None:
-    """Algorithm 1 on one tensor, in place; ``step`` counts from 1, or is infinite for no bias correction."""
+    """Runs Algorithm 1 on one tensor, in place; ``step`` counts from 1, or is infinite for no bias correction."""
     if decay == "decoupled":
         parameter.mul_(1 - learning_rate * weight_decay)
     elif weight_decay:
@@ -45,7 +45,8 @@ def adam_step(
 
 
 class Adam(GroupedOptimizer):
-    """Adam with torch's hyper-parameters, all of which but AMSGrad, ``differentiable`` and complex numbers it has.
+    """Implements Adam with torch's hyper-parameters, all of which but AMSGrad, ``differentiable`` and complex numbers
+    it has.
 
     ``fused``: by torch's one-kernel update or, on a GPU, `adam_kernel`; ``foreach``: by torch's update of lists.
     Otherwise :func:`adam_step` goes tensor by tensor. State: ``first_moment``, ``second_moment`` and ``step``, which is

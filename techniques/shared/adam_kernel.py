@@ -1,4 +1,5 @@
-"""Adam's update (1412.6980, Algorithm 1; L2 regularisation or AdamW's decay) in one pass over four lists: one launch.
+"""Makes Adam's update (1412.6980, Algorithm 1; L2 regularisation or AdamW's decay) in one pass over four lists: one
+launch.
 
     g     <- g + wd theta  (coupled)               theta <- (1 - lr wd) theta  (decoupled)
     m     <- beta1 m + (1 - beta1) g               v <- beta2 v + (1 - beta2) g^2
@@ -91,7 +92,7 @@ def adam_kernel(
     BLOCK: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """``decay`` is wd or, where ``DECOUPLED``, 1 - lr wd."""
+    """Makes Adam's update, where ``decay`` is wd or, where ``DECOUPLED``, 1 - lr wd."""
     if optimizer_parts.skipped(found_inf):
         return
     arguments = (
@@ -128,8 +129,8 @@ def adam_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """Adam's step number ``step`` (from 1; infinite: no bias correction), in place: one launch for each combination of
-    dtypes present.
+    """Makes Adam's step number ``step`` (from 1; infinite: no bias correction), in place: one launch for each
+    combination of dtypes present.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements; both moments share a dtype. ``tables`` comes from `launch_tables` and belongs to these parameters.
@@ -169,7 +170,7 @@ def adam_step(
 
 
 def corrections(step: Number, beta1: float, beta2: float) -> tuple[Number, Number]:
-    """1 - beta1^t and 1 / sqrt(1 - beta2^t) of the step t, in float64 and where t is."""
+    """Computes 1 - beta1^t and 1 / sqrt(1 - beta2^t) of the step t, in float64 and where t is."""
     if not isinstance(step, Tensor):
         return 1 - beta1**step, 1 / math.sqrt(1 - beta2**step)
     t = step.double()
@@ -177,7 +178,7 @@ def corrections(step: Number, beta1: float, beta2: float) -> tuple[Number, Numbe
 
 
 def manifests(decoupled: bool) -> dict[str, Manifest]:
-    """The compilations for one kind of decay."""
+    """Returns the compilations for one kind of decay."""
 
     def manifest_of(
         parameter: torch.dtype, moment: torch.dtype, stochastic: bool = False, scaled: bool = False

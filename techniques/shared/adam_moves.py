@@ -1,4 +1,4 @@
-"""What recorded steps show of Adam's statistics, with either decay: for the probes of ``adam`` and ``adamw``."""
+"""Checks what recorded steps show of Adam's statistics, with either decay: for the probes of ``adam`` and ``adamw``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ POWERS = {"first_moment": 1, "second_moment": 2}
 
 
 def first_and_middle(run: Run) -> bool:
-    """The steps to record: the first, which shows the bias corrections alone, and the one in the middle."""
+    """Selects the steps to record: the first, which shows the bias corrections alone, and the one in the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
 def recipes(recording: Recording, trace: Trace) -> Iterator[Move]:
-    """The moves of a step, with the recipe's hyper-parameters of Adam."""
+    """Yields the moves of a step, with the recipe's hyper-parameters of Adam."""
     recipe = recording.run.recipe
     return moves(trace.update, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps)
 
 
 def moments_off(move: Move, l2: float = 0.0) -> float:
-    """How far the moments are, in roundings, from the moving averages of g + l2 theta and of its square."""
+    """Computes how far the moments are, in roundings, from the moving averages of g + l2 theta and of its square."""
     beta1, beta2 = move.hyper["betas"]
     first, second = move.before("first_moment"), move.before("second_moment")
     g, terms = move.gradient + l2 * move.weights, move.gradient.abs() + l2 * move.weights.abs()
@@ -46,14 +46,14 @@ def moments_off(move: Move, l2: float = 0.0) -> float:
 
 
 def direction(move: Move, steps: float) -> Tensor:
-    """m_hat / (sqrt(v_hat) + eps) of the moments after step number ``steps``, from 1."""
+    """Computes m_hat / (sqrt(v_hat) + eps) of the moments after step number ``steps``, from 1."""
     beta1, beta2 = move.hyper["betas"]
     first, second = move.state("first_moment").double(), move.state("second_moment").double()
     return first / (1 - beta1**steps) / ((second / (1 - beta2**steps)).sqrt() + move.hyper["eps"])
 
 
 def in_rates(trace: Trace) -> Tensor:
-    """How far each coordinate moved at least, decoupled decay aside, in learning rates: what the weight's own
+    """Computes how far each coordinate moved at least, decoupled decay aside, in learning rates: what the weight's own
     rounding could have added is taken off."""
     by_weight = []
     for move in moves(trace.update):
@@ -69,9 +69,9 @@ def _decoupled(move: Move) -> float:
 
 
 def bounds(recording: Recording) -> Mapping[str, float]:
-    """``largest_first_step`` of a coordinate, in learning rates; the largest of the step in the middle over the
-    paper's bound (section 2.1), ``step_over_bound``, and over that of Cauchy and Schwarz, ``step_over_every_bound``,
-    which no sequence of gradients exceeds; ``step_rms``: of that step, in learning rates."""
+    """Computes ``largest_first_step`` of a coordinate, in learning rates; the largest of the step in the middle over
+    the paper's bound (section 2.1), ``step_over_bound``, and over that of Cauchy and Schwarz,
+    ``step_over_every_bound``, which no sequence of gradients exceeds; ``step_rms``: of that step, in learning rates."""
     beta1, beta2 = recording.run.recipe.beta1, recording.run.recipe.beta2
     first, middle = in_rates(recording.traces[0]), in_rates(recording.trace)
     largest = middle.max().item()
@@ -84,13 +84,14 @@ def bounds(recording: Recording) -> Mapping[str, float]:
 
 
 def cauchy_schwarz(beta1: float, beta2: float, steps: int) -> float:
-    """|m_hat| / sqrt(v_hat) at most: sqrt(sum w_i^2 / u_i), where m_hat = sum w_i g_i and v_hat = sum u_i g_i^2."""
+    """Computes |m_hat| / sqrt(v_hat) at most: sqrt(sum w_i^2 / u_i), where m_hat = sum w_i g_i and v_hat = sum u_i
+    g_i^2."""
     ratio, mean, square = beta1**2 / beta2, (1 - beta1) / (1 - beta1**steps), (1 - beta2) / (1 - beta2**steps)
     return math.sqrt(mean**2 / square * sum(ratio**age for age in range(steps)))
 
 
 def moved_by_scale(recording: Recording, **hyper: float) -> int:
-    """Weights that gradients and eps TIMES as large move differently, under these hyper-parameters."""
+    """Counts the weights that gradients and eps TIMES as large move differently, under these hyper-parameters."""
     before = recording.trace.update.before
     plain = replace(before, hyper={name: {**own, **hyper} for name, own in before.hyper.items()})
     eps = TIMES * recording.run.recipe.eps

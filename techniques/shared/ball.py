@@ -1,5 +1,5 @@
-"""What a recorded step shows of a sharpness-aware update, read from outside: where each gradient was taken, what the
-optimizer got, and whether the weights came back.
+"""Checks what a recorded step shows of a sharpness-aware update, read from outside: where each gradient was taken, what
+the optimizer got, and whether the weights came back.
 
 For the probes of ``sam``, ``vit_sam`` and ``esam``.
 """
@@ -19,15 +19,15 @@ PASSES = "passes_of_the_twin"
 
 
 def differing(one: Values, other: Values) -> int:
-    """The number of elements that are not equal; what only one side has differs."""
+    """Counts the elements that are not equal; what only one side has differs."""
     alone = [(one.get(name, other.get(name))) for name in one.keys() ^ other.keys()]
     both = sum(int((one[name] != other[name]).sum()) for name in one.keys() & other.keys())
     return both + sum(tensor.numel() for tensor in alone if tensor is not None)
 
 
 def along(start: Values, end: Values, direction: Values) -> tuple[float, float]:
-    """How many times ``direction`` the way from start to end is, by least squares, and how far it is off that line: the
-    largest difference in roundings of what was added."""
+    """Computes how many times ``direction`` the way from start to end is, by least squares, and how far it is off that
+    line: the largest difference in roundings of what was added."""
     ways = {name: end[name].double() - start[name].double() for name in start}
     wide = {name: direction[name].double() for name in direction if name in start}
     square = sum(value.square().sum().item() for value in wide.values())
@@ -44,12 +44,12 @@ def along(start: Values, end: Values, direction: Values) -> tuple[float, float]:
 
 
 def length(values: Values) -> float:
-    """The joint L2 norm, float64."""
+    """Computes the joint L2 norm, float64."""
     return sum(value.double().square().sum().item() for value in values.values()) ** 0.5
 
 
 def restored(trace: Trace) -> int:
-    """Weights that are not those of before the step when the optimizer steps, or that move after it."""
+    """Counts weights that are not those of before the step when the optimizer steps, or that move after it."""
     update = trace.update
     return differing(update.before.parameters, trace.before.parameters) + differing(
         update.after.parameters, trace.after.parameters
@@ -57,8 +57,8 @@ def restored(trace: Trace) -> int:
 
 
 def received(recording: Recording) -> tuple[float, float]:
-    """How the gradients that the optimizer got differ from the last backward pass's: the factor between them over the
-    recipe's clipping, and what is left, in roundings."""
+    """Computes how the gradients that the optimizer got differ from the last backward pass's: the factor between them
+    over the recipe's clipping, and what is left, in roundings."""
     gradients, got = recording.trace.of("backward")[-1].gradients, recording.trace.update.before.gradients
     zero = {name: torch.zeros_like(value) for name, value in got.items()}
     times, off = along(zero, got, gradients)
@@ -68,8 +68,8 @@ def received(recording: Recording) -> tuple[float, float]:
 
 
 def with_noise(recording: Recording, differs: Callable[[Recording], int]) -> tuple[int, int]:
-    """What ``differs`` counts in the first step of a twin of the run that drops out, where passes of other masks would
-    show; and by how many passes a running statistic of the twin's model is off: one a step is right."""
+    """Returns what ``differs`` counts in the first step of a twin of the run that drops out, where passes of other
+    masks would show; and by how many passes a running statistic of the twin's model is off: one a step is right."""
     twin = recording.twin()
     model = twin.run.model
     drop_out(model)
@@ -81,7 +81,7 @@ def with_noise(recording: Recording, differs: Callable[[Recording], int]) -> tup
 
 
 def drop_out(model: nn.Module) -> None:
-    """Its dropout, if any, drops a tenth from now on."""
+    """Makes its dropout, if any, drop a tenth from now on."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = DROPPED

@@ -1,4 +1,4 @@
-"""FLOPs of a block in a training step, by formula: what incremental techniques save is counted against it.
+"""Computes FLOPs of a block in a training step, by formula: what incremental techniques save is counted against it.
 
 For probes of ``pld``, ``progressive_resolution``, ``progressive_patch`` and ``autoprog``, which all leave out blocks or
 tokens. A block reads B rows of T tokens: 2 B T FLOPs for each entry of its matrices and 4 B T^2 for each channel of its
@@ -21,22 +21,22 @@ from suite.model.skipping import skipping
 
 
 def block_step_flops(block: Block, rows: int, tokens: int) -> int:
-    """Forward and backward FLOPs of a block for ``rows`` examples of ``tokens`` tokens each."""
+    """Computes forward and backward FLOPs of a block for ``rows`` examples of ``tokens`` tokens each."""
     assert block.attention_output is not None
     entries = sum(in_features(part.module) * out_features(part.module) for part in block.linears)
     return 3 * rows * (2 * tokens * entries + 4 * tokens**2 * in_features(block.attention_output.module))
 
 
 def tokens_of_a_block(run: Run) -> int:
-    """Tokens of a whole held-out example in a block, class tokens and all."""
+    """Counts the tokens of a whole held-out example in a block, class tokens and all."""
     block, model = run.anatomy.blocks[0], run.model
     (call,) = calls(model, [block], lambda: run.baseline.forward(model, run.data.held_out("validation", 2)[0]))
     return int(split_hidden(call.args, dict(call.kwargs))[0].shape[1])
 
 
 def counted_block_flops(run: Run, starts: Sequence[int]) -> list[int]:
-    """What the last block costs in the stages that start after so many steps: by how much their first two steps differ,
-    in one of which it does not run. Trains the run, which is at its start, to its end."""
+    """Counts what the last block costs in the stages that start after so many steps: by how much their first two steps
+    differ, in one of which it does not run. Trains the run, which is at its start, to its end."""
     counted = []
     while run.step < run.recipe.steps:
         if run.step in starts:

@@ -1,4 +1,5 @@
-"""What an optimizer's recorded update did to each parameter, and how far that is from what a paper says, in roundings.
+"""Computes what an optimizer's recorded update did to each parameter, and how far that is from what a paper says, in
+roundings.
 
 For the probes of optimizers: everything is float64, and the distance has the unit that rounding has. An operation on
 floats is wrong by half a unit in the last place of its result, so that a formula of a few operations ends within a few
@@ -21,7 +22,7 @@ from suite.reading.trace import Moment, Trace, Update
 
 @dataclass(frozen=True)
 class Move:
-    """What one update did to a parameter.
+    """Records what one update did to a parameter.
 
     Attributes:
         weights, gradient: before it, float64.
@@ -40,20 +41,21 @@ class Move:
 
     @property
     def moved(self) -> Tensor:
-        """How far the weights moved, float64."""
+        """Returns how far the weights moved, float64."""
         return self.after.double() - self.weights
 
     def before(self, name: str) -> Tensor:
-        """A tensor of the state before, float64: zeros before the first step."""
+        """Returns a tensor of the state before, float64: zeros before the first step."""
         return self.begun[name].double() if name in self.begun else torch.zeros_like(self.weights)
 
     def state(self, name: str) -> Tensor:
-        """A tensor of the state after, in its own dtype: not a number where the optimizer keeps none."""
+        """Returns a tensor of the state after, in its own dtype: not a number where the optimizer keeps none."""
         return self.state_after.get(name, torch.full_like(self.after, torch.nan))
 
 
 def moves(update: Update, **hyper: Any) -> Iterator[Move]:
-    """Those of the parameters that had a gradient; ``hyper`` is what the group should say, instead of what it does."""
+    """Yields the moves of the parameters that had a gradient; ``hyper`` is what the group should say, instead of what
+    it does."""
     before, after = update.before, update.after
     for name, gradient in before.gradients.items():
         yield Move(
@@ -68,8 +70,8 @@ def moves(update: Update, **hyper: Any) -> Iterator[Move]:
 
 
 def off(actual: Tensor, expected: Tensor, *terms: Tensor | float) -> float:
-    """The largest distance of ``actual``, in its dtype, from ``expected``, float64, in roundings of a sum of ``terms``;
-    infinite where ``actual`` is not a number."""
+    """Computes the largest distance of ``actual``, in its dtype, from ``expected``, float64, in roundings of a sum of
+    ``terms``; infinite where ``actual`` is not a number."""
     precision = torch.finfo(actual.dtype)
     size: Any = precision.smallest_normal
     for term in terms:
@@ -79,8 +81,8 @@ def off(actual: Tensor, expected: Tensor, *terms: Tensor | float) -> float:
 
 
 def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -> Moment:
-    """``before`` with gradients ``by`` times as large, each state that ``powers`` names ``by`` to that power, and these
-    hyper-parameters. A power of 2 scales floats without rounding."""
+    """Returns ``before`` with gradients ``by`` times as large, each state that ``powers`` names ``by`` to that power,
+    and these hyper-parameters. A power of 2 scales floats without rounding."""
     state = {
         name: {key: value * by ** powers[key] if key in powers else value for key, value in own.items()}
         for name, own in before.state.items()
@@ -94,19 +96,19 @@ def scaled(before: Moment, by: float, powers: Mapping[str, int], **hyper: Any) -
 
 
 def different(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> int:
-    """How many weights differ, in any bit but the sign of 0."""
+    """Counts how many weights differ, in any bit but the sign of 0."""
     return sum(int(torch.ne(value, theirs[name]).sum()) for name, value in ours.items())
 
 
 def again(recording: Recording, before: Moment) -> Update:
-    """What the optimizer's step does from another moment; of the state after it nothing is known."""
+    """Computes what the optimizer's step does from another moment; of the state after it nothing is known."""
     after = replace(before, parameters={**before.parameters, **recording.replayed(before)}, state={})
     return Update(before, after)
 
 
 def rate_over_the_baselines(recording: Recording) -> dict[str, float]:
-    """``rate``: the learning rate over the baseline's own, at the last recorded step that has one; nothing where none
-    has: a run's last step is made at rate 0."""
+    """Computes ``rate``: the learning rate over the baseline's own, at the last recorded step that has one; nothing
+    where none has: a run's last step is made at rate 0."""
     trace, reference = _last_with_a_rate(recording), _reference(recording)
     if trace is None:
         return {}
@@ -115,7 +117,7 @@ def rate_over_the_baselines(recording: Recording) -> dict[str, float]:
 
 
 def over_the_baselines(recording: Recording) -> dict[str, float]:
-    """The same, and ``decay``: the product of the rate and the weight decay over the baseline's own."""
+    """Computes the same, and ``decay``: the product of the rate and the weight decay over the baseline's own."""
     trace, reference = _last_with_a_rate(recording), _reference(recording)
     if trace is None:
         return {}

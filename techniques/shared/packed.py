@@ -1,4 +1,4 @@
-"""Numbers in few bits: groups of 256, each with its least value and its step, rounded up or down at random.
+"""Packs numbers in few bits: groups of 256, each with its least value and its step, rounded up or down at random.
 
 Chen et al., "ActNN" (ICML 2021, arXiv 2104.14129), section 4.1. Of a group of G = 256 numbers h, in b bits:
 
@@ -29,8 +29,8 @@ LEAST_STEP = 2.0**-126  # below, its inverse is not finite: such a group comes b
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of equal length, packed: ``codes`` uint8 [rows, ceil(length bits / 8)], the first number of a byte in its
-    lowest bits; ``least`` and ``steps`` bfloat16 [rows, ceil(length / 256)]. ``dtype`` is the rows' own."""
+    """Holds rows of equal length, packed: ``codes`` uint8 [rows, ceil(length bits / 8)], the first number of a byte in
+    its lowest bits; ``least`` and ``steps`` bfloat16 [rows, ceil(length / 256)]. ``dtype`` is the rows' own."""
 
     codes: Tensor
     least: Tensor
@@ -41,18 +41,19 @@ class Packed:
 
 
 def packed_bytes(rows: int, length: int, bits: int) -> int:
-    """Bytes of ``rows`` packed rows of ``length`` numbers."""
+    """Counts the bytes of ``rows`` packed rows of ``length`` numbers."""
     return rows * (math.ceil(length * bits / 8) + 4 * math.ceil(length / GROUP))
 
 
 def ranges(rows: Tensor) -> Tensor:
-    """Largest less least number of each group of ``rows`` [rows, length]: float32 [rows, groups]."""
+    """Computes the largest less the least number of each group of ``rows`` [rows, length]: float32 [rows, groups]."""
     groups = _grouped(rows)
     return groups.amax(-1).float() - groups.amin(-1).float()
 
 
 def pack(rows: Tensor, bits: int, generator: torch.Generator) -> Packed:
-    """``rows`` [rows, length], of any floating-point type, in ``bits`` each. ``generator``, on the CPU, has the noise.
+    """Packs ``rows`` [rows, length], of any floating-point type, in ``bits`` each. ``generator``, on the CPU, has the
+    noise.
 
     Raises ValueError for bits that do not divide a byte.
     """
@@ -70,7 +71,7 @@ def pack(rows: Tensor, bits: int, generator: torch.Generator) -> Packed:
 
 
 def codes_of(rows: Tensor, bits: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, least values and steps of :class:`Packed`, by torch's operators."""
+    """Computes codes, least values and steps of :class:`Packed`, by torch's operators."""
     numbers = _grouped(rows.float())
     least = rounded_down(numbers.amin(-1))
     steps = rounded_up((numbers.amax(-1) - least.float()) / (2**bits - 1))
@@ -83,7 +84,7 @@ def codes_of(rows: Tensor, bits: int, generator: torch.Generator) -> tuple[Tenso
 
 
 def unpack(packed: Packed) -> Tensor:
-    """The rows [rows, length], in their own type."""
+    """Returns the rows [rows, length], in their own type."""
     if launchable(packed.codes, packed.dtype):
         from techniques.shared import packed_kernel as kernel
 
@@ -103,13 +104,13 @@ def unpack(packed: Packed) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of equal length, packed; those of the same bits together. ``places`` are the rows of each part."""
+    """Holds rows of equal length, packed; those of the same bits together. ``places`` are the rows of each part."""
 
     parts: tuple[Packed, ...]
     places: tuple[list[int], ...]
 
     def numbers(self) -> Tensor:
-        """All, row after row."""
+        """Returns all numbers, row after row."""
         if len(self.parts) == 1:
             return unpack(self.parts[0]).flatten()
         first = self.parts[0]
@@ -120,7 +121,7 @@ class Rows:
 
 
 def packed_rows(rows: Tensor, bits: Sequence[int], generator: torch.Generator) -> Rows:
-    """``rows`` [rows, length], each in its own ``bits``, with the generator's noise."""
+    """Packs ``rows`` [rows, length], each in its own ``bits``, with the generator's noise."""
     widths = sorted(set(bits))
     if len(widths) == 1:
         return Rows((pack(rows, widths[0], generator),), (list(range(len(rows))),))
@@ -130,22 +131,23 @@ def packed_rows(rows: Tensor, bits: Sequence[int], generator: torch.Generator) -
 
 
 def numbers_of(packed: Packed) -> Tensor:
-    """:func:`unpack` by torch's operators, float32."""
+    """Computes :func:`unpack` by torch's operators, float32."""
     numbers = _grouped(from_bytes(packed.codes, packed.bits, packed.length).float())
     numbers = numbers.mul_(packed.steps.float()[..., None]).add_(packed.least.float()[..., None])
     return numbers.flatten(1)[:, : packed.length]
 
 
 def _pieces(rows: Tensor, length: int, span: int = 1) -> Sequence[Tensor]:
-    """``rows`` of ``length`` numbers, whose entries stand for ``span`` of them, in pieces of PIECE numbers or a row:
-    what is made of a piece for a moment stays small."""
+    """Cuts ``rows`` of ``length`` numbers, whose entries stand for ``span`` of them, into pieces of PIECE numbers or a
+    row: what is made of a piece for a moment stays small."""
     if len(rows) > 1:
         return rows.split(max(1, PIECE // length))
     return rows.split(PIECE // span, 1)
 
 
 def launchable(rows: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Whether the kernel takes rows of this ``dtype``, their own unless it is named. Loads Triton for CUDA tensors."""
+    """Tells whether the kernel takes rows of this ``dtype``, their own unless it is named. Loads Triton for CUDA
+    tensors."""
     if not rows.is_cuda:
         return False
     from suite.kernels.optimizer_parts import DTYPES
@@ -154,19 +156,19 @@ def launchable(rows: Tensor, dtype: torch.dtype | None = None) -> bool:
 
 
 def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """The generator itself or, where it is not on the ``device``, one there that follows from it."""
+    """Returns the generator itself or, where it is not on the ``device``, one there that follows from it."""
     if generator.device.type == device.type:
         return generator
     return torch.Generator(device).manual_seed(seed_of(generator))
 
 
 def seed_of(generator: torch.Generator) -> int:
-    """A seed below 2^31, drawn."""
+    """Draws a seed below 2^31."""
     return int(torch.randint(2**31, (), generator=generator))
 
 
 def inverse(steps: Tensor) -> Tensor:
-    """1 / steps, float32; 0 where a step is 0, too small or not finite."""
+    """Computes 1 / steps, float32; 0 where a step is 0, too small or not finite."""
     steps = steps.float()
     return torch.where((steps >= LEAST_STEP) & steps.isfinite(), 1 / steps, 0.0)
 
@@ -175,12 +177,12 @@ def inverse(steps: Tensor) -> Tensor:
 
 
 def rounded_down(x: Tensor) -> Tensor:
-    """The largest bfloat16 that is at most float32 ``x``; NaN stays."""
+    """Returns the largest bfloat16 that is at most float32 ``x``; NaN stays."""
     return -rounded_up(-x)
 
 
 def rounded_up(x: Tensor) -> Tensor:
-    """The least bfloat16 that is at least float32 ``x``; NaN stays."""
+    """Returns the least bfloat16 that is at least float32 ``x``; NaN stays."""
     nearest = x.bfloat16()
     above = torch.nextafter(nearest, torch.full_like(nearest, torch.inf))
     return torch.where(nearest.float() < x, above, nearest)
@@ -190,7 +192,7 @@ def rounded_up(x: Tensor) -> Tensor:
 
 
 def in_bytes(codes: Tensor, bits: int) -> Tensor:
-    """``codes`` uint8 [rows, length], each below 2^bits, as uint8 [rows, ceil(length bits / 8)]."""
+    """Packs ``codes`` uint8 [rows, length], each below 2^bits, as uint8 [rows, ceil(length bits / 8)]."""
     if bits == 8:
         return codes
     in_a_byte = 8 // bits
@@ -199,7 +201,7 @@ def in_bytes(codes: Tensor, bits: int) -> Tensor:
 
 
 def from_bytes(stored: Tensor, bits: int, length: int) -> Tensor:
-    """The inverse of :func:`in_bytes`."""
+    """Returns the codes, as the inverse of :func:`in_bytes`."""
     if bits == 8:
         return stored
     return ((stored[..., None] >> _places(bits, stored.device)) & (2**bits - 1)).flatten(1)[:, :length]
@@ -210,7 +212,7 @@ def _places(bits: int, device: torch.device) -> Tensor:
 
 
 def _grouped(rows: Tensor) -> Tensor:
-    """[rows, length] as [rows, groups, 256], the last group filled up with its last number."""
+    """Returns [rows, length] as [rows, groups, 256], the last group filled up with its last number."""
     missing = -rows.shape[1] % GROUP
     if missing:
         rows = torch.cat([rows, rows[:, -1:].expand(-1, missing)], 1)

@@ -1,4 +1,4 @@
-"""Packing and unpacking (:mod:`techniques.shared.packed`), each in one pass: least value, step, random rounding, bytes.
+"""Packs and unpacks (:mod:`techniques.shared.packed`), each in one pass: least value, step, random rounding, bytes.
 
     pack      a group is read once, 256 numbers by one warp; codes, least values and steps are written
     unpack    codes, least values and steps are read; numbers are written
@@ -43,7 +43,7 @@ in 2 bits, and for 18 of a bfloat16 one: there packing is bound by instructions.
 
 @triton.jit
 def _rounded_up(x):
-    """The least bfloat16 that is at least ``x``, as float32; NaN stays."""
+    """Returns the least bfloat16 that is at least ``x``, as float32; NaN stays."""
     word = x.to(tl.uint32, bitcast=True)
     beyond = tl.where(x > 0.0, tl.add(word, 0xFFFF, sanitize_overflow=False), word) & 0xFFFF0000
     return tl.where(x == x, beyond.to(tl.float32, bitcast=True), x)
@@ -51,13 +51,14 @@ def _rounded_up(x):
 
 @triton.jit
 def _bfloat16(x):
-    """float32 ``x`` that is a bfloat16, as one."""
+    """Returns float32 ``x`` that is a bfloat16, as one."""
     return (x.to(tl.uint32, bitcast=True) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
 def _noise(seed, before, AT_ONCE: tl.constexpr, GROUPS: tl.constexpr):
-    """Uniform in [1, 2): [GROUPS, GROUP // AT_ONCE, AT_ONCE], the same for the ``before``-th numbers of a ``seed``.
+    """Draws noise, uniform in [1, 2): [GROUPS, GROUP // AT_ONCE, AT_ONCE], the same for the ``before``-th numbers of a
+    ``seed``.
 
     A hash of each vector of numbers, and a shorter one of that for each number.
     """
@@ -72,7 +73,8 @@ def _noise(seed, before, AT_ONCE: tl.constexpr, GROUPS: tl.constexpr):
 
 @triton.jit
 def _blocks(length, of_a_row, GROUPS: tl.constexpr):
-    """Of the program: its row, its first group in there, which of its groups there are, and numbers from its first."""
+    """Finds the program's place: its row, its first group in there, which of its groups there are, and numbers from its
+    first."""
     blocks = (of_a_row + GROUPS - 1) // GROUPS
     row = tl.program_id(0) // blocks
     first = (tl.program_id(0) - row * blocks) * GROUPS
@@ -94,7 +96,7 @@ def pack_kernel(
     WHOLE: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """``WHOLE``: rows are of whole groups."""
+    """Packs rows; ``WHOLE``: rows are of whole groups."""
     row, first, there, remaining = _blocks(length, of_a_row, GROUPS)
     AT_ONCE: tl.constexpr = 16 // (numbers.dtype.element_ty.primitive_bitwidth // 8)
     EACH: tl.constexpr = 8 // BITS
@@ -140,7 +142,7 @@ def unpack_kernel(
     WHOLE: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """``WHOLE``: rows are of whole groups."""
+    """Unpacks rows; ``WHOLE``: rows are of whole groups."""
     row, first, there, remaining = _blocks(length, of_a_row, GROUPS)
     EACH: tl.constexpr = 8 // BITS
     at = (tl.arange(0, GROUPS) * (GROUP // EACH))[:, None] + tl.arange(0, GROUP // EACH)[None, :]
@@ -159,7 +161,7 @@ def unpack_kernel(
 
 
 def pack(rows: Tensor, bits: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, least values and steps of ``rows`` [rows, length], contiguous, float32 or bfloat16, as in
+    """Computes codes, least values and steps of ``rows`` [rows, length], contiguous, float32 or bfloat16, as in
     :class:`techniques.shared.packed.Packed`. ``seed`` is below 2^31."""
     of_a_row, row_bytes = _sizes(rows.shape[1], bits)
     codes = torch.empty(len(rows), row_bytes, dtype=torch.uint8, device=rows.device)
@@ -169,14 +171,14 @@ def pack(rows: Tensor, bits: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def unpack(codes: Tensor, least: Tensor, steps: Tensor, bits: int, length: int, dtype: torch.dtype) -> Tensor:
-    """The rows [rows, length] in ``dtype``, float32 or bfloat16, from what :func:`pack` gave."""
+    """Returns the rows [rows, length] in ``dtype``, float32 or bfloat16, from what :func:`pack` gave."""
     rows = torch.empty(len(codes), length, dtype=dtype, device=codes.device)
     _launch(unpack_kernel, codes, least, steps, rows, rows=len(codes), length=length, bits=bits)
     return rows
 
 
 def _sizes(length: int, bits: int) -> tuple[int, int]:
-    """Groups and bytes of a row."""
+    """Returns the groups and bytes of a row."""
     return math.ceil(length / GROUP.value), math.ceil(length * bits / 8)
 
 

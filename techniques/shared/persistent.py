@@ -1,4 +1,5 @@
-"""The best memory-persistent schedules of a chain, within every budget at once (Herrmann et al., 2019, section 4).
+"""Finds the best memory-persistent schedules of a chain, within every budget at once (Herrmann et al., 2019, section
+4).
 
 A schedule is persistent if what it keeps stays until its last use. The fastest one over blocks a..b, whose input x_a is
 there, is then one of
@@ -41,23 +42,24 @@ Integers = NDArray[np.int64]
 
 
 class Frontier(NamedTuple):
-    """From ``nbytes[i]`` on (rising) a range takes ``ticks[i]`` (falling), by ``ways[i]``: KEEP, or where it splits."""
+    """Says that from ``nbytes[i]`` on (rising) a range takes ``ticks[i]`` (falling), by ``ways[i]``: KEEP, or where it
+    splits."""
 
     nbytes: Integers
     ticks: Integers
     ways: Integers
 
     def at(self, nbytes: int) -> int:
-        """The index of the fastest within ``nbytes``; -1 where there is none."""
+        """Returns the index of the fastest within ``nbytes``; -1 where there is none."""
         return int(np.searchsorted(self.nbytes, nbytes, "right")) - 1
 
     def ticks_at(self, nbytes: Integers) -> Integers:
-        """The least time within each of these, none of which is below the least."""
+        """Returns the least time within each of these, none of which is below the least."""
         return self.ticks[np.searchsorted(self.nbytes, nbytes, "right") - 1]
 
 
 class Persistent:
-    """The frontiers of all ranges of a chain, ends included; block L is the turn.
+    """Holds the frontiers of all ranges of a chain, ends included; block L is the turn.
 
     A range's bytes are all that is on the device while it runs, but for x_a and for what the chain keeps outside it.
     """
@@ -79,16 +81,16 @@ class Persistent:
 
     @property
     def least_bytes(self) -> int:
-        """The smallest budget of the whole chain."""
+        """Returns the smallest budget of the whole chain."""
         return max(int(self._whole.nbytes[0]) + self.chain.input_bytes, self.chain.outside_bytes)
 
     def seconds(self, budget_bytes: int) -> float:
-        """The time of the fastest schedule within a budget that is not below the least."""
+        """Returns the time of the fastest schedule within a budget that is not below the least."""
         return float(self._whole.ticks[self._whole.at(budget_bytes - self.chain.input_bytes)]) * self.tick_s
 
     def ops(self, a: int, b: int, nbytes: int, held: bool = False) -> Iterator[Op]:
-        """What computes in the fastest schedule of a range within ``nbytes``; ``held``: whether block a - 1's graph
-        keeps x_a. Raises Infeasible."""
+        """Yields what computes in the fastest schedule of a range within ``nbytes``; ``held``: whether block a - 1's
+        graph keeps x_a. Raises Infeasible."""
         frontier = (self.held if held else self.frontiers)[a, b]
         index = frontier.at(nbytes)
         if index < 0:
@@ -145,26 +147,26 @@ class Persistent:
 
 @lru_cache(maxsize=32)
 def persistent(chain: Chain) -> Persistent:
-    """The chain's table, which every budget shares."""
+    """Builds the chain's table, which every budget shares."""
     return Persistent(chain)
 
 
 @lru_cache(maxsize=32)
 def beside_bytes(chain: Chain) -> tuple[int, ...]:
-    """Bytes that are neither activations nor graphs while a range that ends at b runs, by b."""
+    """Counts the bytes that are neither activations nor graphs while a range that ends at b runs, by b."""
     after = [0, *accumulate(stage.gradient_bytes for stage in reversed(chain.stages))][-2::-1]
     back = [chain.backward_bytes + later + stage.output_bytes for later, stage in zip(after, chain.stages, strict=True)]
     return (*back, chain.forward_bytes)
 
 
 def kept_bytes(chain: Chain, a: int, held: bool) -> int:
-    """What block a's kept graph takes from the blocks behind it, their input with it; ``held``: whether block a - 1's
-    graph keeps x_a."""
+    """Counts what block a's kept graph takes from the blocks behind it, their input with it; ``held``: whether block a
+    - 1's graph keeps x_a."""
     return chain.stages[a].graph_bytes - _freed(chain, a, held)
 
 
 def back_bytes(chain: Chain, a: int, held: bool) -> int:
-    """Of block a's backward pass, all in all but what earlier blocks keep, x_a with it."""
+    """Counts the bytes of block a's backward pass, all in all but what earlier blocks keep, x_a with it."""
     stage = chain.stages[a]
     own = sum(stage.saved_bytes) + stage.output_bytes * stage.holds_output
     left = stage.gradient_bytes + chain.activation_bytes[a] - stage.output_bytes - own
@@ -172,14 +174,14 @@ def back_bytes(chain: Chain, a: int, held: bool) -> int:
 
 
 def turn_bytes(chain: Chain, held: bool) -> int:
-    """Of the turn, all in all but what the blocks keep, x_L with it."""
+    """Counts the bytes of the turn, all in all but what the blocks keep, x_L with it."""
     left = chain.backward_bytes + chain.activation_bytes[-1] - chain.forward_bytes
     freed = 0 if held else chain.activation_bytes[-1]
     return chain.forward_bytes + max(chain.turn_peak_bytes, left) - freed
 
 
 def _freed(chain: Chain, a: int, held: bool) -> int:
-    """x_a, where nothing needs it once block a's graph is there."""
+    """Counts the bytes of x_a, where nothing needs it once block a's graph is there."""
     return 0 if held or chain.stages[a].holds_input else chain.activation_bytes[a]
 
 
@@ -190,7 +192,7 @@ def _points(ways: list[tuple[Integers, Integers, int]]) -> Frontier:
 
 
 def _best(nbytes: Integers, ticks: Integers, ways: Integers) -> Frontier:
-    """The points that are faster than all that need no more bytes."""
+    """Keeps the points that are faster than all that need no more bytes."""
     order = np.lexsort((ways, ticks, nbytes))
     nbytes, ticks, ways = nbytes[order], ticks[order], ways[order]
     faster = np.concatenate(([True], ticks[1:] < np.minimum.accumulate(ticks)[:-1]))

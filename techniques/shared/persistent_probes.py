@@ -1,4 +1,5 @@
-"""What solvers are compared with: every persistent schedule of a short chain, one by one; and what schedules keep."""
+"""Has what solvers are compared with: every persistent schedule of a short chain, one by one; and what schedules
+keep."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ Solve = Callable[[Chain, int], Schedule]
 
 @cache
 def every_persistent(depth: int) -> tuple[Schedule, ...]:
-    """All of a chain of ``depth`` blocks: 2, 6, 22, 90, 394, 1806 of them from 1 block on."""
+    """Lists all persistent schedules of a chain of ``depth`` blocks: 2, 6, 22, 90, 394, 1806 of them from 1 block
+    on."""
     return tuple(tidied(depth, ops) for ops in _over(0, depth, depth))
 
 
 def _over(a: int, b: int, turn: int) -> Iterator[list[Op]]:
-    """What computes over blocks a..b, of which number ``turn`` is the turn."""
+    """Yields what computes over blocks a..b, of which number ``turn`` is the turn."""
     if a == turn:
         yield [TURN]
         return
@@ -37,8 +39,8 @@ def _over(a: int, b: int, turn: int) -> Iterator[list[Op]]:
 
 
 def equal_segments(depth: int) -> list[Schedule]:
-    """Those that keep the inputs of nearly equal segments, of any length: all blocks recomputed, or all but the last's;
-    and the plain one."""
+    """Lists schedules that keep the inputs of nearly equal segments, of any length: all blocks recomputed, or all but
+    the last's; and the plain one."""
     ways = [plain(depth), every_input(depth)]
     for length in range(1, depth + 1):
         ranges = [(start, min(start + length, depth)) for start in range(0, depth, length)]
@@ -47,12 +49,12 @@ def equal_segments(depth: int) -> list[Schedule]:
 
 
 def persistent_rivals(depth: int) -> list[Schedule]:
-    """Every persistent schedule of a short chain, the segments of Chen et al. of a long one."""
+    """Lists every persistent schedule of a short chain, the segments of Chen et al. of a long one."""
     return list(every_persistent(depth)) if depth <= DEEPEST else equal_segments(depth)
 
 
 def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
-    """Chains of blocks that share no cost, each of which matters at some budget, as models' own rarely do."""
+    """Yields chains of blocks that share no cost, each of which matters at some budget, as models' own rarely do."""
     draw = random.Random(0)
 
     def stage(input_bytes: int) -> Stage:
@@ -78,7 +80,7 @@ def unlike_chains(count: int = 30, depth: int = 3) -> Iterator[Chain]:
 
 
 def of_any_ends(chains: Iterable[Chain]) -> Iterator[Chain]:
-    """The chains with graphs of which each holds its block's input, its output, both or none."""
+    """Yields the chains with graphs of which each holds its block's input, its output, both or none."""
     draw = random.Random(0)
 
     def ends(stage: Stage) -> Stage:
@@ -88,9 +90,9 @@ def of_any_ends(chains: Iterable[Chain]) -> Iterator[Chain]:
 
 
 def beside_rivals(solve: Solve, chain: Chain, rivals: Sequence[Schedule] | None = None) -> tuple[float, float]:
-    """At every budget at which a rival begins to be the fastest: the solver's time over that rival's, and its predicted
-    peak over the budget; the largest of each. Infinite times where the solver does not fit a schedule in. ``rivals``:
-    every persistent schedule of a short chain, equal segments of a long one."""
+    """Compares with rivals at every budget at which a rival begins to be the fastest: the solver's time over that
+    rival's, and its predicted peak over the budget; the largest of each. Infinite times where the solver does not fit a
+    schedule in. ``rivals``: every persistent schedule of a short chain, equal segments of a long one."""
     slowest = highest = 0.0
     for best in fastest_of(chain, persistent_rivals(chain.depth) if rivals is None else rivals):
         try:
@@ -102,7 +104,7 @@ def beside_rivals(solve: Solve, chain: Chain, rivals: Sequence[Schedule] | None 
 
 
 def fastest_of(chain: Chain, rivals: Iterable[Schedule]) -> list[Prediction]:
-    """Those that are faster than all with a lower peak, the lowest peak first."""
+    """Returns those that are faster than all with a lower peak, the lowest peak first."""
     frontier: list[Prediction] = []
     predictions = [predicted(schedule, chain) for schedule in rivals]
     for one in sorted(predictions, key=lambda one: (one.peak_bytes, one.time_s)):
@@ -112,13 +114,13 @@ def fastest_of(chain: Chain, rivals: Iterable[Schedule]) -> list[Prediction]:
 
 
 def equal_chain(blocks: int) -> Chain:
-    """Blocks that are alike: 1 byte of output, 4 of graph, gradients of 1."""
+    """Builds a chain of blocks that are alike: 1 byte of output, 4 of graph, gradients of 1."""
     return Chain((Stage(1.0, 1.0, 2.0, 1, (4,), 1, 5, 1),) * blocks, 1)
 
 
 @cache
 def binomial_extra(steps: int, snapshots: int) -> int:
-    """E(n, s), the fewest runs of n steps beyond those with a graph, one at a time, by the recurrence."""
+    """Computes E(n, s), the fewest runs of n steps beyond those with a graph, one at a time, by the recurrence."""
     if steps == 1:
         return 0
     if snapshots <= 1:
@@ -128,7 +130,7 @@ def binomial_extra(steps: int, snapshots: int) -> int:
 
 
 def kept_at_turn(schedule: Schedule) -> int:
-    """Activations kept for later runs at the turn, the chain's input among them."""
+    """Counts the activations kept for later runs at the turn, the chain's input among them."""
     activations = {0}
     for op in schedule.forward:
         if op.computes:
@@ -139,6 +141,6 @@ def kept_at_turn(schedule: Schedule) -> int:
 
 
 def most_graphs(schedule: Schedule) -> int:
-    """Most blocks whose graphs are kept at once."""
+    """Counts the most blocks whose graphs are kept at once."""
     changes = [{"save": 1, "back": -1}.get(op.kind, 0) for op in schedule.ops]
     return max(accumulate(changes))

@@ -1,4 +1,4 @@
-"""The baseline's own model beside one that a technique has changed: what probes compare a recorded step with.
+"""Sets the baseline's own model beside one that a technique has changed: what probes compare a recorded step with.
 
 Gradients of the two are the same function of the same numbers, summed in another order. A sum of n terms errs by about
 sqrt(n) roundings, n here being up to a million: GRADIENT_ROUNDINGS of cards.
@@ -22,20 +22,20 @@ WRAPPED = "linear"  # what suite.model.anatomy.AroundLinear calls the layer that
 
 
 def plain_model(recording: Recording) -> nn.Module:
-    """The baseline's model as the run's techniques got it, in training."""
+    """Returns the baseline's model as the run's techniques got it, in training."""
     with unchanged_randomness(recording.run.device):
         return recording.run.plain_model().train()
 
 
 def names_in(plain: nn.Module, values: Values) -> dict[str, str]:
-    """For each parameter of the plain model its name among ``values``, where wrappers stand around layers."""
+    """Maps each parameter of the plain model to its name among ``values``, where wrappers stand around layers."""
     bare = {".".join(part for part in name.split(".") if part != WRAPPED): name for name in values}
     return {name: name if name in values else bare[name] for name, _ in plain.named_parameters() if name in bare}
 
 
 @torch.no_grad()
 def filled(plain: nn.Module, values: Values) -> nn.Module:
-    """The plain model with its parameters among ``values``."""
+    """Returns the plain model with its parameters among ``values``."""
     own = dict(plain.named_parameters())
     for name, theirs in names_in(plain, values).items():
         own[name].copy_(values[theirs])
@@ -43,7 +43,8 @@ def filled(plain: nn.Module, values: Values) -> nn.Module:
 
 
 def gradients_of(recording: Recording, trace: Trace, plain: nn.Module) -> dict[str, Tensor]:
-    """Gradients, float64, of the baseline's loss on a recorded batch with the step's dropout; 0 where there is none."""
+    """Computes gradients, float64, of the baseline's loss on a recorded batch with the step's dropout; 0 where there is
+    none."""
     baseline, own = recording.run.baseline, dict(plain.named_parameters())
     with replayed(trace.random), torch.enable_grad():
         loss = baseline.losses(baseline.forward(plain, trace.batch), trace.batch).mean()
@@ -54,15 +55,17 @@ def gradients_of(recording: Recording, trace: Trace, plain: nn.Module) -> dict[s
 
 @torch.no_grad()
 def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
-    """What a copy of ``model`` in evaluation says of a recorded batch, computed in ``dtype``, or in its own."""
+    """Computes what a copy of ``model`` in evaluation says of a recorded batch, computed in ``dtype``, or in its
+    own."""
     batch = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in trace.batch.items()}
     output: Tensor = recording.run.baseline.forward(copy.deepcopy(model).eval().to(dtype), batch).logits
     return output
 
 
 def apart(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """How far the tensor that is farthest from the expected one is, in float32 roundings of its norm. Rounding leaves
-    something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more. None of ours is 0."""
+    """Computes how far the tensor that is farthest from the expected one is, in float32 roundings of its norm. Rounding
+    leaves something where the truth is 0 (a key's bias): norms count as SMALL of the largest or more. None of ours is
+    0."""
     floor = SMALL * max(value.norm().item() for value in expected.values()) or 1.0
     zero = torch.zeros(())
     off = [
@@ -73,6 +76,6 @@ def apart(ours: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
 
 
 def matrix_gradient(plain: nn.Module, path: str, gradients: Mapping[str, Tensor]) -> Tensor:
-    """The gradient of a linear layer's weight as [out_features, in_features]."""
+    """Returns the gradient of a linear layer's weight as [out_features, in_features]."""
     gradient = gradients[f"{path}.weight"]
     return gradient.T if is_transposed(plain.get_submodule(path)) else gradient

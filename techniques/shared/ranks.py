@@ -1,4 +1,4 @@
-"""What ranks have done in a recorded step, put together: for probes, of which every rank calls the same ones.
+"""Puts together what ranks have done in a recorded step: for probes, of which every rank calls the same ones.
 
 Gradients of a trace's backward pass are a rank's own: data parallelism reduces what the pass has accumulated.
 """
@@ -20,19 +20,20 @@ REPLICA = "module."  # what DistributedDataParallel calls the model that it wrap
 
 
 def plainly(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By the names that the parameters have without a wrapper, float64."""
+    """Returns values by the names that the parameters have without a wrapper, float64."""
     return {name.removeprefix(REPLICA): value.detach().double() for name, value in values.items()}
 
 
 def summed(recording: Recording, number: Tensor) -> Tensor:
-    """The sum over ranks."""
+    """Computes the sum over ranks."""
     total = number.clone()
     dist.all_reduce(total, group=recording.run.group)
     return total
 
 
 def unequal(recording: Recording) -> int:
-    """Values of the model's parameters that are others on another rank than on the first, as the run is now."""
+    """Counts the values of the model's parameters that are others on another rank than on the first, as the run is
+    now."""
     own = torch.cat([parameter.detach().flatten() for parameter in recording.run.model.parameters()])
     first = own.clone()
     dist.broadcast(first, group=recording.run.group, group_src=0)
@@ -40,8 +41,8 @@ def unequal(recording: Recording) -> int:
 
 
 def reduced_all_the_same(recording: Recording) -> int:
-    """Parameters whose gradient is not the rank's own after a pass that asks for it (:meth:`Run.unreduced`), as the
-    first pass of SAM's step does."""
+    """Counts the parameters whose gradient is not the rank's own after a pass that asks for it (:meth:`Run.unreduced`),
+    as the first pass of SAM's step does."""
     run = recording.run
     trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
     own: dict[int, Tensor] = {}
@@ -59,13 +60,14 @@ def reduced_all_the_same(recording: Recording) -> int:
 
 
 def mean_gradients(recording: Recording, trace: Trace) -> dict[str, Tensor]:
-    """The mean over ranks of the gradients that each made of its own examples, float64."""
+    """Computes the mean over ranks of the gradients that each made of its own examples, float64."""
     own = plainly(trace.of("backward")[0].gradients)
     return {name: summed(recording, own[name]) / recording.run.world_size for name in sorted(own)}
 
 
 def whole_batch_roundings(recording: Recording, trace: Trace) -> float:
-    """How far the ranks' mean gradient is from one process's on the examples of all, in roundings of a norm."""
+    """Computes how far the ranks' mean gradient is from one process's on the examples of all, in roundings of a
+    norm."""
     batches: list[dict[str, Tensor]] = [{}] * recording.run.world_size
     dist.all_gather_object(batches, dict(trace.batch), group=recording.run.group)
     whole = {name: torch.cat([batch[name] for batch in batches]) for name in trace.batch}
@@ -76,8 +78,8 @@ def whole_batch_roundings(recording: Recording, trace: Trace) -> float:
 
 
 def update_roundings(recording: Recording, traces: Sequence[Trace]) -> float:
-    """How far a run's first steps are from those of one process that has the ranks' mean gradient: clipped, and given
-    to AdamW with the baseline's recipe, in float64. In float32 roundings of a weight and a learning rate."""
+    """Computes how far a run's first steps are from those of one process that has the ranks' mean gradient: clipped,
+    and given to AdamW with the baseline's recipe, in float64. In float32 roundings of a weight and a learning rate."""
     recipe = recording.run.baseline.recipe_of(recording.run.job.setting)
     weights = {name: torch.nn.Parameter(value) for name, value in plainly(traces[0].before.parameters).items()}
     matrices = [weight for weight in weights.values() if weight.ndim >= 2]

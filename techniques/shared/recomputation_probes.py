@@ -1,4 +1,4 @@
-"""What a recorded step shows of recomputation: how often each block ran, whether gradients changed, its peak."""
+"""Checks what a recorded step shows of recomputation: how often each block ran, whether gradients changed, its peak."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DROPPED = 0.5  # the baselines drop nothing out at the small sizes
 
 
 def scheduled_probes(recording: Recording, own: Scheduled) -> dict[str, float]:
-    """Of a technique that plans. ``changed`` and ``changed_with_dropout``: as :func:`changed_gradients`;
-    ``runs_beside_plan``: forward passes of blocks in the step, more or fewer than planned; ``extra_forwards``: over
-    the blocks there are; ``peak_over_predicted``: most bytes of activations, their gradients and those of the
-    weights that are alive at once in a pass, over the simulation's, which counts a value until its transfer ends (on a
-    CPU it is there at once); and ``peak_over_budget``."""
+    """Computes the probes of a technique that plans. ``changed`` and ``changed_with_dropout``: as
+    :func:`changed_gradients`; ``runs_beside_plan``: forward passes of blocks in the step, more or fewer than planned;
+    ``extra_forwards``: over the blocks there are; ``peak_over_predicted``: most bytes of activations, their gradients
+    and those of the weights that are alive at once in a pass, over the simulation's, which counts a value until its
+    transfer ends (on a CPU it is there at once); and ``peak_over_budget``."""
     run, plan = recording.run, own.plan(recording.run)
     orders = [order_of(stack, recording.trace.ran) for stack in run.anatomy.stacks]
     beside = sum(
@@ -41,8 +41,8 @@ def scheduled_probes(recording: Recording, own: Scheduled) -> dict[str, float]:
 
 
 def changed_gradients(recording: Recording) -> dict[str, float]:
-    """``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where dropout
-    happens."""
+    """Computes ``changed``: gradients that are another than a plain pass's by a bit; ``changed_with_dropout``: where
+    dropout happens."""
     run, trace = recording.run, recording.trace
     parameters = trace.before.parameters
     ours = {
@@ -59,13 +59,14 @@ def changed_gradients(recording: Recording) -> dict[str, float]:
 
 
 def pass_peak_bytes(recording: Recording, own: Scheduled) -> int:
-    """Most bytes alive in a forward and a backward pass of the recorded batch; weights, state and batch left out."""
+    """Counts the most bytes alive in a forward and a backward pass of the recorded batch; weights, state and batch left
+    out."""
     with own.around_step(recording.run):
         return pass_of(recording)[1]
 
 
 def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
-    """A forward and a backward pass of the recorded batch, with its dropout: what accumulates as gradients, which
+    """Runs a forward and a backward pass of the recorded batch, with its dropout: what accumulates as gradients, which
     ``torch.autograd.grad`` does not see of blocks that go back by themselves; and most bytes alive in it."""
     run, live = recording.run, LiveBytes()
     gradients = [(parameter, parameter.grad) for parameter in run.model.parameters()]
@@ -85,13 +86,13 @@ def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
 
 
 def order_of(stack: BlockStack, ran: list[str]) -> list[int]:
-    """The blocks by number, as they ran; hooks on a block itself would see no more than its segment's ends."""
+    """Lists the blocks by number, as they ran; hooks on a block itself would see no more than its segment's ends."""
     numbers = {block.mlp_linears[0].path: number for number, block in enumerate(stack.blocks)}
     return [numbers[name] for name in ran if name in numbers]
 
 
 def changed(ours: Values, plain: Values) -> int:
-    """Values that differ, or names that only one side has."""
+    """Counts values that differ, or names that only one side has."""
     if ours.keys() != plain.keys():
         return len(ours.keys() ^ plain.keys())
     return sum(int((ours[name] != value).sum()) for name, value in plain.items())

@@ -1,4 +1,4 @@
-"""What ranks that start alike do, and what data parallelism does with running statistics."""
+"""Checks what ranks that start alike do, and what data parallelism does with running statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual streams without norms, x <- x + a F(x), in place of a model's pre-norm or post-norm blocks.
+"""Puts residual streams without norms, x <- x + a F(x), in the place of a model's pre-norm or post-norm blocks.
 
 A pre-norm block computes x + F(norm(x)), and one norm follows the last; a post-norm block computes norm(x + F(x)), and
 one norm stands before the first. Without the norms both are x + F(x), and what scales a branch is a parameter at its
@@ -22,7 +22,7 @@ from techniques.shared.scaled_sum import scaled
 
 
 def norms(parts: Anatomy) -> tuple[Part, ...]:
-    """All norms over the width of a residual stream: in the blocks, and before and behind them."""
+    """Finds all norms over the width of a residual stream: in the blocks, and before and behind them."""
     widths = {(stack.width,) for stack in parts.stacks}
     inside = tuple(norm for block in parts.every_block for norm in block.norms)
     blocks = tuple(f"{block.path}." for block in parts.every_block)
@@ -45,7 +45,8 @@ def remove_norms(parts: Anatomy) -> None:
 
 
 class EnlargedTable(AroundLinear):
-    """A table of embeddings times ``factor``: sqrt(width), or less where that would make it larger than unit size.
+    """Multiplies a table of embeddings by ``factor``: sqrt(width), or less where that would make it larger than unit
+    size.
 
     It stands in for a linear layer, too: the one that a lookup is of one-hot vectors.
     """
@@ -63,7 +64,7 @@ class EnlargedTable(AroundLinear):
 
 
 class ScaledBranch(AroundLinear):
-    """The end of a branch (its last linear layer, or a mixture of experts) times ``scale`` [1], bias included.
+    """Multiplies the end of a branch (its last linear layer, or a mixture of experts) by ``scale`` [1], bias included.
 
     Several branches may have one ``scale``.
     """
@@ -78,5 +79,5 @@ class ScaledBranch(AroundLinear):
 
 
 def scaled_branches(model: nn.Module) -> dict[str, ScaledBranch]:
-    """The scaled ends of branches by name."""
+    """Returns the scaled ends of branches by name."""
     return {path: module for path, module in model.named_modules() if isinstance(module, ScaledBranch)}

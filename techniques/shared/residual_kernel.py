@@ -1,4 +1,5 @@
-"""A residual stream and a branch times a number, y = x + s b, and its gradients: one pass forth, one pass back.
+"""Computes a residual stream and a branch times a number, y = x + s b, and its gradients: one pass forth, one pass
+back.
 
     forth   y <- x + s b                              x, b read, y written
     back    db <- s dy    ds <- sum of dy b           dy, b read, db written
@@ -32,7 +33,7 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 @triton.jit
 def _place(elements, BLOCK: tl.constexpr):
-    """The program's offsets, in 64 bits, and which of them are in the tensors."""
+    """Returns the program's offsets, in 64 bits, and which of them are in the tensors."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
     return first + offsets, offsets < elements - first
@@ -57,7 +58,7 @@ def gradients_kernel(gradient, branch, scale, of_branch, partials, elements, BLO
 
 
 def scaled_sum(stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-    """``stream`` + ``scale`` ``branch``, in the wider of the two dtypes, float32 or bfloat16.
+    """Computes ``stream`` + ``scale`` ``branch``, in the wider of the two dtypes, float32 or bfloat16.
 
     Both are contiguous and of one shape; ``scale`` is float32 [1]. All are on one device.
     """
@@ -67,7 +68,8 @@ def scaled_sum(stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
 
 
 def gradients(gradient: Tensor, branch: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of the branch, in its dtype, and of the scale, float32 [1], from that of :func:`scaled_sum`'s output.
+    """Computes the gradients of the branch, in its dtype, and of the scale, float32 [1], from that of
+    :func:`scaled_sum`'s output.
 
     Tensors as there; the gradient is contiguous.
     """
@@ -84,7 +86,8 @@ def _launch(kernel: Any, elements: int, *tensors: Tensor) -> None:
 
 
 def _manifest(kernel: Any, dtypes: Sequence[torch.dtype], sums: int = 0) -> Manifest:
-    """``dtypes`` are those of the two lists that are read and of the one that is written."""
+    """Describes a compilation, where ``dtypes`` are those of the two lists that are read and of the one that is
+    written."""
     names = [name for name in kernel.arg_names if name not in ("scale", "partials", "elements", "BLOCK")]
     pointers = dict(zip(names, (POINTERS[dtype] for dtype in dtypes), strict=True))
     signature = {name: pointers.get(name, "*fp32") for name in kernel.arg_names if name not in ("elements", "BLOCK")}

@@ -1,4 +1,5 @@
-"""A residual stream and a branch times a vector, y = x + s * b, and its gradients: one pass forth, one pass back.
+"""Computes a residual stream and a branch times a vector, y = x + s * b, and its gradients: one pass forth, one pass
+back.
 
     forth   y[t, d] <- x[t, d] + s[d] b[t, d]                          x, b read, y written
     back    db[t, d] <- s[d] dy[t, d]    ds[d] <- sum_t dy[t, d] b[t, d]    dy, b read, db written
@@ -31,7 +32,8 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
 
 @triton.jit
 def _tile(rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The tile's columns, which of them there are, its offsets in 64 bits, and which of these are in the tensors."""
+    """Returns the tile's columns, which of them there are, its offsets in 64 bits, and which of these are in the
+    tensors."""
     first_row, columns = tl.program_id(0).to(tl.int64) * ROWS, tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_tile = tl.arange(0, ROWS)
     offsets = first_row * width + in_tile[:, None] * width + columns[None, :]
@@ -60,7 +62,7 @@ def gradients_kernel(
 
 
 def scaled_sum(stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
-    """``stream`` + ``scale`` * ``branch``, in the wider of the two dtypes, float32 or bfloat16.
+    """Computes ``stream`` + ``scale`` * ``branch``, in the wider of the two dtypes, float32 or bfloat16.
 
     Both are contiguous and of one shape, [..., width]; ``scale`` is float32 [width]. All are on one device.
     """
@@ -70,7 +72,8 @@ def scaled_sum(stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
 
 
 def gradients(gradient: Tensor, branch: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of the branch, in its dtype, and of the scale, float32 [width], from that of :func:`scaled_sum`'s output.
+    """Computes the gradients of the branch, in its dtype, and of the scale, float32 [width], from that of
+    :func:`scaled_sum`'s output.
 
     Tensors as there; the gradient is contiguous.
     """
@@ -91,7 +94,8 @@ def _launch(kernel: Any, width: int, *tensors: Tensor) -> None:
 
 
 def _manifest(kernel: Any, dtypes: Sequence[torch.dtype]) -> Manifest:
-    """``dtypes`` are those of the two matrices that are read and of the one that is written."""
+    """Describes a compilation, where ``dtypes`` are those of the two matrices that are read and of the one that is
+    written."""
     sizes, constants = {"rows": "i32", "width": "i32"}, {"ROWS": ROWS, "COLUMNS": COLUMNS}
     pointers = [name for name in kernel.arg_names if name not in (*sizes, *constants)]
     matrices = [name for name in pointers if name not in ("scale", "partials")]

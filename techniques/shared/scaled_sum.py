@@ -1,4 +1,5 @@
-"""x + s b of a residual stream, a branch and its scale, in one pass on a GPU: for what ends branches in a scale.
+"""Computes x + s b of a residual stream, a branch and its scale, in one pass on a GPU: for what ends branches in a
+scale.
 
 The scale, a number or a vector over the width, stands where a branch ends, and the addition in the model's own code,
 some lines later. So on a GPU the branch leaves as a :class:`Pending` product. Dropout passes it on, since it commutes
@@ -22,7 +23,7 @@ SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 
 
 def scaled(branch: Tensor, scale: Tensor) -> Any:
-    """``branch`` [..., width] times ``scale`` [1] or [width], in the branch's dtype.
+    """Returns ``branch`` [..., width] times ``scale`` [1] or [width], in the branch's dtype.
 
     On a GPU, where a kernel takes them, a :class:`Pending`. The compiler fuses by itself.
     """
@@ -31,7 +32,7 @@ def scaled(branch: Tensor, scale: Tensor) -> Any:
 
 
 def launchable(*tensors: Tensor) -> bool:
-    """Whether a kernel takes these tensors. Loads Triton for CUDA tensors only."""
+    """Tells whether a kernel takes these tensors. Loads Triton for CUDA tensors only."""
     if not tensors[0].is_cuda:
         return False
     from suite.kernels import optimizer_parts
@@ -46,7 +47,7 @@ def _kernels(scale: Tensor) -> Any:
 
 
 class ScaledSum(torch.autograd.Function):
-    """The kernels' two passes. ``apply(stream, branch, scale)``: tensors as in the kernels' modules."""
+    """Runs the kernels' two passes. ``apply(stream, branch, scale)``: tensors as in the kernels' modules."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
@@ -64,13 +65,13 @@ class ScaledSum(torch.autograd.Function):
 
 
 def _of_the_product(operator: str) -> Any:
-    """A method of :class:`Pending`: Python looks operators up in the class, past ``__getattr__``."""
+    """Makes a method of :class:`Pending`: Python looks operators up in the class, past ``__getattr__``."""
     return lambda self, *others: getattr(self.product, operator)(*others)
 
 
 class Pending:
-    """A product of a branch and its scale that is not made yet. Torch's operators and the product's own attributes make
-    it; dropout and a sum with a stream do not."""
+    """Holds a product of a branch and its scale that is not made yet. Torch's operators and the product's own
+    attributes make it; dropout and a sum with a stream do not."""
 
     def __init__(self, branch: Tensor, scale: Tensor) -> None:
         self.branch, self.scale = branch, scale

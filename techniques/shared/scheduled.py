@@ -1,4 +1,5 @@
-"""Techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one engine.
+"""Is the base of techniques that plan: a profile of the model's chains, a solver's schedule within a budget, the one
+engine.
 
     set-up     profile the chains ── solve within the budget
     each step  run the schedule on the model's own blocks
@@ -27,8 +28,8 @@ from suite.loop.technique import PLANS, Technique, Unavailable
 
 @dataclass
 class Scheduled(Technique):
-    """A schedule within ``budget``: a share of the way from the least peak of a pass, with everything computed again
-    from the chain's input (0), to a plain pass's (1).
+    """Follows a schedule within ``budget``: a share of the way from the least peak of a pass, with everything computed
+    again from the chain's input (0), to a plain pass's (1).
 
     ``seconds`` of the blocks are "counted" FLOPs, which give the same schedule everywhere, or "clocked" at set-up.
     """
@@ -56,19 +57,19 @@ class Scheduled(Technique):
         raise NotImplementedError
 
     def link(self) -> Link | None:
-        """The link to the second tier; None where there is none."""
+        """Returns the link to the second tier; None where there is none."""
         return None
 
     def tier(self) -> Tier:
-        """The second tier."""
+        """Returns the second tier."""
         return HostTier()
 
     def budget_bytes(self, chains: Sequence[Chain]) -> int:
-        """Of one pass: activations, their gradients and those of the weights."""
+        """Computes the budget of one pass: activations, their gradients and those of the weights."""
         return budget_between(chains, self.budget)
 
     def plan(self, run: Run) -> Plan:
-        """The schedules for the stacks as deep as they are now."""
+        """Plans the schedules for the stacks as deep as they are now."""
         depths = tuple(stack.depth for stack in run.anatomy.stacks)
         if depths not in self.plans:
             self.chains = self.profile(run)
@@ -76,7 +77,7 @@ class Scheduled(Technique):
         return self.plans[depths]
 
     def profile(self, run: Run) -> list[Chain]:
-        """What the blocks cost on a batch of the run's own size. Leaves the run as it was."""
+        """Measures what the blocks cost on a batch of the run's own size. Leaves the run as it was."""
         return chains_of(run, on_the_clock=self.seconds == "clocked")
 
     @contextmanager

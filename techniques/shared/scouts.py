@@ -1,5 +1,5 @@
-"""The runs that a technique trains to know what to do, as its set-up starts them: for the probes of ``el2n`` and
-``lth_imp``."""
+"""Collects the runs that a technique trains to know what to do, as its set-up starts them: for the probes of ``el2n``
+and ``lth_imp``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suite.loop.run import Run
 
 @dataclass(frozen=True)
 class Scout:
-    """A run, and its parameters before its first step, by name."""
+    """Holds a run, and its parameters before its first step, by name."""
 
     run: Run
     start: dict[str, Tensor]
@@ -23,7 +23,7 @@ class Scout:
 
 @contextmanager
 def scouts_of(run: Run) -> Iterator[list[Scout]]:
-    """The scouts that the run starts meanwhile."""
+    """Collects the scouts that the run starts meanwhile."""
     scouts: list[Scout] = []
     plain = run.scout
 

@@ -1,4 +1,4 @@
-"""SGD with momentum: the update of one tensor and the optimizer around it.
+"""Implements SGD with momentum: the update of one tensor and the optimizer around it.
 
 For ``sgd_momentum``, whose docstring has the forms of the update, and ``nesterov_agd``, which trains networks with
 Nesterov's form.
@@ -32,7 +32,7 @@ def sgd_step(
     nesterov: bool = False,
     rate: Rate = "outside",
 ) -> Tensor | None:
-    """The update of one tensor, in place on ``parameter`` and ``velocity``, which is None before the first step.
+    """Makes the update of one tensor, in place on ``parameter`` and ``velocity``, which is None before the first step.
 
     Returns the velocity to keep; None without momentum.
     """
@@ -51,7 +51,7 @@ def sgd_step(
 
 
 class SGD(GroupedOptimizer):
-    """SGD with torch's hyper-parameters and a choice of where the learning rate stands.
+    """Implements SGD with torch's hyper-parameters and a choice of where the learning rate stands.
 
     State is one buffer a parameter, ``velocity``; none without momentum. ``fused`` takes torch's one-kernel update or,
     on a GPU, this technique's, ``foreach`` torch's update of lists, both for the rate outside; otherwise
@@ -98,7 +98,8 @@ class SGD(GroupedOptimizer):
         return float("velocity" in self.state.get(parameter, ()))
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """torch's fused update takes velocities for all of a list or for none of it."""
+        """Tells whether a parameter has a velocity, since torch's fused update takes velocities for all of a list or
+        for none of it."""
         return "velocity" in self.state.get(parameter, ())
 
     def update(

@@ -1,4 +1,5 @@
-"""SGD with momentum (torch's form, the learning rate outside) in one pass over three lists: one launch a step.
+"""Makes SGD's step with momentum (torch's form, the learning rate outside) in one pass over three lists: one launch a
+step.
 
     g <- g + lambda theta          v <- mu v + (1 - d) g          theta <- theta - eta v,  or theta - eta (g + mu v)
 
@@ -89,7 +90,7 @@ def sgd_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """One step, in place on ``parameters`` and ``velocities``: one launch for each combination of dtypes present.
+    """Makes one step, in place on ``parameters`` and ``velocities``: one launch for each combination of dtypes present.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements. ``tables`` comes from `launch_tables` and belongs to these parameters. ``first``: the velocities are

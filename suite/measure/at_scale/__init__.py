@@ -1,1 +1,1 @@
-"""What is counted and modelled at the paper's size, without weights."""
+"""Counts and models what a step takes at the paper's size, without weights."""

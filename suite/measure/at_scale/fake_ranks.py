@@ -1,4 +1,4 @@
-"""One rank of a large world on one process: torch's fake process group, whose collectives move nothing.
+"""Runs one rank of a large world on one process: torch's fake process group, whose collectives move nothing.
 
 They are asked for as real ones are, so a step shows what this rank holds and what it would send; with tensors without
 values (:mod:`suite.measure.at_scale.weightless`) a rank of thousands fits a laptop. This one is rank 0: where a model
@@ -24,7 +24,8 @@ from suite.measure.at_scale.weightless import replaced
 
 @contextmanager
 def fake_ranks(count: int) -> Iterator[DeviceMesh | None]:
-    """The mesh of ``count`` ranks of which this process is the first; None of one. Enter it where tensors have values.
+    """Has the mesh of ``count`` ranks of which this process is the first; None of one. Enter it where tensors have
+    values.
 
     Raises ValueError where this process is a rank of real ones.
     """

@@ -1,4 +1,4 @@
-"""Paper scale on a laptop: one training step of a full-size model, counted without its numbers.
+"""Counts at paper scale on a laptop: one training step of a full-size model, counted without its numbers.
 
 Memory and FLOPs follow from shapes alone. So the same Run and the same counters that count a real step count one of
 fake tensors (torch's FakeTensorMode): each has a shape, a type and a storage of the right size, and no values. A model
@@ -74,7 +74,7 @@ STEPS = 2  # before the counted one: optimizers make their state, and schedules 
 
 @dataclass(frozen=True)
 class Scale:
-    """What is counted: a step of a setting. Its ``steps`` make a whole run, after which one more step is counted.
+    """Says what is counted: a step of a setting. Its ``steps`` make a whole run, after which one more step is counted.
 
     ``batch_size`` and ``sequence_length`` (tokens, text only) are the baseline's own where None. ``ranks`` is how many
     train together where a technique distributes the model, as many as it asks for where None; with it each of them has
@@ -89,7 +89,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class StepCount:
-    """One step of a stack, counted; or the reason why it is not.
+    """Holds the counts of one step of a stack; or the reason why it is not.
 
     Attributes:
         counters: of its numbers ``operators`` alone is no count of a real step, as autograd takes other operators for
@@ -116,11 +116,11 @@ class StepCount:
 
     @classmethod
     def of_failure(cls, stack: str, failure: ContenderFailed) -> StepCount:
-        """What stands for the count of a step that failed."""
+        """Returns what stands for the count of a step that failed."""
         return cls(stack, unavailable=f"{failure.status}: {failure.reason}", failed=True)
 
     def quantities(self) -> dict[str, int]:
-        """What was counted, by the name and in the order of reports: bytes, FLOPs, parameters."""
+        """Returns what was counted, by the name and in the order of reports: bytes, FLOPs, parameters."""
         counters = self.counters
         if counters is None:
             return {}
@@ -136,7 +136,7 @@ class StepCount:
         return known | state | peak | {f"peak.{kind}": size for kind, size in counters.peak_by_kind.items()}
 
     def not_counted(self) -> dict[str, str]:
-        """Counters that have no number here, with the reason."""
+        """Returns the counters that have no number here, with the reason."""
         if self.counters is None:
             return {}
         peak = {"peak_tensor_bytes": GENERATED_LATER} if self.counters.compiled else {}
@@ -148,24 +148,25 @@ class StepCount:
 
     @property
     def ranks(self) -> int:
-        """How many train together; all numbers are of the first."""
+        """Tells how many train together; all numbers are of the first."""
         return self.counters.ranks if self.counters else 1
 
     @property
     def state_bytes_per_parameter(self) -> float | None:
-        """Model states of a rank over the parameters of its model, whole or in shards, of a rank that has some of the
-        layers over those: 16 of AdamW in one process."""
+        """Returns the model states of a rank over the parameters of its model, whole or in shards, of a rank that has
+        some of the layers over those: 16 of AdamW in one process."""
         return self.state_bytes / self.counters.parameter_count if self.counters else None
 
     def collectives(self) -> dict[str, dict[str, int]]:
-        """Collectives by their kind: bytes of the whole tensors, and what this rank sends of them on an ideal ring."""
+        """Returns the collectives by their kind: bytes of the whole tensors, and what this rank sends of them on an
+        ideal ring."""
         return {
             name: {"bytes": size, "ring_bytes": wire_bytes({name: size}, self.ranks)}
             for name, size in self.collective_bytes.items()
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns JSON values."""
         uncounted = self.counters.uncounted_operators if self.counters else {}
         return {
             "stack": self.stack,
@@ -184,8 +185,8 @@ class StepCount:
 
 
 def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: None) -> StepCount:
-    """One step of the stack at that scale; ``then`` gets the run as that step leaves it. What cannot be counted is a
-    StepCount with the reason.
+    """Counts one step of the stack at that scale; ``then`` gets the run as that step leaves it. What cannot be counted
+    is a StepCount with the reason.
 
     Raises ValueError where the scale does not fit the baseline or the model, and what `built` and `Run` raise for a
     stack or a model that cannot be built.
@@ -231,7 +232,7 @@ def counted(stack: str, scale: Scale, then: Callable[[Run], None] = lambda run: 
 
 
 def model_states(run: Run) -> int:
-    """Bytes of parameters, gradients, optimizer state and masters as they are."""
+    """Counts the bytes of parameters, gradients, optimizer state and masters as they are."""
     held = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
     parameters = list({id(parameter): parameter for parameter in (*run.model.parameters(), *held)}.values())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -240,7 +241,7 @@ def model_states(run: Run) -> int:
 
 @contextmanager
 def noted_state(run: Run) -> Iterator[list[int]]:
-    """The bytes of the model's states at the end of each backward pass that is made meanwhile."""
+    """Notes the bytes of the model's states at the end of each backward pass that is made meanwhile."""
     noted: list[int] = []
     backward = run.backward
 
@@ -257,7 +258,7 @@ def noted_state(run: Run) -> Iterator[list[int]]:
 
 @contextmanager
 def trained_at(stack: str, scale: Scale) -> Iterator[Run]:
-    """A run of the stack at that scale, after its steps; inside, tensors have no values.
+    """Has a run of the stack at that scale, after its steps; inside, tensors have no values.
 
     Raises ValueError where the scale does not fit the baseline or the model, and what `built` and `Run` raise.
     """
@@ -286,7 +287,7 @@ KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_
 
 
 def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes by collective, in the papers' words: torch has several operators for each."""
+    """Returns the bytes by collective, in the papers' words: torch has several operators for each."""
     totals: Counter[str] = Counter()
     for operator, size in sizes.items():
         name = operator.strip("_").removesuffix("_base")
@@ -295,25 +296,25 @@ def by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def shapes_of(run: Run) -> dict[str, tuple[int, ...]]:
-    """The shapes of a batch, by name."""
+    """Returns the shapes of a batch, by name."""
     return {name: tuple(tensor.shape) for name, tensor in run.next_batch()[0].items()}
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A stack beside its reference; ``reference`` is None for the baseline itself."""
+    """Puts a stack beside its reference; ``reference`` is None for the baseline itself."""
 
     scale: Scale
     reference: StepCount | None
     stack: StepCount
 
     def ratios(self) -> dict[str, float]:
-        """Stack over reference, of what the reference has any of."""
+        """Returns stack over reference, of what the reference has any of."""
         theirs = self.reference.quantities() if self.reference else {}
         return {name: ours / theirs[name] for name, ours in self.stack.quantities().items() if theirs.get(name)}
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns JSON values."""
         reference = self.reference and self.reference.as_dict()
         at = self.scale
         own = {"batch_size": at.batch_size, "sequence_length": at.sequence_length, "ranks": at.ranks}
@@ -326,7 +327,7 @@ class SideBySide:
 
 
 def here(question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer to a question for which techniques are loaded, in this process."""
+    """Returns the answer to a question for which techniques are loaded, in this process."""
     return question(*arguments)
 
 
@@ -338,7 +339,7 @@ def side_by_side(
     count: Counting = counted,
     ask: Asking = here,
 ) -> list[SideBySide]:
-    """Each stack and the reference that its card names, counted; ``task`` in place of the card's own. What refuses the
+    """Counts each stack and the reference that its card names; ``task`` in place of the card's own. What refuses the
     scale has the reason where others are counted beside it, and raises ValueError where none is."""
     wanted: list[tuple[str, str | None, Scale]] = []
     known: dict[tuple[str, Scale], StepCount] = {}
@@ -425,19 +426,21 @@ def survey(
 
 
 def _on_ranks(stack: str, ranks: int) -> tuple[str, str]:
-    """The stack and its reference on so many ranks. Raises ValueError for a stack that trains in one process."""
+    """Returns the stack and its reference on so many ranks. Raises ValueError for a stack that trains in one
+    process."""
     stack = with_ranks(stack, ranks)
     return stack, reference_with_ranks(stack, ranks)
 
 
 def of_its_ranks(stack: str, scale: Scale) -> Scale:
-    """The scale for as many ranks as the stack spells, each of which then has a batch of the baseline's own size: the
-    baseline's does not divide among a thousand."""
+    """Returns the scale for as many ranks as the stack spells, each of which then has a batch of the baseline's own
+    size: the baseline's does not divide among a thousand."""
     return scale if (ranks := spelled_ranks(stack)) is None else replace(scale, ranks=ranks)
 
 
 def compared_with(stack: str, task: Task) -> tuple[str, Task]:
-    """The reference of a stack, on as many ranks as it spells, and the task of its card; the baseline is its own."""
+    """Returns the reference of a stack, on as many ranks as it spells, and the task of its card; the baseline is its
+    own."""
     if stack == BASELINE:
         return stack, task
     reference, own = reference_of(stack)
@@ -446,8 +449,8 @@ def compared_with(stack: str, task: Task) -> tuple[str, Task]:
 
 
 def why_not(error: RuntimeError) -> str:
-    """What of a step without values failed, and the line that wanted it: a technique's or a model's, if it is one of
-    theirs."""
+    """Tells what of a step without values failed, and the line that wanted it: a technique's or a model's, if it is one
+    of theirs."""
     where = line_of(error.__traceback__)
     operator = getattr(error, "func", None)
     if operator is not None:
@@ -459,7 +462,7 @@ def why_not(error: RuntimeError) -> str:
 
 
 def _shaped(baseline: Baseline, scale: Scale, distributed: bool) -> Baseline:
-    """The baseline with the scale's batch and sequence length, and with its data's shapes in place of its data.
+    """Returns the baseline with the scale's batch and sequence length, and with its data's shapes in place of its data.
 
     Raises ValueError where a batch does not divide among the ranks.
     """
@@ -485,7 +488,7 @@ def _shaped(baseline: Baseline, scale: Scale, distributed: bool) -> Baseline:
 
 
 def _batch_size(own: int, scale: Scale, distributed: bool) -> int:
-    """Examples of all ranks of a distributed stack, of one of them otherwise."""
+    """Returns the examples of all ranks of a distributed stack, of one of them otherwise."""
     ranks = scale.ranks or 1
     if scale.batch_size is not None and scale.batch_size % ranks:
         raise ValueError(
@@ -503,12 +506,12 @@ def _without_values(examples: Examples, length: int | None) -> Examples:
 
 
 def in_order(examples: int, seed: int, position: int, count: int) -> Tensor:
-    """A sampler: int64 [count]. The usual one keeps an epoch's order for later runs, which want real numbers."""
+    """Samples in order: int64 [count]. The usual one keeps an epoch's order for later runs, which want real numbers."""
     return torch.arange(position, position + count) % examples
 
 
 def _fits(run: Run, scale: Scale) -> None:
-    """Fake tensors look nothing up, so that a position too many would go unnoticed."""
+    """Checks that positions fit, since fake tensors look nothing up, so that a position too many would go unnoticed."""
     positions = getattr(getattr(run.model, "config", None), "max_position_embeddings", None)
     if scale.sequence_length is not None and positions is not None and positions < scale.sequence_length:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A limit on the processor seconds of some work, which ends it where it stands, and says where that was.
+"""Sets a limit on the processor seconds of some work, which ends it where it stands, and says where that was.
 
 Processor time and not the clock's: what is counted is exact, so whether it is counted must not depend on what else the
 machine does. Only what computes for ever comes here; what waits for ever is the parent's to end.
@@ -20,11 +20,11 @@ HARNESS, STANDARD = Path(__file__).parents[2], Path(traceback.__file__).parent
 
 
 class OutOfTime(RuntimeError):
-    """The work takes longer; the message has the limit, and the line that ran when it was over."""
+    """Is raised where the work takes longer; the message has the limit, and the line that ran when it was over."""
 
 
 class _Over(BaseException):
-    """No Exception: what runs may try something else after one of those, for as long again."""
+    """Is no Exception: what runs may try something else after one of those, for as long again."""
 
 
 @contextmanager
@@ -50,8 +50,8 @@ def processor_limit(limit_s: float) -> Iterator[None]:
 
 
 def line_of(trace: TracebackType | None) -> str:
-    """Where something was raised: the last line that is a technique's or a model's, or else the last of the harness,
-    as ``folder/folder/file.py, line 3: x = y()``."""
+    """Tells where something was raised: the last line that is a technique's or a model's, or else the last of the
+    harness, as ``folder/folder/file.py, line 3: x = y()``."""
     frames = traceback.extract_tb(trace)
     outside = [frame for frame in frames if not _is_of_library(Path(frame.filename))]
     own = [frame for frame in outside if HARNESS not in Path(frame.filename).parents]
@@ -60,6 +60,7 @@ def line_of(trace: TracebackType | None) -> str:
 
 
 def _is_of_library(path: Path) -> bool:
-    """Whether it is torch's, or of Python's own library, which may have installed packages in a folder of its own."""
+    """Tells whether it is torch's, or of Python's own library, which may have installed packages in a folder of its
+    own."""
     own = STANDARD in path.parents and not {"site-packages", "dist-packages"} & {*path.parts}
     return own or Path(torch.__file__).parent in path.parents

@@ -1,4 +1,4 @@
-"""Tensors without values: torch's fake tensors, on which a training step goes as it does on real ones.
+"""Makes tensors without values: torch's fake tensors, on which a training step goes as it does on real ones.
 
 A fake tensor has a shape, a type and a storage of the right size. Torch's own mode serves tracing; what differs there
 from a real step (masks, foreach operators, copies, statistics' types) is set right here, one reason a line. All fake
@@ -35,7 +35,7 @@ for _name in WITHOUT_META:
 
 
 class Weightless(FakeTensorMode):
-    """Fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on ``device``.
+    """Makes fake tensors on which a step takes the path, and saves the bytes, that it does on real ones on ``device``.
 
     Small tensors that a program makes of sizes alone (positions, a step counter, drop rates by depth) keep their
     values, as it asks for them: "are these positions of one sequence?". Torch's own mode keeps single numbers only.
@@ -70,7 +70,8 @@ class Weightless(FakeTensorMode):
         return output
 
     def _statistics_dtype(self, of_input: torch.dtype, weight: Tensor | None) -> torch.dtype:
-        """A normalisation's statistics: a CPU keeps the weight's type, a GPU the one that it adds up in."""
+        """Returns the type of a normalisation's statistics: a CPU keeps the weight's type, a GPU the one that it adds
+        up in."""
         if self._operators == "cuda":
             return torch.float32 if of_input in HALF else of_input
         return weight.dtype if weight is not None else of_input
@@ -94,7 +95,8 @@ class Weightless(FakeTensorMode):
 
 
 def _of_sizes(func: Any, output: Any) -> bool:
-    """Whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of zeros."""
+    """Tells whether an operator makes a small tensor whose values follow from sizes: not a weight or a buffer of
+    zeros."""
     if func not in SEQUENCES and func not in FILLED:
         return False
     of_sizes = func in SEQUENCES or output.numel() == 1 or not output.is_floating_point()
@@ -143,7 +145,8 @@ def _with_data_of(parameter: Tensor, converted: Tensor) -> None:
 
 @torch.no_grad()
 def _copied(tensor: Any, memo: dict[Any, Any]) -> Tensor:
-    """What deepcopy makes of a tensor: a parameter is cloned, another gets its whole storage copied, once for all."""
+    """Returns what deepcopy makes of a tensor: a parameter is cloned, another gets its whole storage copied, once for
+    all."""
     if id(tensor) in memo:
         return memo[id(tensor)]
     if isinstance(tensor, nn.Parameter):

@@ -1,1 +1,1 @@
-"""Contenders: training runs in processes of their own, what starts them and what they answer."""
+"""Runs contenders: training runs in processes of their own, what starts them and what they answer."""

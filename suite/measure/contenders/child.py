@@ -1,4 +1,4 @@
-"""A process of our own beside the command: how it starts, answers, and ends with all that it started.
+"""Runs a process of our own beside the command: how it starts, answers, and ends with all that it started.
 
 Whatever of a technique's runs, runs in one. A child that raises, dies, hangs or says what cannot be kept turns into
 :class:`ContenderFailed` in the parent, and nothing else.
@@ -52,25 +52,27 @@ T = TypeVar("T")
 
 
 class ContenderFailed(RuntimeError):
-    """How a contender ended, in the words of a record."""
+    """Says how a contender ended, in the words of a record."""
 
     def __init__(self, status: Status, reason: str, details: str = "") -> None:
         super().__init__(reason)
         self.status, self.reason, self.details = status, reason, details
 
     def beside(self, printed: str) -> ContenderFailed:
-        """This failure, with the end of what the process printed among its details."""
+        """Returns this failure, with the end of what the process printed among its details."""
         words = f"{self.details}\nit printed last:\n{printed}".strip() if printed else self.details
         return ContenderFailed(self.status, self.reason, words)
 
 
 class BrokenEntry(RuntimeError):
-    """A technique's module that cannot be imported, or has another shape; the message names it and the mend."""
+    """Is raised for a technique's module that cannot be imported, or has another shape; the message names it and the
+    mend."""
 
 
 class Child:
-    """One process, and the channel to it. ``target(*arguments, channel)`` runs in it, forked by ``server``: by default
-    that of what is off the clock. One that ``may_start`` processes of its own is to be ended before this one ends.
+    """Holds one process, and the channel to it. ``target(*arguments, channel)`` runs in it, forked by ``server``: by
+    default that of what is off the clock. One that ``may_start`` processes of its own is to be ended before this one
+    ends.
 
     Raises ContenderFailed where it cannot be started.
     """
@@ -110,7 +112,7 @@ class Child:
 
     @property
     def handles(self) -> list[Any]:
-        """What becomes ready when it speaks, or ends."""
+        """Returns what becomes ready when it speaks, or ends."""
         return [self.connection, self.process.sentinel]
 
     def ask(self, number: int, command: str, arguments: tuple[Any, ...]) -> None:
@@ -121,7 +123,8 @@ class Child:
             raise EOFError from None
 
     def reply(self, number: int) -> tuple[str, Any] | None:
-        """Kind and value of its reply, None while that is not there; EOFError where none will come. Does not wait."""
+        """Returns the kind and value of its reply, None while that is not there; EOFError where none will come. Does
+        not wait."""
         while self.connection.poll(0):
             try:
                 if reply := self._replies.next(number):
@@ -167,8 +170,8 @@ class Deputy:
         self.close()
 
     def __call__(self, task: Callable[..., T], *arguments: Any, mendable: tuple[type[Exception], ...] = ()) -> T:
-        """``task(*arguments)``, a plain value. Raises ``mendable`` errors as the task does, ContenderFailed for all
-        others."""
+        """Returns ``task(*arguments)``, a plain value. Raises ``mendable`` errors as the task does, ContenderFailed for
+        all others."""
         before = oom_kills()
         child = self._child = self._child or Child(_serve, server=self._server, may_start=self._may_start)
         try:
@@ -210,7 +213,7 @@ def in_child(
     mendable: tuple[type[Exception], ...] = (),
     server: Server | None = None,
 ) -> T:
-    """``task(*arguments)``, a plain value, worked out by a :class:`Deputy` of the server's."""
+    """Returns ``task(*arguments)``, a plain value, worked out by a :class:`Deputy` of the server's."""
     with Deputy(limit_s, server) as deputy:
         return deputy(task, *arguments, mendable=mendable)
 
@@ -233,7 +236,7 @@ def end_all() -> None:
 
 
 def death(children: Sequence[Child], oom_kills_before: int | None) -> ContenderFailed:
-    """How the processes ended, in the words of a record."""
+    """Tells how the processes ended, in the words of a record."""
     for child in children:
         child.process.join(timeout=2.0)
     ended = {rank: child.process.exitcode for rank, child in enumerate(children) if child.process.exitcode is not None}
@@ -271,7 +274,7 @@ _speaker = 0
 
 
 def begin() -> None:
-    """What every child does first."""
+    """Does what every child does first."""
     global _speaker
     _speaker = os.getpid()
     parent = multiprocessing.parent_process()
@@ -324,7 +327,7 @@ def _end_with_parent() -> None:
 
 
 def failure(error: BaseException) -> tuple[Status, str, str]:
-    """An exception as a record's status, reason and details, all of them bounded."""
+    """Returns an exception as a record's status, reason and details, all of them bounded."""
     status: Status = "failed"
     if isinstance(error, Diverged):
         status = "diverged"
@@ -341,14 +344,14 @@ def failure(error: BaseException) -> tuple[Status, str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """One line that says what went wrong, for a record's ``reason``."""
+    """Returns one line that says what went wrong, for a record's ``reason``."""
     lines = _message(error).strip().splitlines()
     name = type(error).__name__
     return bounded(f"{name}: {lines[0]}" if lines else name, LONGEST_REASON)
 
 
 def trace(error: BaseException) -> str:
-    """The end of the traceback, for a record's ``details``."""
+    """Returns the end of the traceback, for a record's ``details``."""
     try:
         return plain("".join(traceback.format_exception(error))[-4000:])
     except Exception as another:  # a message that raises when it is asked for

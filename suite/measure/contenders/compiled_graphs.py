@@ -1,4 +1,4 @@
-"""What torch.compile saves for the backward pass, without compiling: AOTAutograd's joint graph, partitioned.
+"""Finds what torch.compile saves for the backward pass, without compiling: AOTAutograd's joint graph, partitioned.
 
 Inductor traces forward and backward into one graph and cuts it where the fewest bytes cross (min-cut rematerialisation:
 torch/_functorch/partitioners.py, after Chen et al., 1604.06174, and Dao et al.'s recomputation): what crosses is what a

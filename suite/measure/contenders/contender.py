@@ -1,4 +1,4 @@
-"""A contender: one training run in its own process (or process group), driven from outside.
+"""Drives a contender: one training run in its own process (or process group), driven from outside.
 
 ::
 
@@ -87,7 +87,7 @@ class Limits:
 
 
 class SetUp(BaseModel):
-    """What a contender says when its run is built."""
+    """Records what a contender says when its run is built."""
 
     setup_s: Seconds
     steps: Steps = Field(ge=1)
@@ -95,29 +95,32 @@ class SetUp(BaseModel):
 
 
 class StepTraffic(BaseModel):
-    """What one rank sends in one step: bytes that it sends, collectives on an ideal ring, and how many messages and
-    collectives those are."""
+    """Records what one rank sends in one step: bytes that it sends, collectives on an ideal ring, and how many messages
+    and collectives those are."""
 
     sent_bytes: Count64
     messages: Count64
 
 
 class LinkSpeed(BaseModel):
-    """The speed of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large one."""
+    """Records the speed of all-reduces: ``latency_s`` of one number, ``bytes_per_s`` that each rank sends of a large
+    one."""
 
     latency_s: Seconds
     bytes_per_s: float = Field(gt=0, allow_inf_nan=False)
 
 
 class WholeFlops(BaseModel):
-    """The FLOPs of a run, and the calls of operators without a formula in the steps that were counted, by name."""
+    """Holds the FLOPs of a run, and the calls of operators without a formula in the steps that were counted, by
+    name."""
 
     total: Count64
     uncounted: dict[str, Count64] = Field(default_factory=dict)
 
 
 class TimedBlock(BaseModel):
-    """Some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over ranks)."""
+    """Records some training steps: their seconds, processor seconds of all threads and ranks, losses (the mean over
+    ranks)."""
 
     seconds: Seconds
     cpu_s: Seconds
@@ -125,7 +128,7 @@ class TimedBlock(BaseModel):
 
 
 class HeldOutScores(BaseModel):
-    """What an evaluation gives: the loss, and the further metrics by their names."""
+    """Holds what an evaluation gives: the loss, and the further metrics by their names."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float]
@@ -133,7 +136,7 @@ class HeldOutScores(BaseModel):
 
 
 def world_size(job: Job) -> int:
-    """Ranks that the stack's recipe asks for, by running the techniques' code in this process."""
+    """Counts the ranks that the stack's recipe asks for, by running the techniques' code in this process."""
     return built(job.stack).recipe(baseline_of(job.setting).recipe_of(job.setting)).world_size
 
 
@@ -142,7 +145,7 @@ _without_world_size: dict[tuple[Setting, str], ContenderFailed] = {}
 
 
 def ranks_of(job: Job, limit_s: float = Limits.reply_s) -> int:
-    """The :func:`world_size`, worked out in a process of its own, once for each setting and stack.
+    """Returns the :func:`world_size`, worked out in a process of its own, once for each setting and stack.
 
     Raises UnknownId or StackError for a job that cannot be built, ContenderFailed where the techniques' code fails.
     """
@@ -177,8 +180,8 @@ def check_buildable(*stacks: str, limit_s: float = Limits.reply_s) -> None:
 
 
 def distributing(names: Iterable[str], limit_s: float = Limits.reply_s) -> tuple[list[str], dict[str, str]]:
-    """The techniques that distribute a model, asked in a process apart, and what is wrong with those
-    whose code fails there."""
+    """Returns the techniques that distribute a model, asked in a process apart, and what is wrong with those whose code
+    fails there."""
     those, broken = [], {}
     with Deputy(limit_s) as deputy:
         for name in names:
@@ -250,7 +253,7 @@ def _built(stacks: tuple[str, ...]) -> None:
 
 
 class Contender:
-    """The parent's handle on one job. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
+    """Drives one job from the parent. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
     ``server`` forks its processes, by default that of what is off the clock on the job's device; its ranks are on the
     nodes of a ``network``, by default all on this machine's own.
 
@@ -320,7 +323,7 @@ class Contender:
         return self._checked(SetUp, self._call("compress", steps)[0], "compress").steps
 
     def block(self, steps: int) -> TimedBlock:
-        """``steps`` training steps."""
+        """Makes ``steps`` training steps."""
         own_s = oversight.queued_s(os.getpid())
         for watch in self._watches:
             watch.asked()
@@ -340,24 +343,25 @@ class Contender:
         return reply
 
     def evaluate(self, part: HeldOut, step: int) -> Evaluation:
-        """Loss and further metrics on held-out examples; the evaluation says that it was after ``step`` steps."""
+        """Returns the loss and further metrics on held-out examples; the evaluation says that it was after ``step``
+        steps."""
         scores: HeldOutScores = self._checked(HeldOutScores, self._call("evaluate", part)[0], "evaluate")
         return Evaluation(step=step, loss=scores.loss, metrics=scores.model_extra or {})
 
     def count(self) -> Counters:
-        """The exact counts of one training step, which is made."""
+        """Returns the exact counts of one training step, which is made."""
         return self._checked(Counters, self._call("count")[0], "count")
 
     def traffic(self) -> StepTraffic:
-        """What the first rank sends in one training step, which is made."""
+        """Returns what the first rank sends in one training step, which is made."""
         return self._checked(StepTraffic, self._call("traffic")[0], "traffic")
 
     def link(self) -> LinkSpeed:
-        """What the ranks' network gives a collective now."""
+        """Tells what the ranks' network gives a collective now."""
         return self._checked(LinkSpeed, self._call("link")[0], "link")
 
     def flops(self) -> WholeFlops | None:
-        """What a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
+        """Tells what a tallied run took so far, its set-up included, over all ranks; None where it is compiled."""
         said: list[WholeFlops | None] = [
             self._checked(WholeFlops | None, each, "flops") for each in self._call("flops")
         ]
@@ -369,15 +373,15 @@ class Contender:
         return cast(WholeFlops, self._checked(WholeFlops, whole, "flops"))
 
     def probes(self) -> dict[str, float]:
-        """The technique's own measurements, for its claims; of a recorded run what its steps show."""
+        """Returns the technique's own measurements, for its claims; of a recorded run what its steps show."""
         return self._checked(dict[str, float], self._call("probes")[0], "probes")
 
     def all_probes(self) -> dict[str, float]:
-        """All probes of a recorded run at its end: both what its steps show and the technique's own."""
+        """Returns all probes of a recorded run at its end: both what its steps show and the technique's own."""
         return self._checked(dict[str, float], self._call("all_probes")[0], "all_probes")
 
     def usage(self, energy_window_s: float = 0.0) -> tuple[Memory, Energy]:
-        """The peaks of memory so far, and the energy of a window of steps where there is a counter."""
+        """Returns the peaks of memory so far, and the energy of a window of steps where there is a counter."""
         said = self._call("usage", energy_window_s, reply_s=self.limits.reply_s + energy_window_s)[0]
         memory, energy = self._checked(tuple[Memory, Energy], said, "usage")
         try:
@@ -388,12 +392,12 @@ class Contender:
 
     @property
     def pids(self) -> list[int]:
-        """The processes, one a rank."""
+        """Returns the processes, one a rank."""
         return [child.pid for child in self._ranks]
 
     @property
     def server_pid(self) -> int:
-        """The process that forked them; 0 before they start."""
+        """Returns the process that forked them; 0 before they start."""
         return next((child.server or 0 for child in self._ranks), 0)
 
     def answers_for(self, orphans: Iterable[int]) -> None:
@@ -439,7 +443,7 @@ class Contender:
             ) from None
 
     def _call(self, command: str, *arguments: Any, reply_s: float | None = None, left_s: float = math.inf) -> list[Any]:
-        """The reply of every rank. A failure has the end of what the first one printed among its details."""
+        """Returns the reply of every rank. A failure has the end of what the first one printed among its details."""
         try:
             return self._replies(command, *arguments, reply_s=reply_s, left_s=left_s)
         except ContenderFailed as failed:
@@ -484,8 +488,8 @@ class Contender:
         return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
 
     def _failed(self, command: str, child: Child, said: Any, others: list[Child]) -> ContenderFailed:
-        """Whose failure it is. A rank that lost another only complains: that one has died, or says why itself, or is
-        the one that has not answered. Raises EOFError where one has died."""
+        """Tells whose failure it is. A rank that lost another only complains: that one has died, or says why itself, or
+        is the one that has not answered. Raises EOFError where one has died."""
         if len(self._ranks) == 1 or said[0] in OF_ALL_RANKS:
             return ContenderFailed(*said)
         failed, silent = {child: said}, list(others)

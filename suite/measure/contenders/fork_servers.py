@@ -1,4 +1,4 @@
-"""Fork servers: processes that have the libraries loaded, and fork contenders in milliseconds.
+"""Runs fork servers: processes that have the libraries loaded, and fork contenders in milliseconds.
 
 ::
 
@@ -42,7 +42,7 @@ LONGEST_PADDING = 4096  # bytes of the environment, which lies above the stack: 
 
 
 class Server:
-    """A fork server with variables of its own in its environment. It starts with its first child."""
+    """Runs a fork server with variables of its own in its environment. It starts with its first child."""
 
     def __init__(self, environment: Mapping[str, str], preloaded: Sequence[str] = ()) -> None:
         # Threads that wait at OpenMP's barriers must sleep: where a neighbour takes a core, spinning made steps 4 to 14
@@ -95,8 +95,8 @@ class Server:
         return sentinel, data
 
     def _says_something(self, sentinel: Any, limit_s: float) -> bool:
-        """Whether it writes to the sentinel of a process (first an id, at the end an exit code). If it does not in
-        time, or is stopped, it is killed, and with it its children."""
+        """Tells whether it writes to the sentinel of a process (first an id, at the end an exit code). If it does not
+        in time, or is stopped, it is killed, and with it its children."""
         end_s = time.monotonic() + limit_s
         while not wait([sentinel], min(LOOK_S, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s or is_stopped(self._pid):
@@ -136,7 +136,7 @@ class ThisProcess(Server):
         self.context = multiprocessing.get_context("fork")  # type: ignore[assignment]
 
     def begin(self) -> None:
-        """Nothing: it has its libraries."""
+        """Does nothing: it has its libraries."""
 
     @contextmanager
     def starting(self) -> Iterator[context.ForkServerContext]:
@@ -147,24 +147,25 @@ class ThisProcess(Server):
         process.join()
 
     def close(self) -> None:
-        """Nothing: this process goes on."""
+        """Does nothing: this process goes on."""
 
 
 @cache
 def shared(arithmetic: str) -> Server:
-    """The server of all that runs under an arithmetic. It ends with this process."""
+    """Returns the server of all that runs under an arithmetic. It ends with this process."""
     return Server(numerics.environment(arithmetic))
 
 
 def of_one_timing(coin: random.Random) -> Server:
-    """A server for one set of processes: with an order of hashes, and a place of the stack, that no other has."""
+    """Returns a server for one set of processes: with an order of hashes, and a place of the stack, that no other
+    has."""
     padding = "x" * coin.randrange(LONGEST_PADDING)
     return Server({"PYTHONHASHSEED": str(coin.randrange(2**32)), "LEANTRAIN_LAYOUT": padding})
 
 
 @contextmanager
 def _variables(environment: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment with those variables."""
+    """Sets those variables in this process's environment."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:

@@ -1,4 +1,4 @@
-"""Sides in lock-step: rounds of blocks in a random order, followed by its reverse.
+"""Times sides in lock-step: rounds of blocks in a random order, followed by its reverse.
 
 ::
 
@@ -25,8 +25,8 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class Round(Generic[T]):
-    """One round: the order of its first half, the seconds of both blocks of every side that ran both, and the seconds
-    that passed outside of blocks."""
+    """Records one round: the order of its first half, the seconds of both blocks of every side that ran both, and the
+    seconds that passed outside of blocks."""
 
     number: int
     order: list[T]
@@ -49,6 +49,6 @@ def in_rounds(
 
 
 def steps_of_blocks(steps: int, blocks: int) -> list[int]:
-    """``steps`` in ``blocks`` nearly equal parts, in order."""
+    """Returns ``steps`` in ``blocks`` nearly equal parts, in order."""
     ends = [block * steps // blocks for block in range(blocks + 1)]
     return [end - start for start, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""What a child prints: read as it comes, cut where it is too long, shown without what would command a terminal.
+"""Handles what a child prints: read as it comes, cut where it is too long, shown without what would command a terminal.
 
 A technique may print a gigabyte, or escape sequences that a terminal obeys. So a child's standard output and error are
 a pipe. The first part of what comes is passed on to standard error, filtered; of all of it the tail is kept, for a
@@ -26,7 +26,7 @@ HEARD_S = 0.1  # for what was printed just now
 
 
 class Output:
-    """The parent's end of what one child prints."""
+    """Holds the parent's end of what one child prints."""
 
     def __init__(self, printed: Connection) -> None:
         self._printed = printed
@@ -37,7 +37,7 @@ class Output:
         self._thread.start()
 
     def tail(self) -> str:
-        """The end of what it printed so far, as a terminal may show it."""
+        """Returns the end of what it printed so far, as a terminal may show it."""
         self._thread.join(HEARD_S)
         return lines(bytes(self._tail).decode("utf-8", "replace")).strip()[-TAIL_BYTES:]
 

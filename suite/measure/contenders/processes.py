@@ -1,4 +1,5 @@
-"""Processes and all that they start: each contender leads a session of its own, and ends with everything in it.
+"""Finds and ends processes and all that they start: each contender leads a session of its own, and ends with everything
+in it.
 
 ::
 
@@ -35,14 +36,14 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class LivingProcesses:
-    """A process that is no zombie."""
+    """Describes a process that is no zombie."""
 
     parent: int
     session: int
 
 
 def living() -> Mapping[int, LivingProcesses]:
-    """All processes by id; none where there is no /proc."""
+    """Returns all processes by id; none where there is no /proc."""
     table = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it ended meanwhile
@@ -53,14 +54,14 @@ def living() -> Mapping[int, LivingProcesses]:
 
 
 def parent_of(process: int) -> int | None:
-    """The parent's id; None where the process has ended."""
+    """Returns the parent's id; None where the process has ended."""
     with suppress(OSError, ValueError):
         return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
     return None
 
 
 def is_stopped(process: int | None) -> bool:
-    """Whether a signal has stopped it, or a debugger."""
+    """Tells whether a signal has stopped it, or a debugger."""
     with suppress(OSError, ValueError, IndexError):
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
     return False
@@ -106,7 +107,7 @@ def take_orphans() -> None:
 
 
 def descendants(process: int) -> dict[int, int]:
-    """The processes below one now, each with the ticks since boot at which it began."""
+    """Returns the processes below one now, each with the ticks since boot at which it began."""
     return {pid: began for pid in _below(living(), {process}) if (began := _began(pid)) is not None}
 
 
@@ -122,7 +123,7 @@ def end_processes(started: Mapping[int, int]) -> None:
 
 
 def _began(process: int) -> int | None:
-    """When a process started, in ticks since boot: another one with its number began later."""
+    """Tells when a process started, in ticks since boot: another one with its number began later."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
     return None
@@ -167,7 +168,8 @@ def end_strays(server: int, spared: Collection[int] = ()) -> None:
 
 
 def oom_kills() -> int | None:
-    """How many processes the kernel has killed for want of memory since it started; None where it does not say."""
+    """Counts the processes that the kernel has killed for want of memory since it started; None where it does not
+    say."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -199,14 +201,14 @@ def _end(victims_in: Callable[[Mapping[int, LivingProcesses]], set[int]]) -> Non
 
 
 def _is_tracker(process: int) -> bool:
-    """Whether it removes what others have left of shared memory, and then ends by itself."""
+    """Tells whether it removes what others have left of shared memory, and then ends by itself."""
     with suppress(OSError):
         return b"resource_tracker import main" in Path(f"/proc/{process}/cmdline").read_bytes()
     return False
 
 
 def _below(table: Mapping[int, LivingProcesses], roots: Collection[int]) -> set[int]:
-    """All descendants of the roots."""
+    """Returns all descendants of the roots."""
     children: dict[int, list[int]] = {}
     for pid, known in table.items():
         children.setdefault(known.parent, []).append(pid)

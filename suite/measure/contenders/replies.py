@@ -1,4 +1,4 @@
-"""What a child says to its parent: a line of JSON each, of plain values, with bounds.
+"""Reads and writes what a child says to its parent: a line of JSON each, of plain values, with bounds.
 
 Techniques put into it what they like: numpy's scalars, endless texts, lone surrogates, objects of classes that the
 parent must not load. The child makes plain values of that, so nothing that arrives can run code or fail to be stored.
@@ -24,8 +24,8 @@ dumps, getpid, write = json.dumps, os.getpid, os.write  # as they were before a 
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """``value`` as JSON has it: scalars of any library as numbers, texts bounded and without lone surrogates, whole
-    numbers of at most 64 bits, and the name of its type for everything else."""
+    """Returns ``value`` as JSON has it: scalars of any library as numbers, texts bounded and without lone surrogates,
+    whole numbers of at most 64 bits, and the name of its type for everything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -47,13 +47,13 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def scalar(value: Any) -> Any:
-    """``value`` as a plain number, truth or text; the name of its type where it is none."""
+    """Returns ``value`` as a plain number, truth or text; the name of its type where it is none."""
     single = plain(value, DEEPEST - 1)
     return single if not isinstance(single, list | dict) else f"<{bounded(type(value).__name__)}>"
 
 
 def bounded(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text, cut where it is too long, with surrogates written out."""
+    """Returns the text, cut where it is too long, with surrogates written out."""
     cut = text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
     return cut.encode("utf-8", "backslashreplace").decode()
 
@@ -73,18 +73,18 @@ def send(connection: Connection, number: int, kind: str, value: Any) -> None:
 
 
 class NoReply(ValueError):
-    """What arrived is no reply; the message says what it is."""
+    """Is raised where what arrived is no reply; the message says what it is."""
 
 
 class Replies:
-    """The parent's end: collects what comes until it is a line."""
+    """Holds the parent's end: collects what comes until it is a line."""
 
     def __init__(self, connection: Connection, process: int) -> None:
         self.connection, self.process, self._read = connection, process, bytearray()
 
     def next(self, number: int) -> tuple[str, Any] | None:
-        """Kind and value of the reply to command ``number``; None while it is not there whole. Call it when there is
-        something to read. Raises EOFError where nothing more will come, NoReply for what no contender says."""
+        """Returns the kind and value of the reply to command ``number``; None while it is not there whole. Call it when
+        there is something to read. Raises EOFError where nothing more will come, NoReply for what no contender says."""
         try:
             part = os.read(self.connection.fileno(), 1 << 20)
         except OSError:

@@ -1,4 +1,5 @@
-"""What the evidence says of pairs that were just measured: the row of one, the interaction of a stack and its parts."""
+"""Tells what the evidence says of pairs that were just measured: the row of one, the interaction of a stack and its
+parts."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from suite.record.store import NoRecord, Records
 
 
 def result_of(pair: Pair, records: Records) -> Row:
-    """The pair's row. Raises NoRecord when there is none."""
+    """Returns the pair's row. Raises NoRecord when there is none."""
     return row_of(records, _with_steps(pair.setting), pair.stack, pair.reference)
 
 
 def results_of(pairs: Sequence[Pair], records: Records) -> list[Row]:
-    """The row of each pair that has one. The records are judged once for each reference."""
+    """Returns the row of each pair that has one. The records are judged once for each reference."""
     stacks: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
         stacks[pair.reference].add(pair.stack)
@@ -37,6 +38,7 @@ def _with_steps(setting: Setting) -> Setting:
 
 
 def result_of_stack(pairs: Sequence[Pair], records: Records) -> Interaction:
-    """The interaction of the last pair's stack with the others', its parts. Raises NoRecord when there is none."""
+    """Returns the interaction of the last pair's stack with the others', its parts. Raises NoRecord when there is
+    none."""
     *parts, whole = (result_of(pair, records) for pair in pairs)
     return interaction_of(whole, parts)

@@ -1,4 +1,4 @@
-"""What the fork server becomes, once it has loaded the libraries: import this nowhere else.
+"""Becomes the fork server, once it has loaded the libraries: import this nowhere else.
 
 What its children print goes to standard error, since standard output is the command's own.
 

@@ -1,4 +1,4 @@
-"""What of a run's memory is its data: no part of what a step costs, since every run on these data has it.
+"""Tells which of a run's memory is its data: no part of what a step costs, since every run on these data has it.
 
 The data set that the baseline prepared, or what a technique chose of it, and the order in which an epoch's examples
 come.
@@ -11,5 +11,5 @@ from suite.loop.run import Run
 
 
 def data_of(run: Run) -> tuple[object, ...]:
-    """What :meth:`suite.meters.holders.Living.left_out` is to leave out."""
+    """Returns what :meth:`suite.meters.holders.Living.left_out` is to leave out."""
     return run.data, example_order

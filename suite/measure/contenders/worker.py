@@ -1,4 +1,4 @@
-"""What runs inside a contender's process. Imported once by the fork server, so that each contender starts loaded."""
+"""Runs inside a contender's process. Imported once by the fork server, so that each contender starts loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ catalogue()
 
 
 class Session:
-    """One rank's side of a contender; each method answers one command of the parent."""
+    """Holds one rank's side of a contender; each method answers one command of the parent."""
 
     def __init__(self, job: Job, rank: int, world_size: int, rendezvous: str) -> None:
         setting = job.setting
@@ -195,7 +195,7 @@ class Session:
 
     @contextmanager
     def _at_the_end(self) -> Iterator[None]:
-        """What a technique measures of a run that has ended may be of the test examples."""
+        """Opens the test examples to what a technique measures of a run that has ended."""
         self.conduct.end(self.run)
         with self.conduct.seal.opened():
             yield
@@ -233,7 +233,7 @@ class Session:
 
 
 def _kept(probes: Mapping[str, float]) -> dict[str, float]:
-    """The probes as plain values. Raises ValueError where they are more than a record takes."""
+    """Returns the probes as plain values. Raises ValueError where they are more than a record takes."""
     if len(probes) > MOST_PROBES:
         raise ValueError(f"{len(probes)} probes are more than a record takes ({MOST_PROBES})")
     return {str(name): float(value) for name, value in probes.items()}

@@ -1,4 +1,4 @@
-"""A stack trained by as many ranks as one asks for: what a stack's techniques call their number of processes."""
+"""Lets as many ranks as one asks for train a stack: what a stack's techniques call their number of processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ RANKS = "ranks"
 
 
 def is_distributed(stack: str) -> bool:
-    """Whether a technique of the stack trains on several ranks, by its hyper-parameter ``ranks``. Raises UnknownId or
-    StackError."""
+    """Tells whether a technique of the stack trains on several ranks, by its hyper-parameter ``ranks``. Raises
+    UnknownId or StackError."""
     return any(_has_ranks(name) for name in Spelling(stack).names)
 
 
 def with_ranks(stack: str, ranks: int) -> Spelling:
-    """The stack on ``ranks`` ranks, in its canonical spelling.
+    """Returns the stack on ``ranks`` ranks, in its canonical spelling.
 
     Raises ValueError where none of its techniques distributes a model, UnknownId or StackError for no stack.
     """
@@ -40,7 +40,7 @@ def spelled_ranks(stack: str) -> int | None:
 
 
 def reference_with_ranks(stack: str, ranks: int) -> str:
-    """The reference of the stack's cards, on as many ranks where it has some: both sides get equal hardware."""
+    """Returns the reference of the stack's cards, on as many ranks where it has some: both sides get equal hardware."""
     reference, _ = reference_of(stack)
     return with_ranks(reference, ranks) if is_distributed(reference) else reference
 

@@ -1,4 +1,4 @@
-"""How a broken rule is said, in the words of a record."""
+"""Says how a rule was broken, in the words of a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_NAMED = 5
 
 
 class RuleBroken(RuntimeError):
-    """A run did what no run may; the message begins with the rule's name."""
+    """Is raised where a run did what no run may; the message begins with the rule's name."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"rule {rule!r} is broken: {what}")
@@ -16,7 +16,7 @@ class RuleBroken(RuntimeError):
 
 
 def few(names: Iterable[str]) -> str:
-    """The first of the names, and how many more there are."""
+    """Returns the first of the names, and how many more there are."""
     known = sorted(names)
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     return ", ".join(known[:MOST_NAMED]) + more

@@ -1,4 +1,5 @@
-"""The rules that are kept watch over from inside of a contender's process: what begins with a session and ends with it.
+"""Keeps the rules that are watched over from inside of a contender's process: what begins with a session and ends with
+it.
 
 ::
 
@@ -48,7 +49,7 @@ class Conduct:
         self._set_up_flops: int | None = None
 
     def baseline(self, own: Baseline) -> Baseline:
-        """The baseline that the run gets; what the harness scores by is kept before the run exists."""
+        """Returns the baseline that the run gets; what the harness scores by is kept before the run exists."""
         self._scorer = Scorer(own, self.job.setting, self.job.stack)
         return with_sealed_test(own, self.seal)
 
@@ -69,8 +70,8 @@ class Conduct:
 
     @contextmanager
     def counting(self, run: Run, seen: Callable[[], int]) -> Iterator[None]:
-        """Around a step that is counted; ``seen()`` is what the counters have seen up to now. Raises Unavailable where
-        some of it is computed in a thread that they do not see, RuleBroken where parameters change and they see
+        """Watches over a step that is counted; ``seen()`` is what the counters have seen up to now. Raises Unavailable
+        where some of it is computed in a thread that they do not see, RuleBroken where parameters change and they see
         nothing."""
         state, at = held_out.state_of(run.model), seen()
         with all_threads_counted():
@@ -97,7 +98,7 @@ class Conduct:
         surroundings.check_settings(self._settings, surroundings.settings(self.job.setting.device))
 
     def evaluate(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Loss and further metrics on held-out examples. Raises Diverged, RuleBroken."""
+        """Returns the loss and further metrics on held-out examples. Raises Diverged, RuleBroken."""
         assert self._scorer is not None
         surroundings.check_definitions(self._definitions)
         surroundings.check_methods(self._objects)
@@ -141,8 +142,8 @@ class Conduct:
 
 
 def watched(run: Run) -> list[tuple[object, dict[str, Any]]]:
-    """What keeps its methods from now on, each with what was put in place of one by right while the run was set up: the
-    harness's own data, and the autocast of a technique whose precision no recipe has."""
+    """Returns what keeps its methods from now on, each with what was put in place of one by right while the run was set
+    up: the harness's own data, and the autocast of a technique whose precision no recipe has."""
     return [
         (run, {"autocast": vars(run).get("autocast")}),
         (run.attachment, {}),

@@ -1,4 +1,4 @@
-"""Held-out data: read by the harness alone, scored by the baseline as it was, and no part of what is trained on.
+"""Guards held-out data: read by the harness alone, scored by the baseline as it was, and no part of what is trained on.
 
 A run gets its baseline with the test examples sealed: reading them ends the run. The harness keeps its own, evaluates
 on these, and hands the model no more of a batch than the baseline's own ``forward`` hands on: of labels no model sees
@@ -35,7 +35,7 @@ FEW_PASSES = 9  # forward passes of a batch: three training steps' worth, which 
 
 
 class Seal:
-    """Whether the test examples may be read."""
+    """Says whether the test examples may be read."""
 
     def __init__(self) -> None:
         self.broken = False
@@ -43,7 +43,7 @@ class Seal:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """They may meanwhile: by the harness, by what reads recorded steps."""
+        """Lets the test examples be read meanwhile: by the harness, by what reads recorded steps."""
         self._opened += 1
         try:
             yield
@@ -58,7 +58,7 @@ class Seal:
 
 
 class SealedExamples(Examples):
-    """Examples that tell how many they are, and nothing else."""
+    """Wraps examples so that they tell how many they are, and nothing else."""
 
     def __init__(self, whole: Examples, seal: Seal) -> None:
         object.__setattr__(self, "_whole", whole)
@@ -74,7 +74,7 @@ class SealedExamples(Examples):
 
 
 def with_sealed_test(whole: Baseline, seal: Seal) -> Baseline:
-    """The baseline whose data have their test examples sealed."""
+    """Returns the baseline whose data have their test examples sealed."""
 
     def data(size: Size, split: Split, location: str | None = None) -> Data:
         every = whole.data(size, split, location)
@@ -119,7 +119,8 @@ class Scorer:
                 raise RuleBroken(KEPT, f"the {part} examples were written to")
 
     def scores(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken if evaluating trains."""
+        """Returns the mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken if
+        evaluating trains."""
         batches = self._held_out(run, part)
         before, at = state_of(run.model), (run.step, run.position)
         with run.predicting() as predict:
@@ -133,17 +134,18 @@ class Scorer:
         return means
 
     def untrained_loss(self, run: Run) -> float:
-        """The loss of a fresh model on the first validation batch."""
+        """Returns the loss of a fresh model on the first validation batch."""
         (batch,) = self._held_out(run, "validation")[:1]
         return self._means(_of(run, run.plain_model().eval()), [batch])["loss"]
 
     def first_loss(self, run: Run) -> float:
-        """The run's own loss there."""
+        """Returns the run's own loss there."""
         with run.predicting() as predict:
             return self._means(predict, self._held_out(run, "validation")[:1])["loss"]
 
     def _means(self, predict: Predictor, batches: Sequence[Batch]) -> dict[str, float]:
-        """Loss and further metrics of what is predicted from copies. Raises RuleBroken where one is written to."""
+        """Returns the loss and further metrics of what is predicted from copies. Raises RuleBroken where one is written
+        to."""
 
         def from_copy(batch: Batch) -> Any:
             shown = {name: tensor.clone() for name, tensor in batch.items()}
@@ -186,12 +188,12 @@ def check_first_loss(own: float, untrained: float, flops: int, flops_of_a_pass: 
 
 
 def sha256(examples: Examples) -> str:
-    """A hash of all that the examples are."""
+    """Returns a hash of all that the examples are."""
     return sha256_of([examples.tensors])
 
 
 def sha256_of(batches: Iterable[Mapping[str, Tensor]]) -> str:
-    """A hash of the tensors' names, types, shapes and bits."""
+    """Returns a hash of the tensors' names, types, shapes and bits."""
     digest = hashlib.sha256()
     for batch in batches:
         for name, tensor in sorted(batch.items()):
@@ -205,7 +207,7 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def rows(examples: Examples) -> Tensor:
-    """An int64 hash of each example: a random linear form of its bytes, modulo 2^64."""
+    """Returns an int64 hash of each example: a random linear form of its bytes, modulo 2^64."""
     total = torch.zeros(len(examples), dtype=torch.int64)
     for name, tensor in sorted(examples.tensors.items()):
         numbers = _numbers_of(tensor)
@@ -215,21 +217,22 @@ def rows(examples: Examples) -> Tensor:
 
 
 def _numbers_of(tensor: Tensor) -> Tensor:
-    """The bytes of each example [examples, numbers], as int64 numbers of eight where they divide so."""
+    """Returns the bytes of each example [examples, numbers], as int64 numbers of eight where they divide so."""
     rows_of_bytes = _bytes_of(tensor).reshape(len(tensor), -1)
     eights = rows_of_bytes.shape[1] % 8 == 0
     return rows_of_bytes.view(torch.int64) if eights else rows_of_bytes.to(torch.int64) + 1
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    """The bytes [bytes] of a tensor, where eight of them can be read as a number."""
+    """Returns the bytes [bytes] of a tensor, where eight of them can be read as a number."""
     own = tensor.detach().contiguous()
     aligned = own.storage_offset() * own.element_size() % 8 == 0
     return (own if aligned else own.clone()).view(-1).view(torch.uint8)
 
 
 def state_of(model: nn.Module) -> list[int]:
-    """A sum of each parameter's bits, wrapped around: what a step changes. A tensor would count as the run's own."""
+    """Returns a sum of each parameter's bits, wrapped around: what a step changes. A tensor would count as the run's
+    own."""
     sums = []
     for parameter in model.parameters():
         own = getattr(parameter, "_local_tensor", parameter).detach()

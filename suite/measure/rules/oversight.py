@@ -1,4 +1,4 @@
-"""What the parent sees of a contender, by its own clock and the kernel's accounts, beside what that one says.
+"""Tells what the parent sees of a contender, by its own clock and the kernel's accounts, beside what that one says.
 
 ::
 
@@ -42,8 +42,8 @@ TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass
 class Watch:
-    """The accounts of one rank's process, block by block. ``orphans``: processes that it left behind, whose work is
-    its own, and what each had computed for when that was seen."""
+    """Keeps the accounts of one rank's process, block by block. ``orphans``: processes that it left behind, whose work
+    is its own, and what each had computed for when that was seen."""
 
     pid: int
     orphans: dict[int, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Watch:
             self.orphans.setdefault(process, processor_s(process) or 0.0)
 
     def asked(self) -> None:
-        """A block begins."""
+        """Notes that a block begins."""
         now_cpu_s = processor_s(self.pid, self.orphans)
         if self._answered_cpu_s is not None and now_cpu_s is not None:
             self.waiting_cpu_s += now_cpu_s - self._answered_cpu_s
@@ -76,7 +76,8 @@ class Watch:
         return queued_s(self.pid) - self._asked[2] if self._asked else 0.0
 
     def answered(self, seconds: float, cpu_s: float, queued_s: float = 0.0) -> None:
-        """The block is over: what the child says that it took, and for how long its answer waited for a core."""
+        """Adds up a block that is over: what the child says that it took, and for how long its answer waited for a
+        core."""
         now_s, now_cpu_s = time.monotonic(), processor_s(self.pid, self.orphans)
         if self._asked is None or now_cpu_s is None:
             return
@@ -92,7 +93,7 @@ class Watch:
         self._answered_cpu_s = now_cpu_s
 
     def other(self) -> None:
-        """Something else than a block is asked for: what is computed from now on is no waiting."""
+        """Notes that something else than a block is asked for: what is computed from now on is no waiting."""
         self._answered_cpu_s = None
 
 
@@ -130,8 +131,8 @@ def check_peak(watches: Sequence[Watch], said_bytes: int | None) -> None:
 
 
 def queued_s(pid: int) -> float:
-    """Seconds for which a process's threads that live were ready and waited for a core; 0 where the kernel does not
-    say."""
+    """Returns the seconds for which a process's threads that live were ready and waited for a core; 0 where the kernel
+    does not say."""
     total = 0
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -141,8 +142,8 @@ def queued_s(pid: int) -> float:
 
 
 def processor_s(pid: int, orphans: Iterable[int] = ()) -> float | None:
-    """Seconds that a process, its descendants and its ``orphans`` have computed for, ended ones with them, by the
-    kernel's account; None where there is none."""
+    """Returns the seconds that a process, its descendants and its ``orphans`` have computed for, ended ones with them,
+    by the kernel's account; None where there is none."""
     total = 0.0
     waiting, known = [pid, *orphans], False
     while waiting:
@@ -156,7 +157,7 @@ def processor_s(pid: int, orphans: Iterable[int] = ()) -> float | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process holds in memory now; 0 where the system does not say."""
+    """Returns the bytes that a process holds in memory now; 0 where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -1,4 +1,5 @@
-"""What a run must leave as it was: the harness's and the libraries' definitions, and the settings of the process.
+"""Checks what a run must leave as it was: the harness's and the libraries' definitions, and the settings of the
+process.
 
 A copy of what stands in the modules is taken when the fork server has loaded them, before any technique's code. What is
 added later is nobody's replacement; what is hooked by a library (torch wraps the step of every optimizer's class) keeps
@@ -38,7 +39,8 @@ Definitions = Mapping[str, object]
 
 
 def definitions(packages: frozenset[str]) -> Definitions:
-    """What the loaded modules of the harness, of ``packages`` and of the watched libraries define, by dotted name."""
+    """Returns what the loaded modules of the harness, of ``packages`` and of the watched libraries define, by dotted
+    name."""
     held: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
         if name in LIBRARIES or name.partition(".")[0] in packages | {HARNESS}:
@@ -82,14 +84,14 @@ def _of_module(name: str, module: ModuleType) -> dict[str, object]:
 
 
 def _origin(value: object) -> object:
-    """What a wrapper was put around: torch wraps the step of each optimizer's class."""
+    """Returns what a wrapper was put around: torch wraps the step of each optimizer's class."""
     with suppress(ValueError, AttributeError):
         return inspect.unwrap(value)  # type: ignore[arg-type]
     return value
 
 
 def settings(device: torch.device | str = "cpu") -> dict[str, object]:
-    """What of the process decides how fast, and how exactly, operators compute, by name."""
+    """Returns what of the process decides how fast, and how exactly, operators compute, by name."""
     matmul, cudnn, sdp = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.cuda
     known: dict[str, object] = {
         "the default dtype": torch.get_default_dtype(),

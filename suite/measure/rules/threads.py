@@ -1,4 +1,4 @@
-"""Work in threads that no counter sees: counters are torch's modes, and a mode is its own thread's.
+"""Finds work in threads that no counter sees: counters are torch's modes, and a mode is its own thread's.
 
 The threads of autograd's engine take the modes of whoever asked for gradients along; a thread of Python's takes none.
 The profiler sees all of them. What copies, sorts or adds element by element elsewhere (a loader, an offloader) is no
@@ -72,7 +72,7 @@ class _Threads(TorchDispatchMode):
 
 
 def _computes(name: str) -> bool:
-    """Whether an event is an operator that may have FLOPs, and is no name for others that stand beside it."""
+    """Tells whether an event is an operator that may have FLOPs, and is no name for others that stand beside it."""
     library, separator, operator = name.partition("::")
     if not separator:  # a node of autograd's, a remark
         return False

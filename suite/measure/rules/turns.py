@@ -1,5 +1,5 @@
-"""Who did what to whom: contenders of one set take turns, so what changed of the others while one had its turn is its
-doing, and what it leaves behind is its own.
+"""Finds who did what to whom: contenders of one set take turns, so what changed of the others while one had its turn is
+its doing, and what it leaves behind is its own.
 
 ::
 
@@ -25,7 +25,7 @@ OTHERS = "others are left alone"
 
 @dataclass(frozen=True)
 class Treatment:
-    """How the system treats a thread."""
+    """Says how the system treats a thread."""
 
     priority: int
     cores: frozenset[int]
@@ -33,7 +33,7 @@ class Treatment:
 
 
 def treatments(process: int) -> dict[int, Treatment]:
-    """All threads of a process, by their ids; none where it has ended, or the system does not say."""
+    """Returns all threads of a process, by their ids; none where it has ended, or the system does not say."""
     with suppress(OSError):
         threads = map(int, os.listdir(f"/proc/{process}/task"))
         return {thread: known for thread in threads if (known := treatment_of(thread))}
@@ -49,7 +49,8 @@ def treatment_of(thread: int) -> Treatment | None:
 
 
 class Disturbed(RuleBroken):
-    """A turn changed how the system treats others; ``lost`` are processes of theirs that could not be put back."""
+    """Is raised where a turn changed how the system treats others; ``lost`` are processes of theirs that could not be
+    put back."""
 
     def __init__(self, what: str, lost: frozenset[int]) -> None:
         super().__init__(OTHERS, what)
@@ -67,14 +68,14 @@ def put_back(before: Mapping[int, Treatment]) -> bool:
 
 
 class Turns:
-    """What stands around the contenders of one set, as it was after the turn before."""
+    """Knows what stands around the contenders of one set, as it was after the turn before."""
 
     def __init__(self) -> None:
         self._treated: dict[int, dict[int, Treatment]] = {}
         self._orphans: set[int] = set()
 
     def ended(self, own: Sequence[int], others: Sequence[int], server: int) -> set[int]:
-        """The orphans that the turn of the processes ``own`` left with the ``server``.
+        """Returns the orphans that the turn of the processes ``own`` left with the ``server``.
 
         Raises Disturbed where a thread of the processes ``others`` is treated otherwise than before; it is put back
         where the system lets us.
@@ -90,6 +91,6 @@ class Turns:
         return left
 
     def _moved(self, process: int) -> dict[int, Treatment]:
-        """The threads that are treated otherwise than before, as they were."""
+        """Returns the threads that are treated otherwise than before, as they were."""
         before, now = self._treated.get(process, {}), treatments(process)
         return {thread: own for thread, own in before.items() if thread in now and now[thread] != own}

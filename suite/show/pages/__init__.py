@@ -1,1 +1,1 @@
-"""Pages: the board's sections, in HTML and in Markdown."""
+"""Builds the pages: the board's sections, in HTML and in Markdown."""

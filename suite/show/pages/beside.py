@@ -1,4 +1,4 @@
-"""What a technique is worth and costs beside what it is compared with: a line for each comparison.
+"""Shows what a technique is worth and costs beside what it is compared with: a line for each comparison.
 
 Accuracy is of the test examples; memory is the peak of all tensors of a step. A cell has the reference's number, the
 technique's and, where it is not of accuracy, their ratio with its interval.
@@ -18,7 +18,7 @@ HEAD = ("baseline", "technique", "beside", "accuracy", "trainable parameters", "
 
 
 def beside(rows: Iterable[Row]) -> list[tuple[str, ...]]:
-    """The cells of :data:`HEAD` of each row."""
+    """Builds the cells of :data:`HEAD` of each row."""
     return [
         (
             row.conditions.baseline,

@@ -1,4 +1,4 @@
-"""Put rows on boards: which belong together, in which order, and how their numbers read, in Markdown and HTML.
+"""Puts rows on boards: which belong together, in which order, and how their numbers read, in Markdown and HTML.
 
 A board is what may be ranked: one baseline and version of it, recipe, size, task, data and machine, one reference.
 Boards of an older version stand behind those of the newer, and say which they are of. Within it techniques
@@ -28,9 +28,10 @@ HEADLINE = METRICS["time_to_quality"]
 
 @dataclass(frozen=True)
 class Board:
-    """``tiers`` best first; ``bounds`` lie beyond the ends of the reference's scaling curve; ``single`` have no
-    interval, so no tier; ``partial`` have numbers, but none that is measured of the headline; ``failed`` have none.
-    ``apart``: what tells it from others of its title. ``versioned``: whether its baseline has several versions."""
+    """Holds the rows of one board, with ``tiers`` best first; ``bounds`` lie beyond the ends of the reference's scaling
+    curve; ``single`` have no interval, so no tier; ``partial`` have numbers, but none that is measured of the headline;
+    ``failed`` have none. ``apart``: what tells it from others of its title. ``versioned``: whether its baseline has
+    several versions."""
 
     tiers: tuple[tuple[Row, ...], ...]
     bounds: tuple[Row, ...]
@@ -42,7 +43,7 @@ class Board:
 
     @cached_property
     def ranked(self) -> list[tuple[str, Row]]:
-        """(tier as shown, row) of all rows that have numbers."""
+        """Returns (tier as shown, row) of all rows that have numbers."""
         first = [(str(number), row) for number, tier in enumerate(self.tiers, 1) for row in tier]
         first += [(bound_sign(row.value(HEADLINE.name), HEADLINE.direction), row) for row in self.bounds]
         first.sort(key=lambda entry: entry[1].value(HEADLINE.name).number)
@@ -64,7 +65,7 @@ class Board:
 
     @property
     def subtitle(self) -> str:
-        """The conditions in a sentence."""
+        """Says the conditions in a sentence."""
         row, conditions = self.rows[0], self.rows[0].conditions
         threads = f"{conditions.threads} thread{'s' if conditions.threads != 1 else ''}"
         where = threads if conditions.device == "cpu" else conditions.device
@@ -76,7 +77,7 @@ class Board:
 
     @property
     def detectable(self) -> str:
-        """A sentence on the smallest change that this board could have seen."""
+        """Writes a sentence on the smallest change that this board could have seen."""
         effects = sorted(row.detectable_effect for _, row in self.ranked if math.isfinite(row.detectable_effect))
         if not effects:
             return f"No row has an interval of the {HEADLINE.title}, so nothing says how small a change it would show."
@@ -87,13 +88,13 @@ class Board:
         )
 
     def columns(self) -> list[Metric]:
-        """The columns in which some row has a number."""
+        """Returns the columns in which some row has a number."""
         return [
             column for column in COLUMNS if any(row.value(column.name).kind != "unavailable" for _, row in self.ranked)
         ]
 
     def empty_columns(self) -> list[tuple[str, str]]:
-        """The (heading, reason) of each column in which no row has a number."""
+        """Returns the (heading, reason) of each column in which no row has a number."""
         filled = self.columns()
         reasons = {
             column.heading: {row.value(column.name).reason for _, row in self.ranked}
@@ -119,7 +120,7 @@ def boards(rows: Iterable[Row]) -> list[Board]:
 
 
 def _apart(board: Board, alike: Sequence[Board]) -> tuple[str, ...]:
-    """What differs between boards of one title: as much as it takes."""
+    """Says what differs between boards of one title: as much as it takes."""
 
     def kinds(one: Board) -> tuple[str, ...]:
         at, machine = one.rows[0].conditions, one.rows[0].machine
@@ -180,14 +181,14 @@ def bounded(interval: Interval | None) -> bool:
 
 
 def decimals(interval: Interval | None) -> int:
-    """The decimals, 2 or 3, that show the interval's half-width."""
+    """Returns the decimals, 2 or 3, that show the interval's half-width."""
     if interval is None or not bounded(interval) or interval.half_width <= 0:
         return 2
     return min(3, max(2, math.ceil(-math.log10(interval.half_width))))
 
 
 def ends(interval: Interval | None) -> str:
-    """``[0.91, 0.96]``; empty where the ends are not known."""
+    """Writes the ends, as in ``[0.91, 0.96]``; empty where the ends are not known."""
     if interval is None or not bounded(interval):
         return ""
     digits = decimals(interval)
@@ -195,7 +196,7 @@ def ends(interval: Interval | None) -> str:
 
 
 def shown_interval(value: MetricValue, direction: Direction) -> Interval | None:
-    """The interval of the number that is shown: the speedup where higher is better, else the cost ratio."""
+    """Returns the interval of the number that is shown: the speedup where higher is better, else the cost ratio."""
     return value.speedup if direction == "higher" else value.interval
 
 
@@ -204,18 +205,18 @@ def shown_number(value: MetricValue, direction: Direction) -> float:
 
 
 def bound_sign(value: MetricValue, direction: Direction) -> str:
-    """The sign of a bound on the number that is shown: the largest cost is the least speedup."""
+    """Returns the sign of a bound on the number that is shown: the largest cost is the least speedup."""
     return "<" if value.at_most != (direction == "higher") else ">"
 
 
 def mark(value: MetricValue, direction: Direction) -> str:
-    """What stands before the number: = an exact count, ≈ a model's, < or > a bound, × a speedup."""
+    """Returns what stands before the number: = an exact count, ≈ a model's, < or > a bound, × a speedup."""
     kinds = {"exact": "=", "modelled": "≈", "bound": f"{bound_sign(value, direction)} "}
     return kinds.get(value.kind, "") + ("×" if direction == "higher" and value.kind != "exact" else "")
 
 
 def text(value: MetricValue, direction: Direction) -> str:
-    """The number with its interval; an exact one after ``=``; a word where there is none."""
+    """Writes the number with its interval; an exact one after ``=``; a word where there is none."""
     if value.kind == "missed":
         return "missed"
     if value.kind == "unavailable":
@@ -226,7 +227,8 @@ def text(value: MetricValue, direction: Direction) -> str:
 
 
 def leaning(value: MetricValue) -> int:
-    """1 where the value is surely better than the reference's, -1 where it is surely worse, else 0, as of a control."""
+    """Returns 1 where the value is surely better than the reference's, -1 where it is surely worse, else 0, as of a
+    control."""
     if value.control:
         return 0
     if value.kind == "bound":
@@ -240,7 +242,7 @@ def leaning(value: MetricValue) -> int:
 
 
 def reads_as_one(value: MetricValue) -> bool:
-    """Whether a reader sees no change: what is sure to be less than a thousandth is no news."""
+    """Tells whether a reader sees no change: what is sure to be less than a thousandth is no news."""
     if value.kind == "exact":
         return number(value.number) == "1.00"
     ends = (value.interval.low, value.interval.high) if value.interval else (math.inf,)
@@ -248,7 +250,7 @@ def reads_as_one(value: MetricValue) -> bool:
 
 
 def quantity(x: float, unit: str) -> str:
-    """``21.2 ms``, ``4.19 MB``, ``200 GFLOP``: three digits and an SI prefix."""
+    """Writes, as in ``21.2 ms``, ``4.19 MB``, ``200 GFLOP``: three digits and an SI prefix."""
     if len(unit) > 4 or not unit or not math.isfinite(x) or x == 0:
         return f"{x:.4g} {unit}".strip()
     step = max(-3, min(5, math.floor(math.log10(abs(x)) / 3)))
@@ -256,14 +258,14 @@ def quantity(x: float, unit: str) -> str:
 
 
 def change(value: MetricValue, unit: str) -> str:
-    """``21.2 ms → 31.8 ms``: the quantities behind the ratio; empty where they are not known."""
+    """Writes, as in ``21.2 ms → 31.8 ms``: the quantities behind the ratio; empty where they are not known."""
     if value.reference is None or value.contender is None:
         return ""
     return f"{quantity(value.reference, unit)} → {quantity(value.contender, unit)}"
 
 
 def setup_text(row: Row) -> str:
-    """Set-up beyond the reference's, in reference steps."""
+    """Writes the set-up beyond the reference's, in reference steps."""
     steps = round(row.setup.estimate) if row.setup else 0
     return f"{steps:+d}" if steps else "0"
 
@@ -273,7 +275,7 @@ REPLICATE = {"learned": "seed", "timed": "timing"}
 
 
 def failure_lines(row: Row, longest: int = 160) -> list[str]:
-    """A line for each way in which runs failed: ``out of memory while learning (seeds 0, 1): reason``."""
+    """Writes a line for each way in which runs failed: ``out of memory while learning (seeds 0, 1): reason``."""
     ways: dict[tuple[str, str, str, str], list[str]] = {}
     for failure in row.failures:
         numbers = [] if failure.replicate is None else [str(failure.replicate)]
@@ -290,12 +292,13 @@ def failure_lines(row: Row, longest: int = 160) -> list[str]:
 
 
 def unverified_text(row: Row) -> str:
-    """``unverified: learned, timed``: the kinds of evidence whose code changed since; empty where none did."""
+    """Writes, as in ``unverified: learned, timed``: the kinds of evidence whose code changed since; empty where none
+    did."""
     return f"unverified: {', '.join(row.unverified)}" if row.unverified else ""
 
 
 def unverified_sentence(rows: int) -> str:
-    """What the mark † says, and what to do about it."""
+    """Says what the mark † says, and what to do about it."""
     return (
         f"† unverified, {rows} of the rows: evidence of code that changed since; each row says which. "
         "leantrain run verifies it: one short run that repeats to the bit renews all that was learned."
@@ -303,12 +306,13 @@ def unverified_sentence(rows: int) -> str:
 
 
 def version_text(row: Row) -> str:
-    """``version 2`` of a row of an older version of its baseline, by which it is told from others; else empty."""
+    """Returns ``version 2`` of a row of an older version of its baseline, by which it is told from others; else
+    empty."""
     return f"version {row.conditions.baseline_version}" if row.newer_version else ""
 
 
 def older_sentence(rows: Iterable[Row]) -> str:
-    """How many rows are of which older versions, on which machines, and what about it; empty where none is."""
+    """Says how many rows are of which older versions, on which machines, and what about it; empty where none is."""
     older = [row for row in rows if row.newer_version]
     if not older:
         return ""
@@ -322,7 +326,8 @@ def older_sentence(rows: Iterable[Row]) -> str:
 
 
 def missing(row: Row) -> str:
-    """A sentence on the evidence that the row lacks, with the command that measures it; empty where it has all."""
+    """Writes a sentence on the evidence that the row lacks, with the command that measures it; empty where it has
+    all."""
     failed = {failure.kind for failure in row.failures}
     known = row.known
     lacks = [
@@ -344,7 +349,7 @@ def missing(row: Row) -> str:
 
 
 def _options(row: Row) -> str:
-    """The options that name the row's setting; what is usual is left out, its baseline and steps never."""
+    """Returns the options that name the row's setting; what is usual is left out, its baseline and steps never."""
     at, usual = row.conditions, Setting(baseline="")
     options = {
         "--recipe": "recipe",
@@ -383,13 +388,13 @@ def remarks(row: Row, columns: Sequence[Metric]) -> list[str]:
 
 
 def replicates_text(row: Row, kind: str, known: int) -> str:
-    """``3``, or ``2 of 3`` where one failed."""
+    """Writes ``3``, or ``2 of 3`` where one failed."""
     tried = known + len({failure.replicate for failure in row.failures if failure.kind == kind})
     return str(tried) if tried == known else f"{known} of {tried}"
 
 
 def seeds_text(row: Row) -> str:
-    """Seeds that were learned from."""
+    """Says how many seeds were learned from."""
     return replicates_text(row, "learned", len(row.seeds))
 
 
@@ -403,26 +408,26 @@ THREEFOLD = math.log(3)
 
 
 def effect_text(log_effect: float) -> str:
-    """``1.9%``, ``×2.4``, ``over ×3``: the smallest change that would have shown."""
+    """Writes, as in ``1.9%``, ``×2.4``, ``over ×3``: the smallest change that would have shown."""
     if log_effect > THREEFOLD:
         return "over ×3"
     return f"{math.expm1(log_effect):.1%}" if log_effect < math.log(2) else f"×{math.exp(log_effect):.1f}"
 
 
 def detectable_text(row: Row) -> str:
-    """The smallest change of the headline that the row could have seen: ``1.9%``; empty where none says."""
+    """Writes the smallest change of the headline that the row could have seen: ``1.9%``; empty where none says."""
     return effect_text(row.detectable_effect) if math.isfinite(row.detectable_effect) else ""
 
 
 def against_text(row: Row) -> str:
-    """``against baseline on gpt nano (modern, pretrain)``."""
+    """Writes, for example, ``against baseline on gpt nano (modern, pretrain)``."""
     at = row.conditions
     return f"against {row.reference} on {at.baseline} {at.size} ({at.recipe}, {at.task})"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the head of a leaderboard says of all rows."""
+    """Holds what the head of a leaderboard says of all rows."""
 
     rows: int
     records: int
@@ -453,7 +458,7 @@ def summarised(rows: Sequence[Row]) -> Summary:
 
 
 def how_many(*counts: int, noun: str = "seed") -> str:
-    """``1 seed``, ``3 seeds``, ``1 to 5 seeds``, ``no seeds``."""
+    """Writes ``1 seed``, ``3 seeds``, ``1 to 5 seeds``, ``no seeds``."""
     if not any(counts):
         return f"no {noun}s"
     span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
@@ -461,7 +466,7 @@ def how_many(*counts: int, noun: str = "seed") -> str:
 
 
 def evidence_text(row: Row) -> str:
-    """``3 seeds, 3 timings``."""
+    """Writes, for example, ``3 seeds, 3 timings``."""
     return f"{how_many(len(row.seeds))}, {how_many(len(row.known.timed), noun='timing')}"
 
 
@@ -488,7 +493,7 @@ TELLING = ("cpu_family", "cpu_model", "cpu_stepping", "instruction_sets", "cache
 
 
 def machine_line(facts: Mapping[str, Any]) -> str:
-    """The known facts of a machine in one line, and which of those that tell CPUs apart were not recorded."""
+    """Writes the known facts of a machine in one line, and which of those that tell CPUs apart were not recorded."""
     gpu = facts.get("gpu") or {}
     which = " ".join(
         f"{name} {facts[f'cpu_{name}']}"

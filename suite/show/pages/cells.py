@@ -1,4 +1,5 @@
-"""A number in a cell of the page: its interval drawn and written, its form by its kind, its colour by the interval."""
+"""Draws a number in a cell of the page: its interval drawn and written, its form by its kind, its colour by the
+interval."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LEANS = {1: "better", -1: "worse", 0: ""}
 
 
 def value_cell(metric: Metric, value: MetricValue, half_width: float) -> str:
-    """The value of a metric; ``half_width``: that of the whisker's axis, in logs."""
+    """Draws the value of a metric; ``half_width``: that of the whisker's axis, in logs."""
     if value.kind in ("missed", "unavailable"):
         return markup.cell(text(value, metric.direction), "", value.kind, value.reason)
     interval = shown_interval(value, metric.direction)
@@ -40,5 +41,5 @@ def value_cell(metric: Metric, value: MetricValue, half_width: float) -> str:
 
 
 def lean(value: MetricValue, direction: Direction) -> str:
-    """``better`` or ``worse`` where the interval excludes 1; empty elsewhere, and for what only describes."""
+    """Returns ``better`` or ``worse`` where the interval excludes 1; empty elsewhere, and for what only describes."""
     return "" if reads_as_one(value) or direction == "none" else LEANS[leaning(value)]

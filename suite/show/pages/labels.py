@@ -1,4 +1,5 @@
-"""Names beside the points of a plot, none over another: greedy and deterministic, with a line where one stands off.
+"""Places names beside the points of a plot, none over another: greedy and deterministic, with a line where one stands
+off.
 
 A name takes the first free place of a fixed list, the nearest first, in twelve directions. Points and what else is to
 stay readable are given as boxes. A name for which there is no room is left out; a pointer finds it.
@@ -44,12 +45,13 @@ class Labels:
         self.take(taken)
 
     def take(self, boxes: Iterable[Box]) -> None:
-        """Keep later names off these, too."""
+        """Keeps later names off these, too."""
         new = np.array(list(boxes), dtype=np.float64).reshape(-1, 4)
         self._taken = np.concatenate([self._taken, new])
 
     def place(self, x: float, y: float, name: str) -> list[Mark]:
-        """The name of the point at (x, y), and a line to it where it stands off; nothing where there is no room."""
+        """Returns the name of the point at (x, y), and a line to it where it stands off; nothing where there is no
+        room."""
         short = shortened(name)
         boxes = _candidates(x, y, LETTER * len(short))
         left, top, right, bottom = self._bounds
@@ -66,7 +68,7 @@ class Labels:
         return []
 
     def _free(self, boxes: Floats) -> NDArray[np.bool_]:
-        """Which of the boxes [n, 4] lie over nothing that is taken."""
+        """Tells which of the boxes [n, 4] lie over nothing that is taken."""
         new, old = boxes[:, None, :], self._taken[None, :, :]
         over = (new[..., 0] < old[..., 2]) & (old[..., 0] < new[..., 2])
         over &= (new[..., 1] < old[..., 3]) & (old[..., 1] < new[..., 3])
@@ -74,7 +76,7 @@ class Labels:
 
 
 def shortened(name: str) -> str:
-    """The name as it is drawn."""
+    """Returns the name as it is drawn."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
@@ -83,19 +85,19 @@ def _around(x: float, y: float, half: float) -> Box:
 
 
 def point_box(x: float, y: float) -> Box:
-    """What a point's own mark takes."""
+    """Returns the box that a point's own mark takes."""
     return _around(x, y, CLEAR - 2)
 
 
 def _candidates(x: float, y: float, length: float) -> Floats:
-    """Boxes [n, 4] for a name of this length, in the order of preference."""
+    """Returns boxes [n, 4] for a name of this length, in the order of preference."""
     left = x + ACROSS * (EDGE + AWAY) - BEHIND * length
     top = y + DOWN * (EDGE + AWAY) + HEIGHT / 2 * (DOWN - 1)
     return np.column_stack([left, top, left + length, top + HEIGHT])
 
 
 def _lead(x: float, y: float, which: int) -> list[tuple[float, float]]:
-    """Points along the line to a candidate; none where it is near."""
+    """Returns points along the line to a candidate; none where it is near."""
     if not AWAY[which]:
         return []
     reach = np.linspace(EDGE[which], EDGE[which] + AWAY[which] - 2, 2 + int(AWAY[which] // STEP))

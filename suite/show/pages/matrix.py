@@ -1,4 +1,5 @@
-"""The answer first: every technique in one line, by baseline the time to the same quality, then what else it costs.
+"""Gives the answer first: every technique in one line, by baseline the time to the same quality, then what else it
+costs.
 
 Colour, bold type and words follow the intervals: what may be chance is called so. Techniques are grouped by what they
 sell, and judged by that alone: what they take for it is their price. In a group one stands above another where it
@@ -35,7 +36,7 @@ SCOPE = (
 
 
 def scope(rows: Iterable[Row]) -> str:
-    """What all of it is of, in a sentence: models, steps, hardware, rates."""
+    """Says what all of it is of, in a sentence: models, steps, hardware, rates."""
     known = [row for row in rows if not row.failed]
     sizes = _listed(sorted({f"{row.conditions.model or row.conditions.size} models" for row in known}))
     steps = sorted({row.conditions.steps for row in known})
@@ -76,8 +77,8 @@ WORTH_A_WORD = 0.05
 
 @dataclass(frozen=True)
 class MatrixEntry:
-    """One technique or stack. ``cells`` are its rows by column, the best known one first; ``versions`` by column say
-    that a cell is of an older version than its column's title says."""
+    """Holds one technique or stack. ``cells`` are its rows by column, the best known one first; ``versions`` by column
+    say that a cell is of an older version than its column's title says."""
 
     stack: str
     cells: Mapping[str, Sequence[Row]]
@@ -87,11 +88,12 @@ class MatrixEntry:
 
     @property
     def best(self) -> dict[str, Row]:
-        """The row that each column shows."""
+        """Returns the row that each column shows."""
         return {column: rows[0] for column, rows in self.cells.items()}
 
     def cost(self, metric: str) -> str:
-        """``=0.64``, ``0.64–0.71``: the range of a cost over the rows that know it; ≈ where one is modelled."""
+        """Writes, as ``=0.64``, ``0.64–0.71``: the range of a cost over the rows that know it; ≈ where one is
+        modelled."""
         values = [value for row in self.best.values() if (value := row.value(metric)).known]
         if not values:
             return ""
@@ -102,20 +104,21 @@ class MatrixEntry:
 
     @property
     def balance(self) -> int:
-        """Columns in which it surely helps less those in which it surely harms."""
+        """Counts the columns in which it surely helps less those in which it surely harms."""
         return sum(map(surely, self.best.values()))
 
     @property
     def place(self) -> tuple[bool, int, float, str]:
-        """The least stands first: where something is known, by :attr:`balance`, then by the mean speedup."""
+        """Returns its place, where the least stands first: where something is known, by :attr:`balance`, then by the
+        mean speedup."""
         values = [row.value(HEADLINE.name) for row in self.best.values()]
         costs = [math.log(value.number) for value in values if value.kind in ("measured", "bound") and value.number > 0]
         return not costs, -self.balance, sum(costs) / len(costs) if costs else 0.0, self.stack
 
     @property
     def saves(self) -> Saving:
-        """What it is grouped by: what it sells; of a stack, the first of these that it saves, memory and FLOPs in every
-        row. A control sells nothing here, whatever it sells elsewhere."""
+        """Returns what it is grouped by: what it sells; of a stack, the first of these that it saves, memory and FLOPs
+        in every row. A control sells nothing here, whatever it sells elsewhere."""
         if all(row.known.does_the_same for row in self.best.values()):
             return "control"
         if self.good is not None:
@@ -129,17 +132,18 @@ class MatrixEntry:
 
     @property
     def split_over(self) -> int:
-        """The most ranks that share the work of one process of the reference."""
+        """Returns the most ranks that share the work of one process of the reference."""
         return max(row.split_over for row in self.best.values())
 
     @property
     def hardware(self) -> str:
-        """``on two cores``: of a technique that has more than its reference; else empty."""
+        """Returns, for example, ``on two cores``: of a technique that has more than its reference; else empty."""
         return max((hardware(row) for row in self.best.values()), key=len)
 
     @property
     def mean(self) -> MetricValue | None:
-        """The geometric mean of the headline over the columns; None where fewer than two, or not all, have intervals.
+        """Computes the geometric mean of the headline over the columns; None where fewer than two, or not all, have
+        intervals.
 
         The half-width is that of independent columns: the root of the sum of squares, over their number.
         """
@@ -155,7 +159,8 @@ class MatrixEntry:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What its columns say of what it sells: better is better somewhere and worse nowhere, on equal hardware."""
+        """Returns what its columns say of what it sells: better is better somewhere and worse nowhere, on equal
+        hardware."""
         said = {verdict(row, self.good) for row in self.best.values()}
         if {"better", "worse"} <= said:
             return ("mixed",)
@@ -165,7 +170,8 @@ class MatrixEntry:
         return (next(iter(said)),) if len(said) == 1 else ("undecided",)
 
     def _changes(self, metric: str) -> int:
-        """-1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else 0."""
+        """Returns -1 where every row has less of it, by more than is not worth a word, 1 where every row has more; else
+        0."""
         numbers = [value.number for row in self.best.values() if (value := row.value(metric)).known]
         less, more = (
             bool(numbers) and all(sign * (number - 1) > WORTH_A_WORD for number in numbers) for sign in (-1, 1)
@@ -174,7 +180,7 @@ class MatrixEntry:
 
     @property
     def answer(self) -> str:
-        """What the headline says, in words, with what could have been seen where nothing was."""
+        """Says what the headline says, in words, with what could have been seen where nothing was."""
         return self._said(self._seen)
 
     def _said(self, seen: Callable[[str], str]) -> str:
@@ -195,12 +201,12 @@ class MatrixEntry:
 
     @property
     def sentence(self) -> str:
-        """The answer, and what costs change by in every row."""
+        """Writes the answer, and what costs change by in every row."""
         return self._with_costs(self.answer)
 
     @property
     def brief(self) -> str:
-        """The sentence without what could have been seen."""
+        """Returns the sentence without what could have been seen."""
         return self._with_costs(self._said(lambda words: ""))
 
     def _with_costs(self, answer: str) -> str:
@@ -210,12 +216,12 @@ class MatrixEntry:
 
     @property
     def _shared_version(self) -> str:
-        """The older version that several columns all show; else empty."""
+        """Returns the older version that several columns all show; else empty."""
         said = {self.versions.get(column, "") for column in self.best}
         return said.pop() if len(said) == 1 and len(self.best) > 1 else ""
 
     def _seen(self, words: str) -> str:
-        """The smallest change that all of the rows without a difference would have shown."""
+        """Says the smallest change that all of the rows without a difference would have shown."""
         of_these = self.best.values() if words in (ALIKE, UNSURE) else ()
         rows = [row for row in of_these if headline_in_words(row) == words]
         seen = [row.detectable_effect for row in rows if math.isfinite(row.detectable_effect)]
@@ -227,7 +233,8 @@ class MatrixEntry:
         return f", where only a change of {number(math.exp(least), 1)} times or more would have shown"
 
     def _cost_in_words(self, metric: Metric) -> str:
-        """``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and another less."""
+        """Writes, for example, ``0.54–0.62 of the memory``; empty where some row hardly changes it, or one more and
+        another less."""
         changes = self._changes(metric.name)
         words = f"{self.cost(metric.name).lstrip('=')} {'of' if changes < 0 else 'times'} the {SPOKEN[metric.name]}"
         return words if changes else ""
@@ -276,7 +283,7 @@ WORDS = (FASTER, SLOWER, ALIKE, CONTROL, NOT_EXERCISED, UNSURE, NOISY, MISSED, F
 
 
 def verdict(row: Row, good: Good | None = None) -> Verdict:
-    """What one row says of what is sold, of a stack of the headline."""
+    """Returns what one row says of what is sold, of a stack of the headline."""
     words: Mapping[str, Verdict] = {
         FAILED: "failed",
         MISSED: "failed",
@@ -298,15 +305,15 @@ def verdict(row: Row, good: Good | None = None) -> Verdict:
 
 
 def false_alarms(rows: Iterable[Row]) -> tuple[int, int]:
-    """How many of the headlines of controls exclude 1, which is chance, and of how many: each is of its own timings,
-    as a row's other times are not."""
+    """Counts how many of the headlines of controls exclude 1, which is chance, and of how many: each is of its own
+    timings, as a row's other times are not."""
     values = [row.value(HEADLINE.name) for row in rows]
     logs = [value.log for value in values if value.control and value.log and bounded(value.log)]
     return sum(not log.contains(0.0) for log in logs), len(logs)
 
 
 def alarms_in_words(rows: Sequence[Row]) -> str:
-    """Sentences on the controls, those of the baselines' current versions first; empty where there is none."""
+    """Writes sentences on the controls, those of the baselines' current versions first; empty where there is none."""
     controls = [row for row in rows if row.known.does_the_same]
     current = [row for row in controls if not row.newer_version]
     if not controls:
@@ -331,7 +338,7 @@ def _rate(alarms: int, of: int) -> str:
 
 
 def headline_in_words(row: Row) -> str:
-    """One of :data:`WORDS`, :data:`MORE`, or that it is not known yet."""
+    """Returns one of :data:`WORDS`, :data:`MORE`, or that it is not known yet."""
     value: MetricValue = row.value(HEADLINE.name)
     if row.failed:
         return MISSED if value.kind == "missed" else FAILED
@@ -350,13 +357,13 @@ def headline_in_words(row: Row) -> str:
 
 
 def older_in_words(entries: Iterable[MatrixEntry]) -> str:
-    """What :data:`OLDER` says behind numbers of these; empty where it stands behind none."""
+    """Writes what :data:`OLDER` says behind numbers of these; empty where it stands behind none."""
     older = sorted({version for entry in entries for version in entry.versions.values()})
     return f"{OLDER} {' or '.join(older)} of the baseline, not the newest" if older else ""
 
 
 def word_without_number(row: Row) -> str:
-    """What stands in the place of a headline that there is none of."""
+    """Returns what stands in the place of a headline that there is none of."""
     if row.inactive:
         return NOT_EXERCISED
     value = row.value(HEADLINE.name)
@@ -364,14 +371,14 @@ def word_without_number(row: Row) -> str:
 
 
 def surely(row: Row) -> int:
-    """1 where the row is surely sooner than its reference on as much hardware, -1 where it is surely later, else 0:
-    what several ranks do sooner than one process is no better for that."""
+    """Returns 1 where the row is surely sooner than its reference on as much hardware, -1 where it is surely later,
+    else 0: what several ranks do sooner than one process is no better for that."""
     lean = leaning(row.value(HEADLINE.name))
     return min(lean, 0) if row.split_over > 1 else lean
 
 
 def hardware(row: Row) -> str:
-    """``on two cores against one``; empty where the row has no more than its reference."""
+    """Writes, for example, ``on two cores against one``; empty where the row has no more than its reference."""
     if row.split_over == 1:
         return ""
     per_rank = row.conditions.threads if row.conditions.device == "cpu" else 1
@@ -394,8 +401,8 @@ Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Matrix:
-    """``columns`` are in order, ``shared`` is what they have in common. ``entries`` stand in groups, in each
-    those that help most surely first. ``older``: by column the older version that all of it is of."""
+    """Holds the matrix, whose ``columns`` are in order, ``shared`` is what they have in common. ``entries`` stand in
+    groups, in each those that help most surely first. ``older``: by column the older version that all of it is of."""
 
     columns: tuple[str, ...]
     shared: str
@@ -403,26 +410,26 @@ class Matrix:
     older: Mapping[str, str] = field(default_factory=dict)
 
     def title(self, column: str) -> str:
-        """The column's name, with the version that all of it is of where that is an older one."""
+        """Returns the column's name, with the version that all of it is of where that is an older one."""
         return f"{column} {self.older[column]}" if column in self.older else column
 
     def count(self, wanted: Verdict) -> int:
-        """The techniques of which some column, or nothing better, says so."""
+        """Counts the techniques of which some column, or nothing better, says so."""
         return sum(wanted in entry.verdicts for entry in self.entries)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts that a reader may choose among."""
+        """Returns the verdicts that a reader may choose among."""
         return tuple(verdict for verdict in VERDICTS if verdict not in RARE or self.count(verdict))
 
     @property
     def tally(self) -> str:
-        """``2 better, 1 worse, 0 undecided, 0 failed``."""
+        """Writes, for example, ``2 better, 1 worse, 0 undecided, 0 failed``."""
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in self.verdicts)
 
     @property
     def groups(self) -> list[tuple[str, list[MatrixEntry]]]:
-        """(title, entries) of each group that has any."""
+        """Returns the (title, entries) of each group that has any."""
         by_saving = {saving: [entry for entry in self.entries if entry.saves == saving] for saving in GROUPS}
         return [(GROUPS[saving], entries) for saving, entries in by_saving.items() if entries]
 
@@ -437,7 +444,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one column answers, and in it of the version and machine of the most headlines.
+    """Holds what one column answers, and in it of the version and machine of the most headlines.
 
     ``time``: surely sooner, the largest speedup first. ``memory``: the smallest peak that saves some and learned.
     ``no_help``: surely later, and it saves neither memory nor FLOPs. ``decided``: whether any row has an interval.
@@ -486,7 +493,7 @@ def _answer(column: str, shown: Sequence[Row]) -> Answer:
 
 
 def place_of(row: Row) -> Place:
-    """What a reader chooses. Rows of one place have one matrix."""
+    """Returns what a reader chooses. Rows of one place have one matrix."""
     at = row.conditions
     return at.recipe, at.size, at.model or "", row.machine.key
 
@@ -496,8 +503,8 @@ def _has_headline(row: Row) -> bool:
 
 
 def parts(rows: Iterable[Row]) -> dict[Place, list[Row]]:
-    """The rows of each matrix by its place; the one that is shown first stands first: that of the most rows with a
-    headline, of equal ones the modern recipe's.
+    """Returns the rows of each matrix by its place; the one that is shown first stands first: that of the most rows
+    with a headline, of equal ones the modern recipe's.
 
     Rows of an older version, whose machine may be another, stand in the matrix of their recipe, size and model that has
     the most headlines of the newest version, and fill its gaps; where there is none of that, in one by themselves.
@@ -521,12 +528,12 @@ def parts(rows: Iterable[Row]) -> dict[Place, list[Row]]:
 
 
 def first(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the matrix that is shown first; none where there are none."""
+    """Returns the rows of the matrix that is shown first; none where there are none."""
     return next(iter(parts(rows).values()), [])
 
 
 def matrix(rows: Iterable[Row], goods: Mapping[str, Good] = MappingProxyType({})) -> Matrix:
-    """The matrix of all rows; ``goods``: what techniques sell, by their stack."""
+    """Builds the matrix of all rows; ``goods``: what techniques sell, by their stack."""
     known = list(rows)
     title, shared = _titles(known)
     columns = sorted({title(row) for row in known})
@@ -559,13 +566,14 @@ def matrix(rows: Iterable[Row], goods: Mapping[str, Good] = MappingProxyType({})
 
 
 def sold(stack: str, goods: Mapping[str, Good]) -> Good | None:
-    """What a stack of one technique sells; None of several, which have no card."""
+    """Returns what a stack of one technique sells; None of several, which have no card."""
     names = Spelling(stack).names
     return goods.get(names[0]) if len(names) == 1 else None
 
 
 def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
-    """The least is shown first: what has numbers, of the installed code, with the most evidence."""
+    """Returns a row's sort key, of which the least is shown first: what has numbers, of the installed code, with the
+    most evidence."""
     return (
         row.failed,
         not _has_headline(row),
@@ -577,8 +585,9 @@ def _preference(row: Row) -> tuple[bool, bool, bool, int, int, str]:
 
 
 def _titles(rows: Sequence[Row]) -> tuple[Callable[[Row], str], str]:
-    """How a row's column is called: its baseline, and of recipe, size, model and machine those in which rows differ.
-    And what all have in common. A row of an older version fills the gaps of the newer one's machine, where that is one.
+    """Tells how a row's column is called: its baseline, and of recipe, size, model and machine those in which rows
+    differ. And what all have in common. A row of an older version fills the gaps of the newer one's machine, where that
+    is one.
     """
     machines = {row.machine.key: row.machine.name for row in rows}
     newest = {row.machine.key for row in rows if not row.newer_version}

@@ -1,4 +1,4 @@
-"""Sections as HTML and as Markdown, by the templates beside this file.
+"""Renders sections as HTML and as Markdown, by the templates beside this file.
 
 Whatever a template prints goes through the filter of its form first (:mod:`suite.record.text`); a template's own marks
 and what it has printed already do not.
@@ -23,20 +23,20 @@ COLONS = {"l": ":--", "r": "--:", "c": ":-:"}
 
 
 def as_html(section: Section | None, rank: int = 2) -> str:
-    """The section of a page, whose heading has that rank; nothing where there is none."""
+    """Renders the section of a page, whose heading has that rank; nothing where there is none."""
     template = _environment(in_html).get_template("section.html.jinja")
     return template.render(section=section, rank=rank) if section else ""
 
 
 def as_markdown(section: Section, level: str = "##", pictures: Pictures | None = None) -> list[str]:
-    """The lines of a section whose heading is of a ``level``; figures become files of ``pictures``."""
+    """Renders the lines of a section whose heading is of a ``level``; figures become files of ``pictures``."""
     template = _environment(in_markdown).get_template("section.md.jinja")
     text = template.render(section=section, level=Markup(level), pictures=pictures or Pictures(""))
     return re.sub(r"\n{3,}", "\n\n", text.strip("\n")).split("\n")
 
 
 class Pictures:
-    """Figures by the names of their files, ``STEM-1.svg`` and so on."""
+    """Holds figures by the names of their files, ``STEM-1.svg`` and so on."""
 
     def __init__(self, stem: str) -> None:
         self.stem = stem

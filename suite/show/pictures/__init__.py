@@ -1,1 +1,1 @@
-"""Drawings: plots, charts, badge and poster."""
+"""Makes drawings: plots, charts, badge and poster."""

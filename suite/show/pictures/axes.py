@@ -1,4 +1,4 @@
-"""Axes of a plot: round ticks on a linear or a logarithmic scale, titles with units, and places in pixels."""
+"""Draws the axes of a plot: round ticks on a linear or a logarithmic scale, titles with units, and places in pixels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Axis:
 
     @property
     def marks(self) -> list[tuple[float, str]]:
-        """(value, words) of each tick."""
+        """Returns the (value, words) of each tick."""
         ticks = self.ticks or (log_ticks if self.logarithmic else even_ticks)(self.low, self.high)
         return list(zip(ticks, self.words or even_words(ticks), strict=True))
 
     def share(self, value: float) -> float:
-        """The place of a value between the ends, 0 to 1."""
+        """Returns the place of a value between the ends, 0 to 1."""
         low, length = self._scale
         return min(1.0, max(0.0, (self._scaled(value) - low) / length))
 
     @cached_property
     def _scale(self) -> tuple[float, float]:
-        """Where the axis begins, and its length."""
+        """Returns where the axis begins, and its length."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         return low, (high - low) or 1.0
 
@@ -50,7 +50,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Frame:
-    """Two axes in a rectangle of pixels. One without a title or ticks (y of a list) is None."""
+    """Holds two axes in a rectangle of pixels. One without a title or ticks (y of a list) is None."""
 
     left: float
     top: float
@@ -67,7 +67,7 @@ class Frame:
         return self.bottom - (self.bottom - self.top) * self.y.share(value)
 
     def marks(self, grid: bool = True) -> list[Mark]:
-        """Grid, axes, ticks and titles."""
+        """Draws grid, axes, ticks and titles."""
         drawn: list[Mark] = []
         for value, words in self.x.marks:
             place = self.px(value)
@@ -91,7 +91,7 @@ class Frame:
 
 
 def around(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:
-    """The ends of a logarithmic axis that holds positive values, with a margin on both sides."""
+    """Returns the ends of a logarithmic axis that holds positive values, with a margin on both sides."""
     logs = [math.log(value) for value in values if 0 < value < math.inf]
     low, high = min(logs), max(logs)
     room = max(0.02, margin * (high - low))
@@ -99,7 +99,7 @@ def around(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values between two positive ones: even ones within a factor of two, else of a few mantissas."""
+    """Returns round values between two positive ones: even ones within a factor of two, else of a few mantissas."""
     if high <= 2 * low:
         return even_ticks(low, high)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -110,7 +110,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def even_ticks(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between two values, about five."""
+    """Returns multiples of 1, 2 or 5 times a power of ten between two values, about five."""
     width = high - low
     if not 0 < width < math.inf:
         return [low]
@@ -120,5 +120,5 @@ def even_ticks(low: float, high: float) -> list[float]:
 
 
 def even_words(ticks: Sequence[float]) -> list[str]:
-    """The ticks with as many digits as tell them apart."""
+    """Writes the ticks with as many digits as tell them apart."""
     return [f"{tick:.4g}" for tick in ticks]

@@ -1,4 +1,4 @@
-"""The plots: time against memory, the reference's scaling curve, learning curves, intervals sorted by effect.
+"""Draws the plots: time against memory, the reference's scaling curve, learning curves, intervals sorted by effect.
 
 Each is a :class:`~suite.show.pictures.drawing.Drawing`, so a page and a file show the same. Colour stands only where an
 interval excludes 1. Bounds and modelled values are never drawn as if they were measured.
@@ -33,13 +33,14 @@ Links = Mapping[str, str]
 
 
 def span(intervals: Iterable[Interval]) -> float:
-    """Half the width, in logs, of a whisker axis around 1 that holds these intervals."""
+    """Returns half the width, in logs, of a whisker axis around 1 that holds these intervals."""
     finite = [abs(math.log(x)) for i in intervals for x in (i.low, i.high, i.estimate) if 0 < x < math.inf]
     return min(WIDEST, max([NARROWEST, *finite]))
 
 
 def whisker(interval: Interval, half_width: float) -> str:
-    """The interval of a ratio on a log axis around 1, 100 units, some 40 pixels, wide; the line in the middle is 1."""
+    """Draws the interval of a ratio on a log axis around 1, 100 units, some 40 pixels, wide; the line in the middle is
+    1."""
 
     def x(ratio: float) -> int:
         place = math.log(ratio) / half_width if ratio > 0 else -1.0
@@ -59,7 +60,7 @@ def whisker(interval: Interval, half_width: float) -> str:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """A technique's three cost ratios. ``leaning``: whether its headline is surely better (1) or worse (-1)."""
+    """Holds a technique's three cost ratios. ``leaning``: whether its headline is surely better (1) or worse (-1)."""
 
     name: str
     time: float
@@ -85,7 +86,7 @@ REFERENCE = CostPoint("reference", 1.0, 1.0, 1.0)
 
 
 def points(rows: Sequence[Row]) -> list[CostPoint]:
-    """The points of those rows that have all three costs."""
+    """Returns the points of those rows that have all three costs."""
     known_points = []
     for row in rows:
         values = [row.metrics.get(name) for name in ("training_time", "peak_tensor_bytes", "loss")]
@@ -106,7 +107,7 @@ def front(among: Sequence[CostPoint]) -> list[CostPoint]:
 
 
 def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, height: float = 470) -> Drawing | None:
-    """Time against memory, quality as shape; ringed: the front, the reference among the candidates. None without
+    """Draws time against memory, quality as shape; ringed: the front, the reference among the candidates. None without
     points. The front's names are placed first."""
     plotted = [REFERENCE, *points(rows)]
     if len(plotted) < 2:
@@ -152,7 +153,7 @@ def pareto(rows: Sequence[Row], links: Links | None = None, width: float = 760, 
 
 
 def _of_reference(rows: Sequence[Row], metric: str, scale: Callable[[Row], float] = lambda row: 1.0) -> str:
-    """``, 1 = 21.2 s``: what the reference itself takes."""
+    """Writes, for example, ``, 1 = 21.2 s``: what the reference itself takes."""
     known = [
         (value.reference * scale(row), row) for row in rows if (value := row.value(metric)).reference and value.known
     ]
@@ -161,7 +162,7 @@ def _of_reference(rows: Sequence[Row], metric: str, scale: Callable[[Row], float
 
 
 def _training_s(row: Row) -> float:
-    """Times are recorded per step of the reference; this many make a training."""
+    """Returns the reference's steps, by which times are recorded; this many make a training."""
     return float(row.conditions.steps)
 
 
@@ -173,8 +174,9 @@ BAND = 2.0  # standard errors
 
 @dataclass(frozen=True)
 class RulerPoint:
-    """Where a technique stands on the reference's scaling curve: its equivalent budget over the reference's own, with
-    the ends of its interval, and its final loss. ``beyond``: -1 or 1 where that is off the curve's lower or upper end.
+    """Says where a technique stands on the reference's scaling curve: its equivalent budget over the reference's own,
+    with the ends of its interval, and its final loss. ``beyond``: -1 or 1 where that is off the curve's lower or upper
+    end.
     """
 
     stack: str
@@ -192,7 +194,7 @@ class RulerPoint:
 
 
 def ruler_points(rows: Sequence[Row]) -> list[RulerPoint]:
-    """The points of the rows whose equivalent budget is measured or a bound."""
+    """Returns the points of the rows whose equivalent budget is measured or a bound."""
     known = []
     for row in rows:
         value = row.value("equivalent_budget")
@@ -206,13 +208,13 @@ def ruler_points(rows: Sequence[Row]) -> list[RulerPoint]:
 
 
 def mean_loss(known: Known) -> float:
-    """The geometric mean over seeds of the contenders' final losses."""
+    """Computes the geometric mean over seeds of the contenders' final losses."""
     return float(np.exp(np.mean(np.log(known.losses()[1]))))
 
 
 def by_curve(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows by the scaling curve that they are read off, most rows first, each with the words that tell it apart:
-    where a learning rate is tuned, the curve is the reference's at its own tuned rate."""
+    """Returns the rows by the scaling curve that they are read off, most rows first, each with the words that tell it
+    apart: where a learning rate is tuned, the curve is the reference's at its own tuned rate."""
     groups: dict[int, list[Row]] = {}
     for row in rows:
         if row.known.ruler:
@@ -227,9 +229,9 @@ def by_curve(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 def ruler(
     rows: Sequence[Row], links: Links | None = None, quality: str = "", width: float = 760, height: float = 470
 ) -> Drawing | None:
-    """The reference's final loss against its budget, log-log: seeds as dots, the monotone fit with its band, and every
-    technique where it ended; beyond the curve's ends at the margin, with an arrow. None where nothing was learned. Of
-    several curves (:func:`by_curve`) that of most rows, with these alone."""
+    """Draws the reference's final loss against its budget, log-log: seeds as dots, the monotone fit with its band, and
+    every technique where it ended; beyond the curve's ends at the margin, with an arrow. None where nothing was
+    learned. Of several curves (:func:`by_curve`) that of most rows, with these alone."""
     groups = by_curve(rows)
     if not groups:
         return None
@@ -254,7 +256,7 @@ def ruler(
 
 @dataclass(frozen=True)
 class CostFrame:
-    """The axes and the scaling curve that the plots of cost against quality of one board share, on a page under
+    """Holds the axes and the scaling curve that the plots of cost against quality of one board share, on a page under
     ``anchor``."""
 
     frame: Frame
@@ -268,8 +270,8 @@ class CostFrame:
 
     @classmethod
     def of(cls, rows: Sequence[Row], anchor: str = "", width: float = 336, height: float = 240) -> CostFrame | None:
-        """What holds all these rows, or of several curves those of most. None where there is no curve, or nothing on
-        it."""
+        """Builds a frame that holds all these rows, or of several curves those of most. None where there is no curve,
+        or nothing on it."""
         rows = next((group for _, group in by_curve(rows)), [])
         curve = rows[0].known.ruler if rows else None
         losses = [point.loss for point in ruler_points(rows)]
@@ -282,14 +284,14 @@ class CostFrame:
 
 
 def _cost(row: Row) -> float | None:
-    """The technique's whole time, set-up included, over the reference's."""
+    """Returns the technique's whole time, set-up included, over the reference's."""
     time = row.value("whole_time")
     return time.number if time.kind == "measured" and time.number > 0 else None
 
 
 def cost_and_quality(row: Row, on: CostFrame | None = None, width: float = 336, height: float = 240) -> Drawing | None:
-    """What one technique's loss is worth, and what it took: the reference's scaling curve, the technique's point on it,
-    and its own time over the reference's at the same loss. Left of the curve it is sooner than the reference.
+    """Draws what one technique's loss is worth, and what it took: the reference's scaling curve, the technique's point
+    on it, and its own time over the reference's at the same loss. Left of the curve it is sooner than the reference.
 
     ``on``: the axes, where they are shared by rows of the same curve. None where nothing is known.
     """
@@ -349,13 +351,13 @@ def _shares(curve: Ruler, width: float) -> list[float]:
 
 
 def _curve(curve: Ruler, dots: int) -> list[tuple[float, float]]:
-    """(budget, loss) along the fit."""
+    """Returns (budget, loss) along the fit."""
     fine = np.linspace(curve.log_budgets[0], curve.log_budgets[-1], dots)
     return [(math.exp(log_budget), math.exp(curve.log_loss(log_budget))) for log_budget in fine]
 
 
 def _curve_boxes(curve: Ruler, frame: Frame) -> list[Box]:
-    """What keeps names off the curve."""
+    """Returns the boxes that keep names off the curve."""
     places = [(frame.px(budget), frame.py(loss)) for budget, loss in _curve(curve, DOTS)]
     return [(x - 2, y - 3, x + 2, y + 3) for x, y in places]
 
@@ -386,7 +388,7 @@ def _curve_marks(curve: Ruler, frame: Frame, seeds: bool = True) -> list[Mark]:
 
 
 def _spot(point: RulerPoint, frame: Frame) -> tuple[float, float]:
-    """Where a point is drawn: one beyond the ends in the margin, clear of the axes and their numbers."""
+    """Returns where a point is drawn: one beyond the ends in the margin, clear of the axes and their numbers."""
     x = {1: frame.right - 8, -1: frame.left + 12}[point.beyond] if point.beyond else frame.px(point.budget)
     return x, min(max(frame.py(point.loss), frame.top + 8), frame.bottom - 12)
 
@@ -404,7 +406,7 @@ def _ruler_mark(point: RulerPoint, x: float, y: float, frame: Frame, kind: str) 
 
 @dataclass(frozen=True)
 class Curves:
-    """Validation losses [points, (reference steps, loss)] of one side: seed by seed, and their mean."""
+    """Holds validation losses [points, (reference steps, loss)] of one side: seed by seed, and their mean."""
 
     kind: str
     seeds: tuple[Floats, ...]
@@ -412,8 +414,8 @@ class Curves:
 
 
 def learning_curves(row: Row) -> list[Curves]:
-    """The curves of the reference and of the technique, over progress in reference steps; nothing where nothing was
-    learned."""
+    """Returns the curves of the reference and of the technique, over progress in reference steps; nothing where nothing
+    was learned."""
     steps = row.conditions.steps
     both = []
     for index, kind in enumerate(("reference", "technique")):
@@ -429,7 +431,7 @@ def learning_curves(row: Row) -> list[Curves]:
 
 
 def _curve_of(learned: Learned, reference_steps: int) -> Floats:
-    """Validation loss over reference steps, where it is a number."""
+    """Returns validation loss over reference steps, where it is a number."""
     if not learned.steps:
         return np.zeros((0, 2))
     curve = [(evaluation.step / learned.steps * reference_steps, evaluation.loss) for evaluation in learned.curve]
@@ -438,8 +440,8 @@ def _curve_of(learned: Learned, reference_steps: int) -> Floats:
 
 
 def loss_range(rows: Iterable[Row]) -> tuple[float, float] | None:
-    """The least and the largest validation loss of the rows' mean curves, an axis that they share; None without any.
-    What climbs above where the references began is cut there."""
+    """Returns the least and the largest validation loss of the rows' mean curves, an axis that they share; None without
+    any. What climbs above where the references began is cut there."""
     means = [(side.kind, side.mean[:, 1]) for row in rows for side in learning_curves(row)]
     starts = [mean[0] for kind, mean in means if kind == "reference"]
     return (float(min(mean.min() for _, mean in means)), float(1.05 * max(starts))) if starts else None
@@ -447,7 +449,7 @@ def loss_range(rows: Iterable[Row]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class CurveFrame:
-    """The axes that the learning curves of one board share, on a page under ``anchor``."""
+    """Holds the axes that the learning curves of one board share, on a page under ``anchor``."""
 
     frame: Frame
     anchor: str = ""
@@ -458,7 +460,7 @@ class CurveFrame:
 
     @classmethod
     def of(cls, rows: Sequence[Row], anchor: str = "", width: float = 336, height: float = 240) -> CurveFrame | None:
-        """What holds all these rows. None where nothing was learned."""
+        """Builds a frame that holds all these rows. None where nothing was learned."""
         losses = loss_range(rows)
         if losses is None:
             return None
@@ -467,7 +469,7 @@ class CurveFrame:
 
 
 def curves(row: Row, on: CurveFrame | None = None, width: float = 336, height: float = 240) -> Drawing | None:
-    """Validation loss against progress in reference steps: the mean over seeds, and every seed as a thin line.
+    """Draws validation loss against progress in reference steps: the mean over seeds, and every seed as a thin line.
 
     ``on``: the axes, where they are shared. None where nothing was learned.
     """
@@ -498,8 +500,8 @@ FOREST_LINE, FOREST_TOP = 20, 26
 
 
 def forest(rows: Sequence[Row], links: Links | None = None, width: float = 760) -> Drawing | None:
-    """The time to the same quality as a speedup, each row's interval on one axis, the best first; bounds are arrows.
-    A row without an interval is an open dot. None where no row has a number."""
+    """Draws the time to the same quality as a speedup, each row's interval on one axis, the best first; bounds are
+    arrows. A row without an interval is an open dot. None where no row has a number."""
     known = [(row, row.value(HEADLINE.name)) for row in rows if row.value(HEADLINE.name).kind in ("measured", "bound")]
     known = [(row, value) for row, value in known if 0 < value.number < math.inf]
     if not known:

@@ -1,4 +1,5 @@
-"""Drawings: marks in pixels, styled by name; as SVG in a page and as files that a paper prints, the same either way.
+"""Makes drawings: marks in pixels, styled by name; as SVG in a page and as files that a paper prints, the same either
+way.
 
 An SVG follows its reader's light or dark by the variables of :data:`COLOURS`, which are the page's, too. PDF and PNG
 are painted in the light ones, by matplotlib.
@@ -59,7 +60,7 @@ pixels. A mark may have several; of two that set the same the later in this tabl
 
 
 def colours_css(selector: str = ":root") -> str:
-    """The colours as variables, of a light page and of a dark one."""
+    """Writes the colours as variables, of a light page and of a dark one."""
 
     def variables(column: int) -> str:
         return " ".join(f"--{name}: {pair[column]};" for name, pair in COLOURS.items())
@@ -70,7 +71,7 @@ def colours_css(selector: str = ":root") -> str:
 
 
 def charts_css() -> str:
-    """The styles as rules of elements with class ``chart``."""
+    """Writes the styles as rules of elements with class ``chart``."""
     of = {
         "ink": lambda value: f"color: var(--{value})",
         "fill": lambda value: f"fill: {_paint(value)}",
@@ -105,7 +106,8 @@ def _paint(colour: Property) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, or with ``closed`` the area inside; ``kind`` names its styles, separated by spaces."""
+    """Draws a line through points, or with ``closed`` the area inside; ``kind`` names its styles, separated by
+    spaces."""
 
     kind: str
     points: Sequence[Point]
@@ -135,7 +137,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Words:
-    """Text on a baseline; ``anchor``: start, middle or end; ``upright``: read from below to above."""
+    """Draws text on a baseline; ``anchor``: start, middle or end; ``upright``: read from below to above."""
 
     x: float
     y: float
@@ -191,7 +193,7 @@ Mark = Line | Dot | Words | MarkGroup | Shared
 
 
 def definitions(shared: Iterable[Shared]) -> str:
-    """An element of a page that shows nothing, and has what its drawings share."""
+    """Writes an element of a page that shows nothing, and has what its drawings share."""
     groups = "".join(
         f'<g class="chart" id="{in_html(group.anchor)}">{"".join(mark.svg() for mark in group.marks)}</g>'
         for group in shared
@@ -239,7 +241,7 @@ def _standing_alone(marks: Iterable[Mark]) -> Iterator[Mark]:
 
 
 def in_columns(panels: Sequence[Drawing], columns: int, title: str = "", gap: float = 24) -> Drawing:
-    """The panels as one drawing, row by row."""
+    """Puts the panels into one drawing, row by row."""
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     marks: list[Mark] = [Words(8, 20, title, kind="head")] if title else []
     y, width = 34.0 if title else 0.0, 0.0
@@ -275,7 +277,7 @@ def save(drawing: Drawing, path: Path) -> None:
 
 
 def _undated(path: Path) -> dict[str, Any]:
-    """Metadata with which equal drawings are equal files."""
+    """Returns metadata with which equal drawings are equal files."""
     return {"CreationDate": None} if path.suffix.lower() == ".pdf" else {}
 
 
@@ -283,7 +285,7 @@ PIXEL_POINTS = 0.75
 
 
 def _painted(drawing: Drawing) -> Any:
-    """A matplotlib figure of the drawing."""
+    """Returns a matplotlib figure of the drawing."""
     from matplotlib.figure import Figure  # a page without files does not need it
 
     figure = Figure(figsize=(drawing.width / 96, drawing.height / 96))  # no pyplot: no window, no globals
@@ -305,7 +307,7 @@ def _flat(marks: Iterable[Mark]) -> Iterator[Line | Dot | Words]:
 
 @dataclass(frozen=True)
 class _Look:
-    """A mark's styles together, in light colours."""
+    """Holds a mark's styles together, in light colours."""
 
     fill: str = "none"
     stroke: str = "none"

@@ -1,5 +1,6 @@
-"""What a person with a GPU and a larger model asks first, of each technique: bytes and FLOPs counted at the papers' own
-sizes, a step's time modelled on named GPUs, the equivalent budget with its trend. What was measured here stands behind.
+"""Answers what a person with a GPU and a larger model asks first, of each technique: bytes and FLOPs counted at the
+papers' own sizes, a step's time modelled on named GPUs, the equivalent budget with its trend. What was measured here
+stands behind.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ GOALS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class AtPaperSize:
-    """One stack: its counts beside the reference's, one place a baseline, and why it has none elsewhere; modelled times
-    by GPU."""
+    """Holds what is known of one stack: its counts beside the reference's, one place a baseline, and why it has none
+    elsewhere; modelled times by GPU."""
 
     counts: Sequence[Beside] = ()
     times: Mapping[str, Sequence[ModelledTime]] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class AtPaperSize:
     uncounted: Sequence[str] = ()
 
     def ratios(self, quantity: str) -> dict[str, float]:
-        """Ratios by place."""
+        """Returns the ratios by place."""
         return {pair.stack.place.title: ratio for pair in self.counts if (ratio := pair.ratio(quantity)) is not None}
 
     def known_times(self, gpu: str) -> list[ModelledTime]:
@@ -62,8 +63,8 @@ NOTHING = AtPaperSize()
 
 @dataclass(frozen=True)
 class SizedCell:
-    """What one column says of one stack. ``label``: of the column; ``kind``: its form, and better or worse where that
-    is sure; ``sort``: what the column is sorted by; ``title``: what it rests on, or why there is nothing."""
+    """Holds what one column says of one stack. ``label``: of the column; ``kind``: its form, and better or worse where
+    that is sure; ``sort``: what the column is sorted by; ``title``: what it rests on, or why there is nothing."""
 
     label: str
     words: str
@@ -103,8 +104,8 @@ def _preference(pair: Beside) -> int:
 
 
 def heads(sized: Mapping[str, AtPaperSize]) -> list[tuple[str, bool]]:
-    """The columns' titles, each with whether the largest is the best; what nothing was counted or modelled for has
-    none."""
+    """Lists the columns' titles, each with whether the largest is the best; what nothing was counted or modelled for
+    has none."""
     counted = [title for name, title in COUNTED.items() if any(figures.ratios(name) for figures in sized.values())]
     modelled = [
         f"step on {gpu.partition('-')[0]}"
@@ -117,7 +118,7 @@ def heads(sized: Mapping[str, AtPaperSize]) -> list[tuple[str, bool]]:
 def cells(
     own: AtPaperSize, rows: Sequence[Row], every: Sequence[Row], sized: Mapping[str, AtPaperSize]
 ) -> list[SizedCell]:
-    """The cells below :func:`heads`. ``rows``: those that the line shows; ``every``: all of its stack."""
+    """Builds the cells below :func:`heads`. ``rows``: those that the line shows; ``every``: all of its stack."""
     drawn = [_counted(own, name) for name in COUNTED if any(figures.ratios(name) for figures in sized.values())]
     drawn += [_modelled(own, gpu) for gpu in GPUS if any(figures.known_times(gpu) for figures in sized.values())]
     return [*drawn, _budget(rows, every)]
@@ -135,7 +136,7 @@ def _counted(own: AtPaperSize, quantity: str) -> SizedCell:
 
 
 def _modelled(own: AtPaperSize, gpu: str) -> SizedCell:
-    """A cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
+    """Builds a cell, in the style of modelled values: slanted, after ≈, without colour, with its band."""
     times, label = own.known_times(gpu), f"step on {gpu.partition('-')[0]}"
     if not times:
         why = "; ".join(dict.fromkeys(time.unavailable for time in own.times.get(gpu, ()) if time.unavailable))
@@ -154,14 +155,14 @@ def _band(time: ModelledTime) -> tuple[float, float]:
 
 
 def with_band(time: ModelledTime) -> str:
-    """``0.80 [0.64, 1.00]``: a modelled ratio with the band that it is believed in."""
+    """Writes, as in ``0.80 [0.64, 1.00]``: a modelled ratio with the band that it is believed in."""
     low, high = _band(time)
     return f"{number(time.ratio or math.nan)} [{number(low)}, {number(high)}]"
 
 
 def _budget(rows: Sequence[Row], every: Sequence[Row]) -> SizedCell:
-    """The range over baselines, the ends of their intervals, and the trend of those that have several sizes; the rest
-    is said to a pointer."""
+    """Shows the range over baselines, the ends of their intervals, and the trend of those that have several sizes; the
+    rest is said to a pointer."""
     values = {row.conditions.baseline: row.value(BUDGET.name) for row in rows if not row.failed}
     known = {at: value for at, value in values.items() if value.kind in ("measured", "bound")}
     if not known:
@@ -185,7 +186,7 @@ def _budget(rows: Sequence[Row], every: Sequence[Row]) -> SizedCell:
 
 
 def trends_of(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """(baseline, arrow) of each baseline with several sizes."""
+    """Yields (baseline, arrow) of each baseline with several sizes."""
     for baseline in dict.fromkeys(row.conditions.baseline for row in rows):
         slope = trend(row for row in rows if row.conditions.baseline == baseline)
         if slope is not None:
@@ -201,8 +202,8 @@ def _range(low: float, high: float) -> str:
 
 
 def goals(own: AtPaperSize, rows: Sequence[Row]) -> dict[str, str]:
-    """What a line is sorted by for each of GOALS: the cost ratio, at the papers' sizes where it is known there, the
-    largest of several; nothing where it is not surely less, or nobody knows."""
+    """Returns what a line is sorted by for each of GOALS: the cost ratio, at the papers' sizes where it is known there,
+    the largest of several; nothing where it is not surely less, or nobody knows."""
     alone = [row for row in rows if row.split_over == 1 and not row.failed]
     ratios = {
         "memory": _most(own, alone, "peak_tensor_bytes", "peak_tensor_bytes"),
@@ -221,7 +222,8 @@ def _most(own: AtPaperSize, rows: Iterable[Row], counted: str, here: str) -> flo
 
 
 def _time(own: AtPaperSize, rows: Sequence[Row]) -> float | None:
-    """The time of a step, modelled, where both ends of its band are less; else measured here, to the same quality."""
+    """Returns the time of a step, modelled, where both ends of its band are less; else measured here, to the same
+    quality."""
     times = own.known_times(GPUS[0])
     if times:
         sure = all(_band(time)[1] < 1 for time in times)

@@ -1,4 +1,4 @@
-"""What techniques take at the papers' own sizes: for each place a table of counts, the smallest peak first."""
+"""Shows what techniques take at the papers' own sizes: for each place a table of counts, the smallest peak first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADINGS = ("technique", "peak tensors", *(f"{METRICS[name].title}, ratio" for n
 
 @dataclass(frozen=True)
 class CountTable:
-    """One place: the reference's own numbers in words, the stacks that were counted, and why others were not."""
+    """Holds one place: the reference's own numbers in words, the stacks that were counted, and why others were not."""
 
     place: CountPlace
     reference: str
@@ -61,14 +61,14 @@ def tables(counts: PaperScale) -> Iterator[CountTable]:
 
 
 def cells(pair: Beside) -> list[str]:
-    """The numbers of a line, behind the technique's name."""
+    """Writes the numbers of a line, behind the technique's name."""
     ratios = [pair.ratio(name) for name in RATIOS]
     peak = amount(PEAK, pair.stack.quantities[PEAK])
     return [peak, *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)]
 
 
 def sentence(shown: CountsAtScale) -> str:
-    """How many were counted, when, and with which libraries."""
+    """Says how many were counted, when, and with which libraries."""
     counts = shown.counts
     stacks = {counted.stack for counted in counts.counts if counted.stack != counted.reference}
     libraries = ", ".join(f"{name} {version}" for name, version in counts.versions.items())
@@ -78,7 +78,7 @@ def sentence(shown: CountsAtScale) -> str:
 
 
 def section(shown: CountsAtScale) -> Section:
-    """A table for each setting, and why some techniques are not counted."""
+    """Builds a table for each setting, and says why some techniques are not counted."""
     parts: list[Part] = []
     for table in tables(shown.counts):
         title = table.place.title
@@ -91,12 +91,12 @@ def section(shown: CountsAtScale) -> Section:
 
 
 def mark(shown: CountsAtScale, pair: Beside) -> str:
-    """A dagger behind what older code was counted of."""
+    """Puts a dagger behind what older code was counted of."""
     return "†" if shown.has_changed(pair) else ""
 
 
 def _line(pair: Beside, mark: str) -> TableRow:
-    """A row; a ratio is coloured where it is apart from 1 as one reads it."""
+    """Builds a row; a ratio is coloured where it is apart from 1 as one reads it."""
     drawn = [TableCell(pair.stack.stack, code=True, head=True, mark=mark)]
     for number, words in zip((pair.stack.quantities[PEAK], *map(pair.ratio, RATIOS)), cells(pair), strict=True):
         apart = isinstance(number, float) and words != "1.000"

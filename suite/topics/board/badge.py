@@ -1,4 +1,4 @@
-"""What the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
+"""Draws what the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
 
 As the board opens: of one recipe and size, coloured only where the interval excludes 1. A check has one, too, which is
 never green where nobody looked at speed.
@@ -23,7 +23,7 @@ LEANINGS = {1: "better", -1: "worse", 0: "faint"}
 
 
 def render(report: Report) -> str:
-    """The badge, an SVG. Raises ValueError where nothing was measured."""
+    """Draws the badge, an SVG. Raises ValueError where nothing was measured."""
     whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     rows = [row for entry in whole.entries for row in entry.best.values()]
     if not rows:
@@ -34,7 +34,7 @@ def render(report: Report) -> str:
 
 
 def of_check(findings: Collection[Finding], code: int) -> str:
-    """The badge of a check that ended with that exit code, an SVG."""
+    """Draws the badge of a check that ended with that exit code, an SVG."""
     seen = speed(findings)
     colour = {0: "faint" if seen == NOT_CHECKED else "better", 1: "worse", 5: "worse"}.get(code, "faint")
     return _drawn("leantrain check", f"{ENDINGS[code]}; speed: {seen}", colour)
@@ -51,7 +51,7 @@ def _of_row(row: Row) -> tuple[str, str, str]:
 
 
 def _drawn(label: str, message: str, colour: str) -> str:
-    """Two fields of white text, the second one in a colour of the board's."""
+    """Draws two fields of white text, the second one in a colour of the board's."""
     left, right = (len(words) * CHARACTER + 2 * MARGIN for words in (label, message))
     fields = ((0.0, left, label, COLOURS["line"][1]), (left, right, message, COLOURS[colour][0]))
     drawn = "".join(

@@ -1,4 +1,5 @@
-"""The leaderboard as one HTML file that opens offline: style and script inside, nothing loaded, everything escaped.
+"""Writes the leaderboard as one HTML file that opens offline: style and script inside, nothing loaded, everything
+escaped.
 
 What is folded is packed (:mod:`suite.show.packing`), and the script unpacks it where it is opened; without the script
 the matrix, its sentences and every title are there. A content-security policy admits this one script by its hash and
@@ -53,7 +54,7 @@ from suite.topics.studies import studies_on_board as studies
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """Writes the whole page."""
     rows, cards = report.rows, report.cards
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
@@ -100,7 +101,7 @@ def render(report: Report) -> str:
 
 
 def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> str:
-    """Links to the sections; a board's link carries the board's conditions, to be filtered with it."""
+    """Writes links to the sections; a board's link carries the board's conditions, to be filtered with it."""
     entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     first_of_boards = {spot.anchor: spot for spot in placed}
     entries += [
@@ -112,18 +113,18 @@ def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> str:
 
 
 def _filters(row: Row) -> dict[str, str]:
-    """The values that a board is filtered by; a row is filtered by its category, too."""
+    """Returns the values that a board is filtered by; a row is filtered by its category, too."""
     at = row.conditions
     return {"baseline": at.baseline, "recipe": at.recipe, "size": at.size, "machine": row.machine.name}
 
 
 def _conditions(row: Row) -> str:
-    """Attributes by which the script filters."""
+    """Writes attributes by which the script filters."""
     return markup.data(**_filters(row))
 
 
 def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[str]]:
-    """The values that a filter offers."""
+    """Returns the values that a filter offers."""
     names = ("baseline", "recipe", "size", "machine")
     return {name: sorted({_filters(row)[name] for row in rows}) for name in names} | {
         "category": sorted({category for row in rows for category in categories(row.stack, cards)})
@@ -131,8 +132,8 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
 
 
 def _chosen(rows: Sequence[Row]) -> dict[str, str]:
-    """The values that the page shows first, those of its first matrix; empty for all, as of machines where it shows
-    several."""
+    """Returns the values that the page shows first, those of its first matrix; empty for all, as of machines where it
+    shows several."""
     first = matrix.first(rows)
     if not first:
         return {}
@@ -142,7 +143,7 @@ def _chosen(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _select(name: str, values: Sequence[str], first: str) -> str:
-    """A selection of values; nothing where there is no choice."""
+    """Writes a selection of values; nothing where there is no choice."""
     if len(values) < 2:
         return ""
     options = "".join(
@@ -153,8 +154,8 @@ def _select(name: str, values: Sequence[str], first: str) -> str:
 
 
 def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """The script's table: by a board's anchor what its rows are filtered by, for the script, which counts those that
-    are packed, too."""
+    """Writes the script's table: by a board's anchor what its rows are filtered by, for the script, which counts those
+    that are packed, too."""
     entries: dict[str, list[dict[str, str]]] = {}
     for spot in placed:
         entry = {"name": spot.row.stack, "category": kinds(spot.row.stack, cards)}
@@ -164,12 +165,12 @@ def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
 
 
 def _dated(row: Row) -> bool:
-    """Whether it is hidden with what is unverified or of an older version."""
+    """Tells whether it is hidden with what is unverified or of an older version."""
     return bool(row.unverified or row.newer_version)
 
 
 def _thinned(value: Any) -> Any:
-    """Seven digits, and no fields without a value."""
+    """Keeps seven digits, and no fields without a value."""
     if isinstance(value, dict):
         return {key: _thinned(entry) for key, entry in value.items() if entry is not False and entry not in (None, "")}
     if isinstance(value, list):
@@ -178,7 +179,7 @@ def _thinned(value: Any) -> Any:
 
 
 def _board(placed: Sequence[PlacedRow], report: Report) -> str:
-    """One board's section, from its rows' places: its title and conditions, the rest folded."""
+    """Writes one board's section, from its rows' places: its title and conditions, the rest folded."""
     board, anchor, cards = placed[0].board, placed[0].anchor, report.cards
     ranked = [spot for spot in placed if not spot.row.failed]
     columns = board.columns()
@@ -231,7 +232,7 @@ def _board(placed: Sequence[PlacedRow], report: Report) -> str:
 
 
 def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
-    """Attributes by which the script filters what belongs to one stack."""
+    """Writes attributes by which the script filters what belongs to one stack."""
     return markup.data(name=placed.row.stack, category=kinds(placed.row.stack, cards))
 
 

@@ -1,4 +1,4 @@
-"""The leaderboard as Markdown that reads well raw and rendered, and is the same for the same records.
+"""Writes the leaderboard as Markdown that reads well raw and rendered, and is the same for the same records.
 
 :func:`render` is one page with everything. A whole catalogue is too long for one: :func:`split` gives a front page of
 at most MOST_LINES lines, the matrix of all techniques, and the boards of each baseline as pages of their own.
@@ -46,13 +46,13 @@ NOTHING = "No records yet. Measure some: `leantrain run`"
 
 
 def render(report: Report) -> str:
-    """Everything on one page."""
+    """Writes everything on one page."""
     further = [line for section in sections(report) for line in ("", *as_markdown(section))]
     return _page([*_front(report), *_boards(report), *further])
 
 
 def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
-    """The front page, which links to the others in ``folder``, and those by their files' names."""
+    """Writes the front page, which links to the others in ``folder``, and those by their files' names."""
     names: dict[str, str] = {}
     pages: dict[str, str] = {}
     taken: set[str] = set()
@@ -88,7 +88,7 @@ def _page(lines: Sequence[str]) -> str:
 
 
 def _front(report: Report, most_lines: int | None = None) -> list[str]:
-    """Title, matrix, and how to read it, in at most ``most_lines``."""
+    """Writes title, matrix, and how to read it, in at most ``most_lines``."""
     if not report.rows:
         return ["# Leaderboard", "", NOTHING]
     summary = summarised(report.rows)
@@ -107,7 +107,7 @@ def matrix_section(
     goods: Mapping[str, Good] | None = None,
     sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
 ) -> list[str]:
-    """Every technique in a line: what a larger model would take, then what was measured here, a column for each
+    """Writes every technique in a line: what a larger model would take, then what was measured here, a column for each
     baseline on which a time to the same quality is known, of the recipe and size of the most; what others there are is
     said below."""
     first = matrix.first(rows)
@@ -155,7 +155,7 @@ def matrix_section(
 
 
 def _place_name(row: Row, beside: Row) -> str:
-    """Recipe, size and model; and the machine where it is another than that of the row ``beside``."""
+    """Returns recipe, size and model; and the machine where it is another than that of the row ``beside``."""
     at = row.conditions
     machine = f"on {row.machine.name}" if row.machine.key != beside.machine.key else ""
     return " ".join(filter(None, (at.recipe, at.size, at.model, machine)))
@@ -166,7 +166,7 @@ def _is_known(row: Row | None) -> bool:
 
 
 def _headline(row: Row, version: str) -> str:
-    """The headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
+    """Writes the headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
     value = row.value(HEADLINE.name)
     is_known = value.kind not in ("unavailable", "missed")
     words = text(value, HEADLINE.direction) if is_known else matrix.word_without_number(row)
@@ -175,7 +175,8 @@ def _headline(row: Row, version: str) -> str:
 
 
 def _sized(cell: SizedCell) -> str:
-    """A cell of a larger model: slanted where it is modelled; bold where an interval says that it is no accident."""
+    """Writes a cell of a larger model: slanted where it is modelled; bold where an interval says that it is no
+    accident."""
     words = escape(cell.words)
     if "modelled" in cell.kind:
         return f"*{words}*"
@@ -231,7 +232,7 @@ def board_section(board: Board) -> list[str]:
 
 
 def _remarks(remarked: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """A list of stacks with sentences; nothing when there are none."""
+    """Writes a list of stacks with sentences; nothing when there are none."""
     lines = [f"- {code(stack)}: {escape('; '.join(sentences))}" for stack, sentences in remarked]
     return ["", *lines] if lines else []
 

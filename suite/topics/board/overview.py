@@ -1,4 +1,4 @@
-"""What one board cannot show: the matrix of all techniques.
+"""Shows what one board cannot show: the matrix of all techniques.
 
 Every row has a place on the page, with an identity of its own to link to, whatever records call things.
 """
@@ -86,7 +86,7 @@ def matrix(
 
 
 def _legends(rows: Sequence[Row]) -> str:
-    """What the marks and colours of the matrix say, and how often its bold ones are chance."""
+    """Says what the marks and colours of the matrix say, and how often its bold ones are chance."""
     alarms = matrices.alarms_in_words(rows)
     return (
         (f'<p class="legend">{in_html(alarms)}</p>' if alarms else "")
@@ -100,7 +100,8 @@ def _legends(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class LineSources:
-    """What lines take from beyond their own rows: cards, what is known at the papers' sizes, and all rows by stack."""
+    """Holds what lines take from beyond their own rows: cards, what is known at the papers' sizes, and all rows by
+    stack."""
 
     cards: Mapping[str, Card]
     sized: Mapping[str, AtPaperSize]
@@ -112,7 +113,7 @@ class LineSources:
 
 
 def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str:
-    """The matrix of one recipe, size and machine, with its answers above."""
+    """Draws the matrix of one recipe, size and machine, with its answers above."""
     by_row = {id(spot.row): spot for spot in placed}
     whole = matrices.matrix((spot.row for spot in placed), known.goods)
     costs = [metric for metric in matrices.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
@@ -193,8 +194,8 @@ def _entry(
 
 
 def _sized(content: SizedCell) -> str:
-    """A cell that says on a small screen, where no head stands above it, what it is; its brackets stand in a line of
-    their own."""
+    """Draws a cell that says on a small screen, where no head stands above it, what it is; its brackets stand in a line
+    of their own."""
     shown, bracket, ends = content.words.partition(" [")
     band = f' <span class="band">[{in_html(ends)}</span>' if bracket else ""
     hovered = f' title="{in_html(content.title)}"' if content.title else ""
@@ -203,7 +204,7 @@ def _sized(content: SizedCell) -> str:
 
 
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:
-    """A heading and a line for each technique that nothing was measured of here: its counts at the papers' sizes.
+    """Draws a heading and a line for each technique that nothing was measured of here: its counts at the papers' sizes.
     ``columns``: without those of the first, and of the ``costs``."""
     missing = unmeasured((row for rows in known.every.values() for row in rows), known.cards)
     if not missing:
@@ -226,7 +227,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
 
 
 def _goals() -> str:
-    """A button for each goal, by which the script orders the matrix and leaves what serves it."""
+    """Draws a button for each goal, by which the script orders the matrix and leaves what serves it."""
     buttons = "".join(
         f'<button type="button" aria-pressed="false" data-goal="{name}">{words}</button>'
         for name, words in answer.GOALS.items()
@@ -235,7 +236,7 @@ def _goals() -> str:
 
 
 def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
-    """The best of each column, for who has half a minute."""
+    """Shows the best of each column, for who has half a minute."""
 
     def named(row: Row, metric: Metric) -> str:
         value = row.value(metric.name)
@@ -264,7 +265,7 @@ def _answers(whole: matrices.Matrix, by_row: Mapping[int, PlacedRow]) -> str:
 
 
 def _verdicts(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
-    """A button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
+    """Draws a button for each verdict, by which the script filters the matrix, and in which it counts its rows."""
     goods = {id: card.good for id, card in cards.items()}
     said = {matrices.verdict(spot.row, matrices.sold(spot.row.stack, goods)) for spot in placed}
     said |= {"mixed"} if {"better", "worse"} <= said else set()
@@ -284,7 +285,7 @@ def unmeasured(rows: Iterable[Row], cards: Mapping[str, Card]) -> list[str]:
 
 
 def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good: Good | None) -> str:
-    """The headline of the first row, which leads to the technique's section, and a link to each of the others."""
+    """Draws the headline of the first row, which leads to the technique's section, and a link to each of the others."""
     first, *others = placed
     value = first.row.value(HEADLINE.name)
     sort = f"{shown_number(value, HEADLINE.direction):.6g}" if value.kind in ("measured", "bound") else ""
@@ -310,7 +311,7 @@ def _headline_cell(placed: Sequence[PlacedRow], column: str, version: str, good:
 
 
 def _mean_cell(value: MetricValue | None, is_split: bool) -> str:
-    """The mean; without colour where it is sooner on more hardware."""
+    """Draws the mean; without colour where it is sooner on more hardware."""
     if value is None:
         return f'<td data-sort=""{data(baseline="")}></td>'
     interval = shown_interval(value, HEADLINE.direction)
@@ -324,7 +325,7 @@ def _mean_cell(value: MetricValue | None, is_split: bool) -> str:
 
 
 def _hovered(row: Row, value: MetricValue) -> str:
-    """What a cell says to a pointer: interval, evidence, and the seconds and bytes behind."""
+    """Returns what a cell says to a pointer: interval, evidence, and the seconds and bytes behind."""
     sizes = [
         f"{metric.heading} {sizes}"
         for metric in (METRICS["step_time"], METRICS["peak_tensor_bytes"])
@@ -348,7 +349,8 @@ def _worst(entry: matrices.MatrixEntry, metric: str) -> str:
 
 
 def _cost_kind(entry: matrices.MatrixEntry, metric: str) -> str:
-    """A cost's classes: its form, and its colour where every row surely has less, or more, of it, in one process."""
+    """Returns a cost's classes: its form, and its colour where every row surely has less, or more, of it, in one
+    process."""
     values = [value for row in entry.best.values() if (value := row.value(metric)).known]
     surely = {leaning(value) if f"{value.number:.2f}" != "1.00" else 0 for value in values}
     sure = LEANS[surely.pop()] if len(surely) == 1 and entry.split_over == 1 else ""

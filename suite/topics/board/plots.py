@@ -1,4 +1,4 @@
-"""Plots for a file: what is known of one pair, and the boards' plots side by side."""
+"""Draws plots for a file: what is known of one pair, and the boards' plots side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SHADES = ("technique", "same", "reference")  # of timings, in turn
 
 
 def figure(row: Row) -> Drawing:
-    """A panel for each kind of evidence that the row has: learning curves, paired step times, cost against quality.
+    """Draws a panel for each kind of evidence that the row has: learning curves, paired step times, cost against
+    quality.
 
     Raises ValueError when there is none to draw.
     """
@@ -46,7 +47,7 @@ def figure(row: Row) -> Drawing:
 
 
 def _ratios(row: Row) -> Drawing | None:
-    """The step-time ratio of every round, where in the run it was timed; the estimate with its interval."""
+    """Draws the step-time ratio of every round, where in the run it was timed; the estimate with its interval."""
     if not row.known.timed:
         return None
     ratios = np.exp(np.concatenate([timing.step_log_ratios for timing in row.known.timed]))
@@ -101,7 +102,8 @@ every technique on it, learning curves."""
 
 
 def of_boards(report: Report, plot: str) -> Drawing:
-    """One of :data:`PLOTS` of every board, two beside each other. Raises ValueError where there is nothing to draw."""
+    """Draws one of :data:`PLOTS` of every board, two beside each other. Raises ValueError where there is nothing to
+    draw."""
     drawn = [(board.title, PLOTS[plot](board)) for board in boards(report.rows)]
     panels: Sequence[Drawing] = [_titled(title, panel) for title, panel in drawn if panel]
     if not panels:

@@ -1,4 +1,5 @@
-"""Above the matrix, what a line of it cannot say: which claims failed near their papers' setting, what helps together.
+"""Says above the matrix what a line of it cannot say: which claims failed near their papers' setting, what helps
+together.
 
 A sentence each, with links into the sections that have the numbers.
 """
@@ -20,7 +21,7 @@ MOST = 8  # names in a sentence
 
 
 def pointers(judgements: Sequence[Judgement], of_stacks: Sequence[Stacks], anchors: Mapping[str, str]) -> str:
-    """The sentences. ``anchors``: of the techniques' sections, by stack."""
+    """Writes the sentences. ``anchors``: of the techniques' sections, by stack."""
     said = [f"<li>{sentence}</li>" for sentence in (_near(judgements, anchors), _together(of_stacks)) if sentence]
     return f'<ul class="pointers">{"".join(said)}</ul>' if said else ""
 
@@ -61,7 +62,7 @@ def _together(of_stacks: Sequence[Stacks]) -> str:
 
 
 def _named(stacks: Sequence[str]) -> str:
-    """``a+b, a+c and 3 more``; none of them surely."""
+    """Writes names as in ``a+b, a+c and 3 more``; none of them surely."""
     names = [*dict.fromkeys(stacks)]
     more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
     return f"{', '.join(map(code, names[:MOST]))}{more}" if names else "none surely"

@@ -1,4 +1,5 @@
-"""The matrix of all techniques as one picture, for a README or a slide: an SVG that follows the reader's light or dark.
+"""Draws the matrix of all techniques as one picture, for a README or a slide: an SVG that follows the reader's light or
+dark.
 
 As the page opens: one recipe and size, in its groups. First what each technique takes at the papers' own sizes, where
 that is known, then the intervals of every cell on one axis from ½ to 2, colour only where an interval excludes 1 and
@@ -51,7 +52,7 @@ text.same { fill: var(--text); stroke: none; }
 
 
 def render(report: Report) -> str:
-    """The picture of the matrix that the page shows first. Raises ValueError where nothing was measured."""
+    """Draws the matrix that the page shows first. Raises ValueError where nothing was measured."""
     whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
     if not whole.entries:
         raise ValueError("there is nothing to draw yet; measure some with: leantrain run")
@@ -94,8 +95,8 @@ def render(report: Report) -> str:
 
 
 def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
-    """What each stack takes at the papers' own sizes, without the budget, which the intervals show; empty where nothing
-    was counted or modelled there."""
+    """Returns what each stack takes at the papers' own sizes, without the budget, which the intervals show; empty where
+    nothing was counted or modelled there."""
     known = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
     cells = {
         entry.stack: answer.cells(known.get(entry.stack, answer.NOTHING), (), (), known)[:-1] for entry in whole.entries
@@ -104,7 +105,7 @@ def _sized(whole: matrix.Matrix, report: Report) -> dict[str, list[SizedCell]]:
 
 
 def _over(first: float, last: float, here: float, top: float) -> Iterator[str]:
-    """What the two kinds of columns are, above their heads."""
+    """Writes what the two kinds of columns are, above their heads."""
     yield _text(last, top - 10 - LINE, "at the papers' own sizes", "group", "end")
     yield _text(here + 8, top - 10 - LINE, f"here: {TITLE[:1].lower()}{TITLE[1:]}", "group")
 
@@ -123,7 +124,7 @@ def _name_width(entry: matrix.MatrixEntry) -> float:
 
 
 def _entry(entry: matrix.MatrixEntry, y: float, left: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
-    """A technique's line; what it runs on stands beside its name where that is more than its reference has."""
+    """Draws a technique's line; what it runs on stands beside its name where that is more than its reference has."""
     yield _text(12, y + 15, entry.stack, "name")
     if entry.hardware:
         yield _text(28 + MONO * len(entry.stack), y + 15, entry.hardware, "words")
@@ -138,7 +139,7 @@ def _rule(y: float, width: float) -> str:
 
 
 def _wrapped(words: str, width: float) -> list[str]:
-    """The words in lines of the picture's width."""
+    """Breaks the words into lines of the picture's width."""
     return wrap(words, int((width - 24) / LETTER))
 
 
@@ -163,7 +164,7 @@ def _mark_of_one(x: float, y: float) -> str:
 
 
 def _along(x: float, ratio: float) -> float:
-    """The place of a ratio on a cell's axis; what lies beyond stands at its end."""
+    """Returns the place of a ratio on a cell's axis; what lies beyond stands at its end."""
     place = math.log2(ratio) if ratio > 0 else -1.0
     return x + 8 + AXIS * (max(-1.0, min(1.0, place)) + 1) / 2
 

@@ -1,4 +1,4 @@
-"""All that a report is made of, read from a results folder in one place. Pages are pure functions of it.
+"""Reads all that a report is made of from a results folder in one place. Pages are pure functions of it.
 
 Reading one loads no torch, nor do pages, but for the plot of a study that none was kept of.
 """
@@ -42,8 +42,8 @@ from suite.topics.studies.studies_on_board import Studied
 
 @dataclass(frozen=True)
 class Folder:
-    """What a technique's folder has beside its card. ``module``: the dotted name of its technique.py, which has the
-    public ``names``; ``mutants``: the names of the broken variants."""
+    """Holds what a technique's folder has beside its card. ``module``: the dotted name of its technique.py, which has
+    the public ``names``; ``mutants``: the names of the broken variants."""
 
     module: str
     names: tuple[str, ...] = ()
@@ -69,13 +69,13 @@ class Folder:
 
 
 def _is_adapter(node: ast.ClassDef) -> bool:
-    """Whether the class is for this suite: it derives from what is called Technique."""
+    """Tells whether the class is for this suite: it derives from what is called Technique."""
     return any(ast.unparse(base).endswith("Technique") for base in node.bases)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record comes from: ``started`` in ISO 8601, ``commit`` empty where none is known."""
+    """Says where a record comes from: ``started`` in ISO 8601, ``commit`` empty where none is known."""
 
     kind: str
     stack: str
@@ -85,7 +85,7 @@ class Origin:
 
 
 def origins(records: Records) -> dict[str, Origin]:
-    """The origin of every piece of evidence, by its id."""
+    """Returns the origin of every piece of evidence, by its id."""
     runs: list[Counted | Learned] = [*records.counted, *records.learned]
     timings = [(timing, timing.contenders[1].stack if len(timing.contenders) > 1 else "") for timing in records.timed]
     return {
@@ -98,7 +98,7 @@ def origins(records: Records) -> dict[str, Origin]:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows.
+    """Holds what a page shows.
 
     Attributes:
         problems: the store's sentences about lines that it could not read.
@@ -213,7 +213,7 @@ class Report:
 
 
 def _modelled(folder: Path, stacks: Collection[str], on: Collection[str]) -> tuple[GpuTimes, list[str]]:
-    """The modelled times of the folder, with a sentence where they cannot be read."""
+    """Reads the modelled times of the folder, with a sentence where they cannot be read."""
     try:
         return gpu_times.read(folder).only(stacks, on), []
     except (ValueError, OSError) as error:
@@ -221,7 +221,7 @@ def _modelled(folder: Path, stacks: Collection[str], on: Collection[str]) -> tup
 
 
 def _references(folder: Path, records: Records, on: Collection[str]) -> tuple[ShownReferences, list[str]]:
-    """What the folder knows of the baselines ``on``, with a sentence where that cannot be read."""
+    """Reads what the folder knows of the baselines ``on``, with a sentence where that cannot be read."""
     try:
         known = of_references.read(folder).on(list(on))
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Each technique's own section: what it is, what was seen, what it cost, its paper's claims, how it is used.
+"""Draws each technique's own section: what it is, what was seen, what it cost, its paper's claims, how it is used.
 
 A section is folded, and packed, until a link leads to it. Its plots of one board share their ranges with all others of
 that board.
@@ -51,7 +51,7 @@ SHORT_ID = 8  # letters of a record's id, which name it to `repro`
 
 @dataclass(frozen=True)
 class Ranges:
-    """What plots and cells share: by a board's anchor the axes, by metric the width of whiskers.
+    """Holds what plots and cells share: by a board's anchor the axes, by metric the width of whiskers.
 
     ``qualities``: by baseline what its loss is.
     """
@@ -152,7 +152,7 @@ def _technique(
 
 
 def _peers(names: Sequence[str], report: Report) -> str:
-    """Beside other packages' implementations of the stack's one technique."""
+    """Shows the stack's one technique beside other packages' implementations of it."""
     own = [peer for peer in report.peers if [peer.technique] == list(names)]
     if not own:
         return ""
@@ -179,7 +179,7 @@ def _about(card: Card) -> str:
 
 
 def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
-    """A line for each board; what failed, and what the numbers do not say, below."""
+    """Draws a line for each board; what failed, and what the numbers do not say, below."""
     alive = [spot for spot in placed if not spot.row.failed]
     metrics = [metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)]
     lines = "\n".join(_result(spot, metrics, ranges) for spot in alive)
@@ -220,7 +220,7 @@ COST_LEGEND = (
 
 
 def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
-    """Learning curves and cost against quality, a figure for each board."""
+    """Draws learning curves and cost against quality, a figure for each board."""
     alive = [spot for spot in placed if not spot.row.failed]
     learned: list[str] = []
     costs: list[str] = []
@@ -242,7 +242,7 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
 
 
 def _elsewhere(card: Card, report: Report) -> Iterator[str]:
-    """The step modelled on GPUs, and what others measured."""
+    """Yields the step modelled on GPUs, and what others measured."""
     yield as_html(gpu_page.section(card, report.gpu_times), rank=4)
     yield as_html(by_others.section(card), rank=4)
 
@@ -275,7 +275,7 @@ def _claim(line: claims.ClaimLine) -> str:
 
 
 def _mutants(names: Sequence[str], folders: Mapping[str, Folder]) -> str:
-    """How the claims are put to the test."""
+    """Says how the claims are put to the test."""
     if len(names) != 1 or not (folder := folders.get(names[0])) or not folder.mutants:
         return ""
     return (
@@ -290,7 +290,7 @@ def _mutants(names: Sequence[str], folders: Mapping[str, Folder]) -> str:
 
 
 def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folders: Mapping[str, Folder]) -> str:
-    """Commands, a stack, one's own loop, citations."""
+    """Shows commands, a stack, one's own loop, citations."""
     baseline = placed[0].row.conditions.baseline
     commands = [f"leantrain compare {stack} -b {baseline}"]
     if len(Spelling(stack).names) == 1:
@@ -319,7 +319,7 @@ def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folde
 
 
 def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
-    """Where the numbers come from: a line for what one machine counted, learned or timed of one stack."""
+    """Says where the numbers come from: a line for what one machine counted, learned or timed of one stack."""
     groups: dict[tuple[str, ...], list[tuple[str, Origin]]] = {}
     for spot in placed:
         for id in dict.fromkeys(spot.row.records):

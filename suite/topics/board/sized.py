@@ -1,4 +1,5 @@
-"""What one technique takes at the papers' own sizes, on its own page: counts and modelled steps, a line for a setting.
+"""Shows what one technique takes at the papers' own sizes, on its own page: counts and modelled steps, a line for a
+setting.
 
 What is counted is exact; a modelled time stands slanted after ≈, with the band that it is believed in.
 """
@@ -21,7 +22,8 @@ from suite.topics.modelled_time.gpu_times import ModelledTime
 
 @dataclass
 class SizesOfStack:
-    """``counted``: where it was, ``uncounted``: why it was not; ``times`` by setting and GPU."""
+    """Holds what is known of a stack's sizes; ``counted``: where it was, ``uncounted``: why it was not; ``times`` by
+    setting and GPU."""
 
     counted: list[Beside] = field(default_factory=list)
     uncounted: dict[str, None] = field(default_factory=dict)
@@ -29,7 +31,7 @@ class SizesOfStack:
 
 
 def sizes(report: Report) -> Mapping[str, SizesOfStack]:
-    """All that is known at the papers' sizes, by stack."""
+    """Returns all that is known at the papers' sizes, by stack."""
     of_stacks: dict[str, SizesOfStack] = {}
     for place, every in report.paper_scale.counts.beside().items():
         for pair in every:
@@ -44,7 +46,7 @@ def sizes(report: Report) -> Mapping[str, SizesOfStack]:
 
 
 def section(placed: PlacedRow, own: SizesOfStack | None, report: Report) -> str:
-    """The part of a technique's page; where there is nothing, the command that counts it."""
+    """Draws the part of a technique's page; where there is nothing, the command that counts it."""
     stack, title = placed.row.stack, "<h4>At the papers' own sizes</h4>"
     if own is None or not (own.counted or own.uncounted or own.times):
         command = f"leantrain count --keep -t {stack} -b {placed.row.conditions.baseline} --size base"

@@ -1,4 +1,4 @@
-"""Claims of the papers, for people: what was measured comes first, exact ones are a count and those that fail.
+"""Shows claims of the papers, for people: what was measured comes first, exact ones are a count and those that fail.
 
 A property that holds says that an entry is what it is called; a claim on time, memory or quality that holds says that
 it helps. So they are never added up: properties are one line, and a table of those that do not hold.
@@ -35,7 +35,7 @@ NEVER_JUDGED = get_args(Unjudged)
 
 @dataclass(frozen=True)
 class ClaimLine:
-    """One claim with one verdict, over all places where it got that."""
+    """Holds one claim with one verdict, over all places where it got that."""
 
     verdict: str
     name: str
@@ -55,7 +55,7 @@ class ClaimLine:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The judgements of a report. ``measured``: of time, memory, quality, as measured; ``exact``: what one step
+    """Holds the judgements of a report. ``measured``: of time, memory, quality, as measured; ``exact``: what one step
     decides; ``unread``: of statements that nobody has read in the paper; ``others``: quoted, modelled, not measured;
     ``properties``: of the implementation."""
 
@@ -67,8 +67,8 @@ class Sorted:
 
     @property
     def sentence(self) -> str:
-        """``Of 300 claims 280 are read, 240 judged, 231 decided. Measured: 3 holds at nano, 12 tuning open. Exact: 229
-        reproduced, 2 not seen at nano. 31 quoted. …``"""
+        """Returns, for example, ``Of 300 claims 280 are read, 240 judged, 231 decided. Measured: 3 holds at nano, 12
+        tuning open. Exact: 229 reproduced, 2 not seen at nano. 31 quoted. …``"""
         parts = [self._known] if _names(self._claims) else []
         if self.measured:
             parts.append(f"Measured: {tally(self.measured)}.")
@@ -93,7 +93,8 @@ class Sorted:
 
     @property
     def _known(self) -> str:
-        """How many claims somebody has read, how many of these stand against evidence, and of how many that tells."""
+        """Says how many claims somebody has read, how many of these stand against evidence, and of how many that
+        tells."""
         judged = [*self.measured, *self.exact]
         read = _names(judgement for judgement in self._claims if judgement.claim.read)
         decided = _names(judgement for judgement in judged if judgement.outcome in (HOLDS, FAILS))
@@ -107,7 +108,7 @@ class Sorted:
 
     @property
     def parts(self) -> list[tuple[str, list[ClaimLine]]]:
-        """Titled lists of lines, those that people came for first."""
+        """Returns titled lists of lines, those that people came for first."""
         failing = [judgement for judgement in self.exact if judgement.outcome != HOLDS]
         holding = [judgement for judgement in self.exact if judgement.outcome == HOLDS]
         named = {
@@ -147,13 +148,13 @@ def _names(judgements: Iterable[Judgement]) -> set[str]:
 
 
 def tally(judgements: Iterable[Judgement]) -> str:
-    """``3 holds at nano, 12 tuning open``, in the order of the words."""
+    """Counts verdicts as in ``3 holds at nano, 12 tuning open``, in the order of the words."""
     number = Counter(judgement.word for judgement in judgements)
     return ", ".join(f"{number[word]} {word}" for word in sorted(number, key=rank))
 
 
 def lines(judgements: Iterable[Judgement]) -> list[ClaimLine]:
-    """A line for each claim and verdict, by technique, claim and verdict."""
+    """Builds a line for each claim and verdict, by technique, claim and verdict."""
     groups: dict[tuple[str, str, str], list[Judgement]] = {}
     for judgement in judgements:
         groups.setdefault((judgement.technique, judgement.claim.id, _verdict(judgement)), []).append(judgement)
@@ -162,7 +163,7 @@ def lines(judgements: Iterable[Judgement]) -> list[ClaimLine]:
 
 
 def _verdict(judgement: Judgement) -> str:
-    """The word; of what is not judged, what was seen in brackets."""
+    """Returns the word; of what is not judged, what was seen in brackets."""
     said = judgement.word
     return f"{said} ({judgement.outcome})" if said == UNREAD else said
 
@@ -222,7 +223,7 @@ LOG_COLUMNS = ("date", "claim", "what was believed", "measured", "verdict", "sin
 
 
 def section(judgements: Iterable[Judgement], kinds_of: Callable[[str], str] = lambda technique: "") -> Section:
-    """How often each verdict occurs, then a table of what was measured, and of the others.
+    """Shows how often each verdict occurs, then a table of what was measured, and of the others.
 
     ``kinds_of``: what a technique's lines are filtered by on a page, where an exact claim that holds stands in the
     technique's own section.
@@ -248,7 +249,7 @@ def _table(title: str, part: Sequence[ClaimLine], kinds_of: Callable[[str], str]
 
 
 def log(results: Sequence[NegativeResult]) -> Section:
-    """Negative results as a dated table, the newest first."""
+    """Shows negative results as a dated table, the newest first."""
     lines = [
         TableRow([TableCell(words, kind="words", code=column == 1) for column, words in enumerate(log_line(result))])
         for result in results

@@ -1,4 +1,4 @@
-"""Negative results, as dated lines: what was believed, what was measured, and when it changed.
+"""Lists negative results, as dated lines: what was believed, what was measured, and when it changed.
 
 Every row is judged, those of older versions of a baseline too, which verdicts leave out where there is a newer one. So
 a line stands for each claim that did not hold somewhere, and says what a later version made of it.
@@ -17,19 +17,21 @@ from suite.judge.verdicts import FAILS
 
 @dataclass(frozen=True)
 class NegativeResult:
-    """A claim that did not hold by one version's evidence; ``later``: what newer ones said, the oldest first."""
+    """Describes a claim that did not hold by one version's evidence; ``later``: what newer ones said, the oldest
+    first."""
 
     judgement: Judgement
     later: tuple[Judgement, ...] = ()
 
     @property
     def date(self) -> str:
-        """The date of the newest evidence, ISO 8601 without the time."""
+        """Returns the date of the newest evidence, ISO 8601 without the time."""
         return self.judgement.place.newest[:10]
 
 
 def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[NegativeResult]:
-    """The newest first. Exact counts and statements that nobody has read are no results of this kind."""
+    """Returns the negative results, the newest first. Exact counts and statements that nobody has read are no results
+    of this kind."""
     known: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         known.setdefault((row.stack, row.reference), []).append(row)

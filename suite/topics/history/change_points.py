@@ -1,4 +1,4 @@
-"""Change points of paired ratios: whether a technique's gain changed over time. A screen before any alarm.
+"""Finds change points of paired ratios: whether a technique's gain changed over time. A screen before any alarm.
 
 Every point is one replicate's log cost ratio: of what was timed, to the reference in the same set of processes, so that
 the machine's drift cancels and a series survives its machine; of what was learned or counted, to the reference's run
@@ -51,7 +51,8 @@ METRICS = tuple(metric.name for metric in IN_HISTORY)
 
 @dataclass(frozen=True)
 class Split:
-    """The most probable step of a series: before point ``at`` (with an interval of places), and its p value."""
+    """Describes the most probable step of a series: before point ``at`` (with an interval of places), and its p
+    value."""
 
     at: int
     p_value: float
@@ -61,7 +62,8 @@ class Split:
 
 
 def strongest_split(x: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Split:
-    """The step that explains x [n >= 2 LEAST] best. p = (1 + #{resampled statistic >= observed}) / (1 + resamples).
+    """Returns the step that explains x [n >= 2 LEAST] best. p = (1 + #{resampled statistic >= observed}) / (1 +
+    resamples).
 
     The statistic is max over LEAST <= k <= n - LEAST of |W_k - mu_k| / sigma_k, W_k the sum of the first k midranks,
     sigma_k^2 = k (n - k) / (n - 1) times the ranks' variance, which is exact with ties. p is 1 for a constant series.
@@ -79,7 +81,7 @@ def strongest_split(x: Floats, rng: np.random.Generator, resamples: int = RESAMP
 
 
 def _scores(ranks: Floats) -> Floats:
-    """Standardised rank sums [..., n] -> [..., n - 2 LEAST + 1], of the splits before LEAST .. n - LEAST."""
+    """Returns standardised rank sums [..., n] -> [..., n - 2 LEAST + 1], of the splits before LEAST .. n - LEAST."""
     n = ranks.shape[-1]
     k = np.arange(LEAST, n - LEAST + 1)
     sums = np.cumsum(ranks - ranks.mean(axis=-1, keepdims=True), axis=-1)[..., k - 1]
@@ -89,7 +91,7 @@ def _scores(ranks: Floats) -> Floats:
 
 
 def block_length(residual: Floats) -> int:
-    """(2 rho / (1 - rho^2))^(2/3) n^(1/3), Carlstein's length for AR(1); 1 where neighbours are not alike.
+    """Returns (2 rho / (1 - rho^2))^(2/3) n^(1/3), Carlstein's length for AR(1); 1 where neighbours are not alike.
 
     rho is the lag-1 autocorrelation of the residuals, corrected for its bias: about -(1 + 4 rho) / n
     for each of the two fitted levels (Marriott & Pope 1954).
@@ -107,7 +109,7 @@ def block_length(residual: Floats) -> int:
 
 
 def _orders(n: int, block: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Random orders [count, n] of whole blocks, cut at a random place of the circle."""
+    """Returns random orders [count, n] of whole blocks, cut at a random place of the circle."""
     starts = np.arange(0, n, block)
     keys = rng.random((count, len(starts)))
     shift = rng.integers(0, n, (count, 1)) if block > 1 else np.zeros((count, 1), dtype=int)
@@ -117,7 +119,8 @@ def _orders(n: int, block: int, count: int, rng: np.random.Generator) -> np.ndar
 
 
 def _place_interval(x: Floats, at: int, rng: np.random.Generator) -> tuple[int, int]:
-    """95 % bootstrap interval of the step's place: each side resampled by itself, the strongest split found again."""
+    """Returns the 95 % bootstrap interval of the step's place: each side resampled by itself, the strongest split found
+    again."""
     n = len(x)
     left = rng.integers(0, at, (PLACE_RESAMPLES, at))
     right = rng.integers(at, n, (PLACE_RESAMPLES, n - at))
@@ -129,7 +132,7 @@ def _place_interval(x: Floats, at: int, rng: np.random.Generator) -> tuple[int, 
 
 
 def segments(x: Floats, level: float, rng: np.random.Generator, first: Split | None = None) -> list[Split]:
-    """All steps with p <= ``level``, by binary segmentation, in order; ``first`` is the whole's, if known."""
+    """Returns all steps with p <= ``level``, by binary segmentation, in order; ``first`` is the whole's, if known."""
     if len(x) < FEWEST:
         return []
     strongest = first or strongest_split(x, rng)
@@ -144,7 +147,7 @@ def segments(x: Floats, level: float, rng: np.random.Generator, first: Split | N
 
 
 def shift(before: Floats, after: Floats) -> float:
-    """Hodges & Lehmann's estimate: the median of all differences after - before."""
+    """Returns Hodges & Lehmann's estimate: the median of all differences after - before."""
     return float(np.median(np.subtract.outer(after, before)))
 
 
@@ -153,7 +156,8 @@ def shift(before: Floats, after: Floats) -> float:
 
 @dataclass(frozen=True)
 class SeriesPoint:
-    """One replicate: ``log_ratio`` contender over reference, lower is better. ``revision``: all code behind it."""
+    """Describes one replicate: ``log_ratio`` contender over reference, lower is better. ``revision``: all code behind
+    it."""
 
     started: str
     replicate: int
@@ -166,8 +170,8 @@ class SeriesPoint:
 
 @dataclass(frozen=True)
 class Series:
-    """A pair's metric under one set of conditions, oldest point first. ``source``: of points that were merged from
-    elsewhere, which are a series of their own; else empty."""
+    """Holds a pair's metric under one set of conditions, oldest point first. ``source``: of points that were merged
+    from elsewhere, which are a series of their own; else empty."""
 
     stack: str
     reference: str
@@ -188,13 +192,14 @@ class Series:
 
     @property
     def setting(self) -> Setting:
-        """What measures it again; of data that the user brought, a record knows the hash and not the place."""
+        """Returns the setting that measures it again; of data that the user brought, a record knows the hash and not
+        the place."""
         known = self.conditions.model_dump(include=set(Setting.model_fields))
         return Setting(**known | {"data": None})
 
     @property
     def exact(self) -> bool:
-        """Whether every revision has one value."""
+        """Tells whether every revision has one value."""
         seen: dict[tuple[str, ...], float] = {}
         metric = metric_of(self.metric)
         return (
@@ -206,7 +211,7 @@ class Series:
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A step of a series before its point ``at``. ``shift``: of the log ratio; above 0 is dearer.
+    """Describes a step of a series before its point ``at``. ``shift``: of the log ratio; above 0 is dearer.
 
     ``p_value`` is adjusted over the report, 0 for exact counts. ``fresh`` are the log ratios of a fresh comparison, if
     there was one, and ``verdict`` is what they say: "inconclusive" before it, and after one that does not decide;
@@ -228,7 +233,7 @@ class ChangePoint:
 
     @property
     def standing(self) -> str:
-        """How far the suspicion has come, in a word."""
+        """Tells how far the suspicion has come, in a word."""
         return {
             "inconclusive": "undecided" if self.fresh else "suspected",
             "equivalent": "not confirmed",
@@ -237,7 +242,7 @@ class ChangePoint:
 
     @property
     def changed(self) -> list[str]:
-        """What else changed there: code, machine, or nothing that is recorded."""
+        """Tells what else changed there: code, machine, or nothing that is recorded."""
         a, b = self.series.points[self.at - 1], self.series.points[self.at]
         commits = f" ({a.commit[:8] or '?'} to {b.commit[:8] or '?'})" if a.commit != b.commit else ""
         code = [f"the code{commits}"] if a.revision != b.revision else []
@@ -281,7 +286,7 @@ def series(
     metrics: Sequence[str] = METRICS,
     left_out: list[str] | None = None,
 ) -> list[Series]:
-    """Every pair's metrics by conditions; what failed has no point. ``stacks``: only these.
+    """Returns every pair's metrics by conditions; what failed has no point. ``stacks``: only these.
 
     A timing is a point, and so is every learned run and count of a stack that has one of its reference: of the same
     seed and machine where it was learned. What was merged from elsewhere makes no point of a series of ours.
@@ -322,7 +327,7 @@ def series(
 
 @dataclass(frozen=True)
 class _Moment:
-    """A piece of evidence that compares a stack with its reference. ``revision``: all code behind it."""
+    """Describes a piece of evidence that compares a stack with its reference. ``revision``: all code behind it."""
 
     evidence: Piece
     reference: str
@@ -373,7 +378,8 @@ E = TypeVar("E", bound=Evidence)
 
 
 def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[E, E]]:
-    """Each contender's evidence with that of the reference that was started nearest to it; none without references."""
+    """Yields each contender's evidence with that of the reference that was started nearest to it; none without
+    references."""
     ordered = sorted(references, key=lambda reference: reference.started)
     starts = [datetime.fromisoformat(reference.started) for reference in ordered]
     for contender in contenders if references else ():
@@ -384,7 +390,7 @@ def _beside(contenders: Sequence[E], references: Sequence[E]) -> Iterator[tuple[
 
 
 def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
-    """The change points of all series, Benjamini-Hochberg over the report; the same for the same records."""
+    """Returns the change points of all series, Benjamini-Hochberg over the report; the same for the same records."""
     rng = np.random.default_rng(0)
     exact: list[tuple[Series, list[Split]]] = []
     tested: list[tuple[Series, Split]] = []
@@ -427,7 +433,7 @@ def _change_points(series: Series, splits: Sequence[Split], factor: float) -> It
 
 
 def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
-    """The change point with the verdict of a fresh comparison [replicates].
+    """Returns the change point with the verdict of a fresh comparison [replicates].
 
     Confirmed: Welch's interval of fresh - before lies wholly on the step's side of 0. Refuted: it lies wholly short of
     half the step. Inconclusive else: more replicates tell. An exact count is confirmed by the value after the step.
@@ -445,12 +451,12 @@ def judged(step: ChangePoint, fresh: Floats) -> ChangePoint:
 
 
 def alarms(steps: Iterable[ChangePoint]) -> list[ChangePoint]:
-    """The changes for the worse that a fresh comparison confirmed."""
+    """Returns the changes for the worse that a fresh comparison confirmed."""
     return [step for step in steps if step.verdict == "regressed"]
 
 
 def summary(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> str:
-    """How many series were searched, and how many were too short for that."""
+    """Tells how many series were searched, and how many were too short for that."""
     short = [series for series in all_series if not series.exact and len(series.points) < FEWEST]
     most = max((len(series.points) for series in short), default=0)
     left = f"; {len(short)} too short to tell ({FEWEST} replicates needed, they have up to {most})" if short else ""

@@ -1,4 +1,4 @@
-"""Change points of a technique's gain, each against a fresh comparison of the code as it is now."""
+"""Judges change points of a technique's gain, each against a fresh comparison of the code as it is now."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def confirm(
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> list[ChangePoint]:
-    """The change points, the last one of each series judged by a fresh comparison of the code as it is now.
+    """Returns the change points, the last one of each series judged by a fresh comparison of the code as it is now.
 
     A comparison has ``seeds`` replicates of the kinds of evidence that its series are of. The fresh evidence is
     appended to ``folder``. A step that a later one hides cannot be measured again, and one whose comparison gave no
@@ -70,7 +70,7 @@ def confirm(
 
 
 def _wanted(metrics: Collection[str], replicates: int) -> Wanted:
-    """What has these metrics; counts, which take seconds, are always there."""
+    """Returns what has these metrics; counts, which take seconds, are always there."""
     kinds = {METRICS[name].kind for name in metrics}
     return Wanted(
         seeds=replicates if "learned" in kinds else 0,

@@ -1,4 +1,4 @@
-"""Series of ratios over time as a figure, with their change points."""
+"""Draws series of ratios over time as a figure, with their change points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MOST_PANELS = 12
 
 
 def figure(all_series: Sequence[Series], steps: Sequence[ChangePoint]) -> Figure:
-    """A panel for each series, those with change points first: ratios in order of time, levels, steps with intervals.
+    """Draws a panel for each series, those with change points first: ratios in order of time, levels, steps with
+    intervals.
 
     Raises ValueError when there is nothing to draw.
     """

@@ -1,4 +1,4 @@
-"""Every solver's answer to a budget of memory, as people read it."""
+"""Shows every solver's answer to a budget of memory, as people read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from suite.topics.memory_plan.within_budgets import MemoryPlan
 
 
 def title(planned: MemoryPlan) -> list[str]:
-    """What was planned, what is there besides activations, and the two ends: a plain pass and the least peak."""
+    """Says what was planned, what is there besides activations, and the two ends: a plain pass and the least peak."""
     at = planned.scale.setting
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in planned.batch.items())
     model = Path(at.model).name if at.model else at.size
@@ -26,7 +26,7 @@ def title(planned: MemoryPlan) -> list[str]:
 
 
 def lines(planned: MemoryPlan) -> list[tuple[str, ...]]:
-    """A solver a line: its time, that over a plain pass's, the device's peak, what runs again and what moves."""
+    """Lists a solver a line: its time, that over a plain pass's, the device's peak, what runs again and what moves."""
     rows: list[tuple[str, ...]] = []
     for answer in planned.answers:
         if answer.plan is None:
@@ -49,7 +49,7 @@ def lines(planned: MemoryPlan) -> list[tuple[str, ...]]:
 
 
 def gigabytes(nbytes: float) -> str:
-    """GB are 10^9 bytes, as devices are sold."""
+    """Writes bytes in GB, which are 10^9 bytes, as devices are sold."""
     return f"{nbytes / 1e9:.4g} GB"
 
 

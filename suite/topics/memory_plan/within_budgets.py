@@ -1,4 +1,4 @@
-"""What every solver would do with a budget of memory: on a model of any size, in seconds, without its memory.
+"""Plans what every solver would do with a budget of memory: on a model of any size, in seconds, without its memory.
 
 The model's blocks are profiled on tensors without values (:mod:`suite.measure.at_scale.full_size`); seconds are FLOPs
 over a rate that the device reaches, so predicted times are modelled, and peaks are exact. Parameters, optimizer state
@@ -33,7 +33,7 @@ MOST_EXAMPLES = 2**20
 
 @dataclass(frozen=True)
 class Device:
-    """What a device does in a second: FLOPs that it reaches on matrix products, bytes over its link each way."""
+    """Says what a device does in a second: FLOPs that it reaches on matrix products, bytes over its link each way."""
 
     flops_per_s: float
     link_bytes_per_s: float
@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Solved:
-    """One solver's answer: a plan, or why there is none; ``solve_s`` is what that took."""
+    """Holds one solver's answer: a plan, or why there is none; ``solve_s`` is what that took."""
 
     technique: str
     plan: Plan | None
@@ -55,7 +55,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Every solver's answer to one budget.
+    """Holds every solver's answer to one budget.
 
     Attributes:
         chains: of the model.
@@ -87,7 +87,8 @@ class MemoryPlan:
         return least(self.chains)
 
     def line(self, answer: Solved) -> str:
-        """The line of Python that runs a model of the user's by that schedule; "" where the solver has no budget."""
+        """Returns the line of Python that runs a model of the user's by that schedule; "" where the solver has no
+        budget."""
         (name, own), *_ = Spelling(answer.technique).parts
         technique: Any = solvers([answer.technique])[answer.technique]
         if answer.plan is None or not hasattr(technique, "budget"):
@@ -100,11 +101,11 @@ class MemoryPlan:
         return f'leantrain.apply(model, "{join([(name, options)])}", batch=batch)'
 
     def peak_bytes(self, plan: Plan) -> int:
-        """Most bytes alive in a whole step under the plan."""
+        """Counts the most bytes alive in a whole step under the plan."""
         return self.resident_bytes + max(plan.peak_bytes, self.update_bytes)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns JSON values."""
         return {
             "scale": self.scale.setting.model_dump(),
             "flops_per_s": self.device.flops_per_s,
@@ -132,7 +133,7 @@ class MemoryPlan:
 
 
 def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
-    """The techniques that plan schedules, by id; of ``names``, where there are any.
+    """Returns the techniques that plan schedules, by id; of ``names``, where there are any.
 
     Raises ValueError for a technique that plans none.
     """
@@ -149,8 +150,8 @@ def solvers(names: Iterable[str] = ()) -> dict[str, Solver]:
 
 
 def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, int, dict[str, tuple[int, ...]]]:
-    """The model's chains at that scale; the bytes that are there besides; those of the update, gradients with them; and
-    the batch's shapes."""
+    """Returns the model's chains at that scale; the bytes that are there besides; those of the update, gradients with
+    them; and the batch's shapes."""
     with trained_at(BASELINE, scale) as run:
         chains = chains_of(run, flops_per_s=device.flops_per_s)
         batch, _ = run.next_batch()
@@ -163,7 +164,7 @@ def profile_at(scale: Scale, device: Device) -> tuple[tuple[Chain, ...], int, in
 
 
 def largest_batch(scale: Scale, memory_bytes: int, device: Device, progress: Progress = silent) -> int:
-    """The most examples a step that fit the memory, with whatever recomputation that takes and no second tier.
+    """Returns the most examples a step that fit the memory, with whatever recomputation that takes and no second tier.
 
     What is needed is nearly a straight line over the batch, so that a few profiles find it. Raises ValueError where
     one example does not fit.
@@ -195,7 +196,7 @@ def largest_batch(scale: Scale, memory_bytes: int, device: Device, progress: Pro
 def plan_all(
     scale: Scale, memory_bytes: int, device: Device, techniques: Iterable[str] = (), progress: Progress = silent
 ) -> MemoryPlan:
-    """Every solver's plan for the baseline at that scale, the fastest first.
+    """Returns every solver's plan for the baseline at that scale, the fastest first.
 
     Raises ValueError where the weights alone do not fit, SegmentError where the model's blocks are no chain.
     """
@@ -217,7 +218,7 @@ def plan_all(
 
 
 def solved(name: str, solver: Solver, chains: Iterable[Chain], budget_bytes: int, link: Link | None) -> Solved:
-    """One solver's answer to one budget."""
+    """Returns one solver's answer to one budget."""
     started = time.perf_counter()
     try:
         plan, why = planned(solver, list(chains), budget_bytes, link), ""

@@ -47,12 +47,13 @@ class Aside:
                 continue
 
     def asked(self, question: Callable[..., T], *arguments: Any) -> T:
-        """``question(*arguments)``, a plain value, for which techniques are loaded. Raises UnknownId or ValueError as
-        it does, ContenderFailed where a technique fails."""
+        """Returns ``question(*arguments)``, a plain value, for which techniques are loaded. Raises UnknownId or
+        ValueError as it does, ContenderFailed where a technique fails."""
         return self._deputy(question, *arguments, mendable=(UnknownId, ValueError))
 
     def counted(self, stack: str, scale: Scale) -> StepCount:
-        """The step counted; what failed is a count with the reason. Raises ValueError for what refuses the scale."""
+        """Returns the step counted; what failed is a count with the reason. Raises ValueError for what refuses the
+        scale."""
         try:
             return _counted_of(self._deputy(_counted, stack, scale, self.core_s, mendable=(OutOfTime, ValueError)))
         except OutOfTime as error:  # its process may be in any state
@@ -62,22 +63,22 @@ class Aside:
             return StepCount.of_failure(stack, failure)
 
     def traced(self, stack: str, scale: Scale) -> TracedStep:
-        """The step's operators. Raises ValueError for what refuses the scale or reads values, ContenderFailed for what
-        failed."""
+        """Returns the step's operators. Raises ValueError for what refuses the scale or reads values, ContenderFailed
+        for what failed."""
         said = self._deputy(_traced, stack, scale, self.core_s, mendable=(ValueError,))
         return TracedStep.from_json(json.dumps(said))
 
 
 @contextmanager
 def aside(core_s: float = CORE_S, limit_s: float = LIMIT_S) -> Iterator[Aside]:
-    """An :class:`Aside` whose processes end with the block."""
+    """Has an :class:`Aside` whose processes end with the block."""
     with deputy(max(limit_s, 10 * core_s)) as one:
         yield Aside(one, core_s)
 
 
 @contextmanager
 def deputy(limit_s: float) -> Iterator[Deputy]:
-    """A deputy that may train. Its processes are forked from this one, which has the libraries, or by a fork server
+    """Has a deputy that may train. Its processes are forked from this one, which has the libraries, or by a fork server
     where this one has gone back through a graph before: torch's threads outlive no fork."""
     with Deputy(limit_s, ThisProcess()) as forked, Deputy(limit_s) as served:
         try:

@@ -1,4 +1,5 @@
-"""What papers claim of a step's time, beside the step modelled on a GPU: agreement within the model's error, or not.
+"""Compares what papers claim of a step's time with the step modelled on a GPU: agreement within the model's error, or
+not.
 
 A claim is about a ratio of step times, technique over reference. The model says from where to where the ratio is: where
 all of that fulfils the claim the two agree, where nothing of it does they disagree, and else the model cannot tell. It
@@ -19,14 +20,14 @@ AGREES, DISAGREES = "agrees within the model's error", "disagrees beyond it"
 
 @dataclass(frozen=True)
 class BesideModel:
-    """A claim, and what one modelled step says of it."""
+    """Holds a claim, and what one modelled step says of it."""
 
     claim: Claim
     time: ModelledTime
 
     @property
     def words(self) -> str:
-        """Agreement or not."""
+        """Tells agreement or not."""
         assert self.time.ratio is not None
         width = 1 + (self.time.half_width or 0.0)
         least, most = self.time.ratio / width, self.time.ratio * width
@@ -39,12 +40,12 @@ class BesideModel:
 
 
 def is_about_a_step(claim: Claim) -> bool:
-    """Whether it is about the ratio of the technique's own step, by its defaults, to its reference's."""
+    """Tells whether it is about the ratio of the technique's own step, by its defaults, to its reference's."""
     alone = not (claim.settings or claim.against or claim.within or claim.absolute)
     return claim.metric == "step_time" and claim.expected is not None and alone
 
 
 def beside_model(claims: Iterable[Claim], times: Iterable[ModelledTime]) -> list[BesideModel]:
-    """Each claim about a step beside each modelled step."""
+    """Puts each claim about a step beside each modelled step."""
     known = [time for time in times if time.ratio is not None]
     return [BesideModel(claim, time) for claim in claims if is_about_a_step(claim) for time in known]

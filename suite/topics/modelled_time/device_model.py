@@ -1,4 +1,5 @@
-"""A step on a device that was measured: constants of operators that were timed alone, and of whole reference steps.
+"""Models a step on a device that was measured: constants of operators that were timed alone, and of whole reference
+steps.
 
     an operator's time  =  kernels x launch  +  bytes / bandwidth  +  FLOPs / rate  +  tensors x list
     a step's time       =  cache x the sum over operators  +  the host's  (they run one after the other on a CPU)
@@ -36,7 +37,7 @@ LIST = 16
 
 
 def _terms(operator: Operator) -> list[float]:
-    """What the coefficients of an operator multiply; FLOPs and bytes in millions."""
+    """Returns what the coefficients of an operator multiply; FLOPs and bytes in millions."""
     return [
         float(max(1, operator.kernels)),
         operator.moved_bytes / 1e6,
@@ -46,33 +47,34 @@ def _terms(operator: Operator) -> list[float]:
 
 
 def _keys(operator: Operator) -> tuple[Key, ...]:
-    """Whose samples say what it takes, the nearest first."""
+    """Returns the keys whose samples say what it takes, the nearest first."""
     dtype = operator.dtype
     kind, name = operator.kind, f"{operator.name}{_odd(operator)}"
     return tuple(dict.fromkeys([(kind, name, dtype), (kind, name), (kind, "", dtype), (kind,), ("pointwise",)]))
 
 
 def _odd(operator: Operator) -> str:
-    """Attention whose heads are no multiple of a vector wide takes other paths, up to ten times as long."""
+    """Marks attention whose heads are no multiple of a vector wide, which takes other paths, up to ten times as
+    long."""
     width = operator.shapes[0][-1] if operator.kind == "attention" and operator.shapes else 0
     return " of odd width" if width % VECTOR else ""
 
 
 def _copied(operator: Operator) -> Operator:
-    """A transfer between a CPU's memory and itself is a copy."""
+    """Turns a transfer between a CPU's memory and itself into a copy."""
     moves = operator.kind in (OUT, IN)
     both = 2 * max(operator.read_bytes, operator.written_bytes)
     return replace(operator, name="copy_", kind="copy", read_bytes=both, written_bytes=0) if moves else operator
 
 
 def _relative(terms: Floats, seconds: Floats) -> Floats:
-    """The coefficients, at least 0, of the smallest relative errors."""
+    """Computes the coefficients, at least 0, of the smallest relative errors."""
     coefficients: Floats = nnls(terms / seconds[:, None], np.ones(len(seconds)))[0]
     return coefficients
 
 
 class OperatorCosts:
-    """What operators take, by the samples of a device."""
+    """Holds what operators take, by the samples of a device."""
 
     def __init__(self, samples: Iterable[OperatorSample]) -> None:
         self._samples: dict[Key, list[tuple[list[float], float]]] = defaultdict(list)
@@ -83,7 +85,7 @@ class OperatorCosts:
                 self._samples[key].append((_terms(operator), sample.seconds))
 
     def seconds(self, operator: Operator) -> float:
-        """One call of it. Raises ValueError where nothing was sampled."""
+        """Returns the seconds of one call of it. Raises ValueError where nothing was sampled."""
         key = next((key for key in _keys(operator) if len(self._samples.get(key, ())) >= FEWEST), None)
         if key is None:
             raise ValueError("no operator was sampled on this device: leantrain kernels --calibrate")
@@ -93,15 +95,15 @@ class OperatorCosts:
         return float(self._known[key] @ _terms(operator))
 
     def of(self, step: TracedStep) -> float:
-        """All of a step's operators, one after the other; a transfer is a copy. Raises ValueError where something in it
-        has no declared cost."""
+        """Adds up all of a step's operators, one after the other; a transfer is a copy. Raises ValueError where
+        something in it has no declared cost."""
         if step.undeclared:
             raise ValueError("; ".join(step.undeclared))
         return sum(count * self.seconds(_copied(operator)) for operator, count in step if operator.kind != HOST_ONLY)
 
 
 def _dispatched(step: TracedStep) -> list[float]:
-    """What the host's coefficients multiply: operators that launch by phase, and views."""
+    """Returns what the host's coefficients multiply: operators that launch by phase, and views."""
     launched = dict.fromkeys(PHASES, 0.0)
     views = 0.0
     for operator, count in step:
@@ -114,7 +116,7 @@ def _dispatched(step: TracedStep) -> list[float]:
 
 @dataclass(frozen=True)
 class CalibratedDevice:
-    """A device's costs of operators, ``cache``, and the host's coefficients in s."""
+    """Holds a device's costs of operators, ``cache``, and the host's coefficients in s."""
 
     costs: OperatorCosts
     cache: float
@@ -123,14 +125,14 @@ class CalibratedDevice:
 
     @classmethod
     def of(cls, known: OwnDevice) -> CalibratedDevice:
-        """The constants of what was measured. Raises ValueError where nothing was."""
+        """Returns the device with the constants of what was measured. Raises ValueError where nothing was."""
         return cls.fitted(OperatorCosts(known.samples), known.references, known.device != "cpu")
 
     @classmethod
     def fitted(
         cls, costs: OperatorCosts, references: Sequence[ReferenceStep], side_by_side: bool = False
     ) -> CalibratedDevice:
-        """The device whose whole steps those of the references are."""
+        """Returns the device whose whole steps those of the references are."""
         if not references:
             raise ValueError("no reference step was measured on this device: leantrain kernels --calibrate")
         steps = [reference.step for reference in references]
@@ -146,8 +148,8 @@ class CalibratedDevice:
         return cls(costs, cache, _relative(asked, host_s), side_by_side=True)
 
     def step_s(self, step: TracedStep, steps: int = 1) -> float:
-        """One of so many steps that were traced together. Raises ValueError where something in it has no declared cost,
-        or no sample."""
+        """Returns the seconds of one of so many steps that were traced together. Raises ValueError where something in
+        it has no declared cost, or no sample."""
         if self.side_by_side and any(operator.kind in (OUT, IN) for operator, _ in step):
             raise ValueError("its transfers to the host were not sampled")
         device_s = self.cache * self.costs.of(step)
@@ -156,7 +158,7 @@ class CalibratedDevice:
 
 
 def residuals(known: OwnDevice) -> list[tuple[ReferenceStep, float]]:
-    """Each reference step beside log(modelled / measured), by constants of the other baselines' steps."""
+    """Returns each reference step beside log(modelled / measured), by constants of the other baselines' steps."""
     costs = OperatorCosts(known.samples)
     errors = []
     for baseline in dict.fromkeys(reference.place.baseline for reference in known.references):
@@ -172,7 +174,7 @@ def residuals(known: OwnDevice) -> list[tuple[ReferenceStep, float]]:
 
 
 def sample_errors(known: OwnDevice) -> Mapping[str, list[float]]:
-    """log(modelled / measured) of the samples, by class of operator: how well a line describes them."""
+    """Returns log(modelled / measured) of the samples, by class of operator: how well a line describes them."""
     costs = OperatorCosts(known.samples)
     errors: dict[str, list[float]] = defaultdict(list)
     for sample in known.samples:

@@ -1,4 +1,5 @@
-"""What single operators and whole reference steps were measured to take on one device: a file in its machine's folder.
+"""Has what single operators and whole reference steps were measured to take on one device: a file in its machine's
+folder.
 
 Raw samples are kept, and constants made of them where they are wanted (:mod:`suite.topics.modelled_time.device_model`).
 """
@@ -21,8 +22,8 @@ COMMAND = "leantrain kernels --calibrate"
 
 
 class OperatorSample(Stored):
-    """One operator's ``seconds`` a call, and ``host_s`` until a call returns where the device works on beside it (0 on
-    a CPU, whose call is its work)."""
+    """Records one operator's ``seconds`` a call, and ``host_s`` until a call returns where the device works on beside
+    it (0 on a CPU, whose call is its work)."""
 
     said: str
     seconds: float = Field(gt=0, allow_inf_nan=False)
@@ -34,7 +35,8 @@ class OperatorSample(Stored):
 
 
 class ReferenceStep(Stored):
-    """A baseline's whole step: its operators, what it took, and ``host_s`` until it was asked for (0 on a CPU)."""
+    """Records a baseline's whole step: its operators, what it took, and ``host_s`` until it was asked for (0 on a
+    CPU)."""
 
     place: CountPlace
     traced: str
@@ -47,8 +49,9 @@ class ReferenceStep(Stored):
 
 
 class OwnDevice(Stored):
-    """``device``: cpu or cuda, of the ``machine`` of that name; ``refused``: why an operator has no sample, by its
-    name and type; ``load``: others' processes that wanted a core when it began; ``took_s``: all of it."""
+    """Records what was measured on a ``device``: cpu or cuda, of the ``machine`` of that name; ``refused``: why an
+    operator has no sample, by its name and type; ``load``: others' processes that wanted a core when it began;
+    ``took_s``: all of it."""
 
     schema_version: int = SCHEMA
     machine: str = ""
@@ -64,7 +67,7 @@ class OwnDevice(Stored):
 
 
 def read(folder: Path) -> OwnDevice:
-    """What the folder of a machine has of its device; no samples where nothing was measured. Raises ValueError or
+    """Reads what the folder of a machine has of its device; no samples where nothing was measured. Raises ValueError or
     OSError where it cannot be read."""
     return read_kept(folder / NAME, OwnDevice, SCHEMA, COMMAND)
 

@@ -1,4 +1,4 @@
-"""The GPUs that a step time can be modelled for: what their makers say of them, and what was measured.
+"""Describes the GPUs that a step time can be modelled for: what their makers say of them, and what was measured.
 
 The table is ``devices.toml`` beside this module. Imports no torch.
 """
@@ -21,8 +21,8 @@ Kind = Literal["prior", "calibrated"]
 
 @dataclass(frozen=True)
 class Reached:
-    """The share of a peak that large operators reach: of tensor cores in half precision, of the float32 units, of the
-    memory's bandwidth. ``kind`` says whether it was measured on that GPU, ``source`` by whom."""
+    """Holds the share of a peak that large operators reach: of tensor cores in half precision, of the float32 units, of
+    the memory's bandwidth. ``kind`` says whether it was measured on that GPU, ``source`` by whom."""
 
     half: float
     float32: float
@@ -46,7 +46,7 @@ LANES: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU. Rates are dense TFLOP/s, 0 where it has no such units; bandwidths GB/s, of 10^9 bytes.
+    """Describes a GPU. Rates are dense TFLOP/s, 0 where it has no such units; bandwidths GB/s, of 10^9 bytes.
 
     Attributes:
         half_tflops: of bfloat16 and float16 products that add up in float32.
@@ -78,7 +78,8 @@ class Gpu:
     reached: Reached
 
     def product_flops_per_s(self, dtype: str, tf32: bool = False) -> float:
-        """What large products of that type reach. A type without units of its own is computed in the next wider."""
+        """Returns what large products of that type reach. A type without units of its own is computed in the next
+        wider."""
         shares = self.reached
         if dtype in HALF:
             return 1e12 * self.half_tflops * shares.half
@@ -92,25 +93,25 @@ class Gpu:
         return 1e12 * self.float32_tflops * shares.float32 * (0.5 if dtype == "float64" else 1.0)
 
     def peak_flops_per_s(self, dtype: str, tf32: bool = False) -> float:
-        """The datasheet's rate: what MFU is a share of."""
+        """Returns the datasheet's rate: what MFU is a share of."""
         if dtype in HALF:
             return 1e12 * self.half_tflops
         return 1e12 * (self.tf32_tflops if tf32 and self.tf32_tflops else self.float32_tflops)
 
     @property
     def cycles_per_s(self) -> float:
-        """Cycles of all multiprocessors together; infinite where there are none of NVIDIA's."""
+        """Returns the cycles of all multiprocessors together; infinite where there are none of NVIDIA's."""
         lanes = LANES.get(self.generation)
         return 1e12 * self.float32_tflops / (2 * lanes) if lanes else math.inf
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """What a large copy reaches, read and written bytes together."""
+        """Returns what a large copy reaches, read and written bytes together."""
         return 1e9 * self.bandwidth_gb_s * self.reached.copy
 
 
 def parsed(text: str) -> dict[str, Gpu]:
-    """GPUs by name. Raises ValueError for a table of another form."""
+    """Returns GPUs by name. Raises ValueError for a table of another form."""
     try:
         listed = [_device(dict(table)) for table in tomllib.loads(text)["device"]]
     except (KeyError, TypeError) as error:
@@ -130,10 +131,10 @@ def _device(table: dict[str, Any]) -> Gpu:
 
 @cache
 def devices() -> Mapping[str, Gpu]:
-    """All of the table, by name."""
+    """Returns all of the table, by name."""
     return parsed(TABLE.read_text("utf-8"))
 
 
 def by_any_name() -> dict[str, Gpu]:
-    """All of the table, by name and by alias."""
+    """Returns all of the table, by name and by alias."""
     return {name: device for device in devices().values() for name in (device.name, *device.aliases)}

@@ -1,4 +1,4 @@
-"""What GPUs send one another in a step, and how long that takes: latency and bytes over bandwidth, by ring.
+"""Tells what GPUs send one another in a step, and how long that takes: latency and bytes over bandwidth, by ring.
 
     all-gather, reduce-scatter   (p - 1) hops  +  (p - 1) / p x bytes / bandwidth
     all-reduce                   both
@@ -31,7 +31,8 @@ HOST_US = 30.0
 
 @dataclass(frozen=True)
 class Fabric:
-    """The links of a cluster's GPUs. Bandwidths are the datasheets', GB/s one way, of each GPU; hops in us."""
+    """Describes the links of a cluster's GPUs. Bandwidths are the datasheets', GB/s one way, of each GPU; hops in
+    us."""
 
     inside_gb_s: float
     across_gb_s: float
@@ -49,7 +50,7 @@ FABRICS: Mapping[str, Fabric] = {
 
 @dataclass(frozen=True)
 class Collective:
-    """One of a step's collectives, as often as it runs.
+    """Describes one of a step's collectives, as often as it runs.
 
     Attributes:
         nbytes: of the whole tensor, on one rank after an all-gather or before a reduce-scatter.
@@ -72,7 +73,7 @@ class Collective:
 
 
 def seconds(collective: Collective, fabric: Fabric) -> float:
-    """What one of them takes, in s."""
+    """Returns what one of them takes, in s."""
     ranks = collective.ranks
     if ranks < 2:
         return 0.0
@@ -91,7 +92,7 @@ def seconds(collective: Collective, fabric: Fabric) -> float:
 
 @dataclass(frozen=True)
 class Sent:
-    """A step's time on its links by phase, s: beside its operators, and while they wait; inside nodes and across
+    """Holds a step's time on its links by phase, s: beside its operators, and while they wait; inside nodes and across
     (True). And what its host takes to ask for all."""
 
     hidden: Mapping[tuple[Phase, bool], float]
@@ -100,7 +101,7 @@ class Sent:
 
 
 def sent(collectives: Iterable[Collective], fabric: Fabric) -> Sent:
-    """All of a step's, by phase and by whether they cross nodes."""
+    """Adds up all of a step's, by phase and by whether they cross nodes."""
     hidden, waited = ({(phase, across): 0.0 for phase in PHASES for across in (False, True)} for _ in range(2))
     asked = dict.fromkeys(PHASES, 0.0)
     for collective in collectives:

@@ -1,5 +1,5 @@
-"""A technique's step on named GPUs, for its page and for a terminal: modelled, with its band; and its paper's claims
-beside."""
+"""Shows a technique's step on named GPUs, for its page and for a terminal: modelled, with its band; and its paper's
+claims beside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("where", "GPU", "step, ms", "ratio", "band")
 
 
 def section(card: Card, times: GpuTimes) -> Section | None:
-    """The section; None where nothing is known of the technique's step."""
+    """Builds the section; None where nothing is known of the technique's step."""
     own = [time for time in times.times if time.stack == card.id]
     if not own:
         return None
@@ -49,7 +49,7 @@ def section(card: Card, times: GpuTimes) -> Section | None:
 
 
 def of_pair(row: Row, times: GpuTimes) -> list[ModelledTime]:
-    """What is kept of the pair's steps at the papers' sizes of its baseline; nothing of a user's own model."""
+    """Finds what is kept of the pair's steps at the papers' sizes of its baseline; nothing of a user's own model."""
     at = row.conditions
     return [
         time
@@ -60,7 +60,7 @@ def of_pair(row: Row, times: GpuTimes) -> list[ModelledTime]:
 
 
 def sentences(row: Row, times: GpuTimes) -> list[str]:
-    """The pair's steps as lines of a terminal, or by which command they are modelled."""
+    """Writes the pair's steps as lines of a terminal, or by which command they are modelled."""
     steps = of_pair(row, times)
     if not steps:
         command = f"leantrain count -t {row.stack} -b {row.conditions.baseline} --keep --gpu A100-80"
@@ -76,7 +76,7 @@ def sentences(row: Row, times: GpuTimes) -> list[str]:
 
 
 def _cells(time: ModelledTime) -> tuple[str, str, str]:
-    """The step in ms, the ratio and its band."""
+    """Writes the step in ms, the ratio and its band."""
     ratio, band = "", ""
     if time.ratio is not None:
         width = 1 + (time.half_width or 0.0)

@@ -1,4 +1,5 @@
-"""A modelled step beside its reference's, as people read it: its first word is *modelled*, and it has no colour."""
+"""Shows a modelled step beside its reference's, as people read it: its first word is *modelled*, and it has no
+colour."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ LISTED = 0.005
 
 
 def title(times: TimesBeside) -> str:
-    """What is modelled, in one line."""
+    """Says what is modelled, in one line."""
     reached = times.device.reached
     return (
         f"{PROVENANCE}, not measured: {times.device.title} · {times.software.name} · constants {reached.kind} "
@@ -21,7 +22,7 @@ def title(times: TimesBeside) -> str:
 
 
 def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
-    """A quantity a line: the reference's if there is one, the stack's, their ratio."""
+    """Lists a quantity a line: the reference's if there is one, the stack's, their ratio."""
     sides = [side for side in (times.reference, times.stack) if side is not None]
     steps = [side.step for side in sides]
     if not any(steps):
@@ -49,7 +50,7 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
 
 
 def notes(times: TimesBeside) -> list[str]:
-    """How far it is believed and by what, and why a side has no time."""
+    """Says how far it is believed and by what, and why a side has no time."""
     sides = [side for side in (times.reference, times.stack) if side is not None]
     sentences = [f"{side.stack}: time unavailable: {side.unavailable}" for side in sides if side.step is None]
     band = times.time_band

@@ -1,4 +1,4 @@
-"""Modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured."""
+"""Keeps modelled step times at the papers' own sizes, in one file of a results folder: modelled, never measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 class ModelledTime(PlacedStep):
-    """One step of a stack on a named GPU beside its reference's, modelled; or the reason why it is not.
+    """Holds one step of a stack on a named GPU beside its reference's, modelled; or the reason why it is not.
 
     Attributes:
         gpu: its name among :mod:`suite.topics.modelled_time.devices`.
@@ -41,11 +41,11 @@ class GpuTimes(Stored):
     times: Sequence[ModelledTime] = ()
 
     def with_newer(self, newer: ModelledTime) -> GpuTimes:
-        """These with one more, in the place of an older one of its stack there."""
+        """Returns these with one more, in the place of an older one of its stack there."""
         return self.model_copy(update={"times": newest(self.times, [newer])})
 
     def only(self, stacks: Collection[str], baselines: Collection[str]) -> GpuTimes:
-        """The times of some stacks on some baselines; all where none is named."""
+        """Returns the times of some stacks on some baselines; all where none is named."""
         wanted = [
             time
             for time in self.times
@@ -55,7 +55,7 @@ class GpuTimes(Stored):
 
 
 def read(folder: Path) -> GpuTimes:
-    """The modelled times of a results folder. Raises ValueError or OSError where they cannot be read."""
+    """Returns the modelled times of a results folder. Raises ValueError or OSError where they cannot be read."""
     return read_kept(folder / NAME, GpuTimes, SCHEMA, "leantrain count --keep --gpu A100-80")
 
 

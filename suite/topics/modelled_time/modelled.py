@@ -1,4 +1,4 @@
-"""How far a modelled step time is believed, and what was fitted to published steps.
+"""Says how far a modelled step time is believed, and what was fitted to published steps.
 
 ``modelled.json`` beside this module has it. The study
 (:mod:`suite.topics.published_steps.published_tables`) writes it. No torch.
@@ -37,7 +37,8 @@ WIDEST = 1.0
 
 
 class Band(NamedTuple):
-    """``half_width``: 0.2 is from a factor of 1/1.2 to one of 1.2; of so many residuals, of so many sources."""
+    """Holds a band's ``half_width``: 0.2 is from a factor of 1/1.2 to one of 1.2; of so many residuals, of so many
+    sources."""
 
     half_width: float
     residuals: int
@@ -45,8 +46,8 @@ class Band(NamedTuple):
 
 
 class Believed(Stored):
-    """``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none;
-    ``multipliers``: logarithms by name (of a step's own time, s); ``rows``, ``sources``: that they come from."""
+    """Holds ``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none; ``multipliers``:
+    logarithms by name (of a step's own time, s); ``rows``, ``sources``: that they come from."""
 
     schema_version: int = SCHEMA
     bands: dict[str, Band] = Field(default_factory=dict)
@@ -56,11 +57,11 @@ class Believed(Stored):
     sources: list[str] = Field(default_factory=list)
 
     def band(self, change: str) -> Band:
-        """The band of a kind of change, or of TIME."""
+        """Returns the band of a kind of change, or of TIME."""
         return self.bands.get(change, Band(UNKNOWN_HALF_WIDTH, 0, 0))
 
     def calibrated(self, device: Gpu) -> Gpu:
-        """The GPU with what published steps say of it, or of its generation."""
+        """Returns the GPU with what published steps say of it, or of its generation."""
         reached, generation, name = device.reached, device.generation, device.name
 
         def product(width: str) -> float:
@@ -81,14 +82,14 @@ class Believed(Stored):
         )
 
     def attention(self, kernel: str, device: Gpu) -> float:
-        """What multiplies the rate of a generation of attention kernels there."""
+        """Returns what multiplies the rate of a generation of attention kernels there."""
         both = ("attention any", f"attention {kernel} {device.generation}")
         return exp(sum(self.multipliers.get(name, 0.0) for name in both))
 
 
 @cache
 def believed() -> Believed:
-    """What ships with the package."""
+    """Reads what ships with the package."""
     try:
         return parse_versioned(read_plain(PATH), Believed, SCHEMA)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A step's time on a named GPU, modelled from the operators of a traced step: the roofline, and two timelines.
+"""Models a step's time on a named GPU, from the operators of a traced step: the roofline, and two timelines.
 
     an operator's time  =  max(FLOPs / rate, bytes / bandwidth)  +  kernels x gap
     the device's time   =  the sum over operators
@@ -101,7 +101,7 @@ MOVING, WAITING = 0.70, 0.15
 
 @dataclass(frozen=True)
 class Software:
-    """What runs on the device besides the model's own operators.
+    """Describes what runs on the device besides the model's own operators.
 
     Attributes:
         attention: the generation of the kernel behind torch's flash attention: a key of :data:`ATTENTION`.
@@ -126,8 +126,8 @@ DEFAULT = Software()
 
 @dataclass(frozen=True)
 class Parts:
-    """A step's operators that launch, as arrays of s: all their calls together. What moves bytes takes the longer of
-    its time by the memory and of that by the multiprocessors' cycles."""
+    """Holds a step's operators that launch, as arrays of s: all their calls together. What moves bytes takes the longer
+    of its time by the memory and of that by the multiprocessors' cycles."""
 
     operators: list[Operator]
     computed_s: Floats
@@ -140,14 +140,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call of an operator takes on the device: time, and what bounds it: compute, memory or launch."""
+    """Says what one call of an operator takes on the device: time, and what bounds it: compute, memory or launch."""
 
     seconds: float
     bound: str
 
 
 def operator_cost(device: Gpu, operator: Operator, software: Software = DEFAULT) -> Cost:
-    """What one call takes on the device, in s; transfers go by :func:`link_s`."""
+    """Returns what one call takes on the device, in s; transfers go by :func:`link_s`."""
     moved_s = max(_moved_s(device, operator), _in_cycles_s(device, operator))
     computed_s = _computed_s(device, operator, software)
     gaps_s = 1e-6 * device.kernel_us * operator.kernels
@@ -156,7 +156,7 @@ def operator_cost(device: Gpu, operator: Operator, software: Software = DEFAULT)
 
 
 def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Parts:
-    """The terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
+    """Returns the terms of :func:`operator_cost`, of all calls of each signature: what a fit multiplies."""
     host = dict.fromkeys(PHASES, 0.0)
     launched = []
     for operator, count in step:
@@ -194,14 +194,14 @@ def _computed_s(device: Gpu, operator: Operator, software: Software) -> float:
 
 
 def _of_points(operator: Operator) -> bool:
-    """Whether a convolution is a matrix product: of single points, and of all channels."""
+    """Tells whether a convolution is a matrix product: of single points, and of all channels."""
     backward = "backward" in operator.name
     shapes = operator.shapes[backward : backward + 2]  # the input and the weight
     return len(shapes) == 2 and len(shapes[1]) == 4 and shapes[1][2:] == (1, 1) and shapes[0][1] == shapes[1][1]
 
 
 def product_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
-    """A matrix product: its FLOPs at the rate of large ones."""
+    """Returns the time of a matrix product: its FLOPs at the rate of large ones."""
     rate = device.product_flops_per_s(operator.dtype, software.tf32)
     if operator.dtype in HALF and not operator.aligned and not operator.compiled:
         rate *= UNALIGNED
@@ -209,7 +209,8 @@ def product_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> 
 
 
 def attention_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
-    """Fused attention at the rate of its kernel's generation; what a causal mask hides is skipped."""
+    """Returns the time of fused attention at the rate of its kernel's generation; what a causal mask hides is
+    skipped."""
     generation = software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
     shares = ATTENTION[generation]
     share = shares.get(device.generation, shares[""])[operator.backward_of_attention] * software.attention_share
@@ -220,7 +221,7 @@ def attention_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -
 
 
 def host_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
-    """What the host takes to dispatch one call, in s."""
+    """Returns what the host takes to dispatch one call, in s."""
     launch_us, view_us = HOST_US[operator.phase]
     if operator.kind == HOST_ONLY:
         us = 0.0 if operator.compiled else view_us
@@ -236,7 +237,7 @@ def host_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> flo
 
 @dataclass(frozen=True)
 class ModelledStep:
-    """A step as the model has it; times in s, energy in J. Modelled, never measured.
+    """Describes a step as the model has it; times in s, energy in J. Modelled, never measured.
 
     Attributes:
         step_s: the longest way through host, device and link.
@@ -262,8 +263,8 @@ class ModelledStep:
 
 
 def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, between: Sent | None = None) -> ModelledStep:
-    """The step on that device under that software, with what it sends between ranks. Raises ValueError where something
-    in it has no declared cost."""
+    """Models the step on that device under that software, with what it sends between ranks. Raises ValueError where
+    something in it has no declared cost."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))
     kinds: dict[str, float] = defaultdict(float)
@@ -311,13 +312,14 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
 
 
 def beside(busy_s: Floats | float, hidden_s: Floats | float) -> Floats:
-    """What operators and the collectives beside them take together: the longer, and what each costs the other."""
+    """Returns what operators and the collectives beside them take together: the longer, and what each costs the
+    other."""
     together: Floats = np.maximum(busy_s, hidden_s) + CONTENDED * np.minimum(busy_s, hidden_s)
     return together
 
 
 def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchronised: bool) -> float:
-    """The step's time from both timelines' busy times by phase.
+    """Returns the step's time from both timelines' busy times by phase.
 
     A host that runs on through the step's end hides behind a slower device, and hides it if it is the slower one. After
     a synchronisation the device cannot begin a phase before the host has: the longest way changes from the host's line
@@ -337,7 +339,7 @@ def _limit(device_s: float, host_s: float, link_s: float) -> str:
 
 
 def change_between(a: TracedStep, b: TracedStep) -> Change:
-    """What two steps differ in, the gravest: the types of their products; their compilation, or the kernels of
+    """Returns what two steps differ in, the gravest: the types of their products; their compilation, or the kernels of
     attention, norms and losses; the products' shapes, or what is trained; or how often equal ones run."""
 
     def types(step: TracedStep) -> set[str]:

@@ -1,4 +1,5 @@
-"""Step-time ratios that were measured on a device, beside those that its operators and the baselines' steps foretell.
+"""Compares step-time ratios that were measured on a device with those that its operators and the baselines' steps
+foretell.
 
 A row is a technique and its reference at a CPU's size, timed in turns on one machine and kept in its records. Both
 sides' operators are traced, and modelled by :mod:`suite.topics.modelled_time.device_model`, which saw no technique.
@@ -30,7 +31,8 @@ NOTICED = math.log(1.1)
 
 @dataclass(frozen=True)
 class SmallStep:
-    """A stack's step over its reference's, measured and modelled; ``current``: the timing is of the installed code."""
+    """Holds a stack's step over its reference's, measured and modelled; ``current``: the timing is of the installed
+    code."""
 
     place: CountPlace
     machine: str
@@ -47,7 +49,7 @@ class SmallStep:
 
 @dataclass(frozen=True)
 class SmallSteps:
-    """All of them, and why others are none; ``machine``: that whose operators were measured."""
+    """Holds all of them, and why others are none; ``machine``: that whose operators were measured."""
 
     machine: str
     steps: Sequence[SmallStep] = ()
@@ -55,19 +57,19 @@ class SmallSteps:
 
     @property
     def current(self) -> Sequence[SmallStep]:
-        """The ratios that were timed of the code that is traced."""
+        """Returns the ratios that were timed of the code that is traced."""
         return [step for step in self.steps if step.current]
 
     @property
     def own(self) -> Sequence[SmallStep]:
-        """The ratios that the measured machine itself has timed."""
+        """Returns the ratios that the measured machine itself has timed."""
         return [step for step in self.steps if step.machine == self.machine]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two sets of ratios agree: Spearman's rank correlation, the median absolute log error, the share within
-    25 %, and of effects above 10 % the share of which the direction is right."""
+    """Says how far two sets of ratios agree: Spearman's rank correlation, the median absolute log error, the share
+    within 25 %, and of effects above 10 % the share of which the direction is right."""
 
     count: int
     techniques: int
@@ -95,7 +97,7 @@ def agreement(steps: Sequence[SmallStep]) -> Agreement:
 
 
 def is_small(row: Row) -> bool:
-    """Whether a row is of a baseline's own model at that size, as it is now, and its step was timed on a CPU."""
+    """Tells whether a row is of a baseline's own model at that size, as it is now, and its step was timed on a CPU."""
     at = row.conditions
     value = row.value("step_time")
     of_cpu = at.size == SIZE and at.device == "cpu" and at.model is None and row.newer_version is None
@@ -108,7 +110,7 @@ def place_of(row: Row) -> CountPlace:
 
 
 def small_steps(rows: Iterable[Row], traces: Traces, known: OwnDevice) -> SmallSteps:
-    """Every small row that is traced, modelled. Raises ValueError where no operator was measured."""
+    """Returns every small row that is traced, modelled. Raises ValueError where no operator was measured."""
     device = CalibratedDevice.of(known)
     steps, lacking = [], Counter[str]()
     for row in filter(is_small, rows):

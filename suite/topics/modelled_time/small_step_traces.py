@@ -1,4 +1,4 @@
-"""The operators of real steps at a CPU's size, traced for every stack that was timed there.
+"""Traces the operators of real steps at a CPU's size, for every stack that was timed there.
 
     python -m suite.topics.modelled_time.small_step_traces [RESULTS]
 
@@ -39,7 +39,8 @@ KEPT_EACH = 8
 
 
 def traced(stack: str, setting: Setting) -> tuple[TracedStep, int]:
-    """The operators of a step in each fifth of a short run of the stack, together, and how many steps they are of."""
+    """Returns the operators of a step in each fifth of a short run of the stack, together, and how many steps they are
+    of."""
     run = run_of(Job(setting=setting.but(steps=STEPS), stack=stack))
     operators, of = [], counted_steps(run.recipe.steps)
     uncosted, undeclared = dict[str, int](), dict[str, None]()
@@ -61,7 +62,7 @@ def _traced(stack: str, setting: Setting) -> tuple[Any, int]:
 
 
 def wanted(folder: Path) -> Iterator[tuple[str, Setting]]:
-    """The stacks that were timed at that size, references first, each with its setting."""
+    """Yields the stacks that were timed at that size, references first, each with its setting."""
     seen: set[tuple[Any, str]] = set()
     records, _ = Store(folder).read()
     for row in filter(is_small, rows(records)):

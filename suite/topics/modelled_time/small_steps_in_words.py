@@ -1,4 +1,4 @@
-"""Step-time ratios of small models beside those that the device's operators foretell: sentences, table, plot."""
+"""Shows step-time ratios of small models beside those that the device's operators foretell: sentences, table, plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("machine", "baseline", "task", "stack", "reference", "measured ratio"
 
 
 def read(results: Path) -> tuple[SmallSteps, OwnDevice] | str:
-    """The committed ratios by the newest measured CPU of a results folder; or why there are none."""
+    """Reads the committed ratios by the newest measured CPU of a results folder; or why there are none."""
     known = [own_device.read(path.parent) for path in sorted(results.glob(f"*/{own_device.NAME}"))]
     cpus = sorted(
         (device for device in known if device.samples and device.device == "cpu"), key=lambda device: device.made
@@ -34,7 +34,7 @@ def read(results: Path) -> tuple[SmallSteps, OwnDevice] | str:
 
 
 def table(ratios: SmallSteps) -> str:
-    """Every ratio as CSV."""
+    """Writes every ratio as CSV."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
@@ -46,7 +46,8 @@ def table(ratios: SmallSteps) -> str:
 
 
 def groups(ratios: SmallSteps) -> list[tuple[str, Agreement]]:
-    """How far model and measurement agree: of all, of the measured machine's own, of what is current, by baseline."""
+    """Says how far model and measurement agree: of all, of the measured machine's own, of what is current, by
+    baseline."""
     named: list[tuple[str, Sequence[SmallStep]]] = [
         ("all", ratios.steps),
         (f"timed on {ratios.machine}", ratios.own),
@@ -58,7 +59,7 @@ def groups(ratios: SmallSteps) -> list[tuple[str, Agreement]]:
 
 
 def sentences(ratios: SmallSteps, known: OwnDevice) -> list[str]:
-    """What they say, in words."""
+    """Says what they say, in words."""
     lines = calibrated(known)
     for name, of in groups(ratios):
         lines.append(
@@ -71,7 +72,7 @@ def sentences(ratios: SmallSteps, known: OwnDevice) -> list[str]:
 
 
 def calibrated(known: OwnDevice) -> list[str]:
-    """What was measured of a device, in words."""
+    """Says what was measured of a device, in words."""
     errors = [abs(error) for own in sample_errors(known).values() for error in own] or [0.0]
     steps = residuals(known)
     load = "" if known.load is None else f", {known.load:g} cores busy with something else when it began"
@@ -87,7 +88,7 @@ def calibrated(known: OwnDevice) -> list[str]:
 
 
 def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
-    """Modelled against measured ratios, filled where the timing is of the installed code; no colour."""
+    """Draws modelled against measured ratios, filled where the timing is of the installed code; no colour."""
     values = [step.measured for step in ratios.steps] + [step.modelled for step in ratios.steps] or [1.0]
     ends = around(values)
     frame = Frame(

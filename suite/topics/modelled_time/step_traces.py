@@ -1,5 +1,5 @@
-"""The operators of traced steps by place and stack, in one file of a results folder: a new device, or a new constant,
-takes no new trace."""
+"""Keeps the operators of traced steps by place and stack, in one file of a results folder: a new device, or a new
+constant, takes no new trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NAME = "step_traces.json.gz"
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """The operators of ``steps`` steps of a stack together, or why there are none; ``code`` is a hash of the code that
-    ran."""
+    """Holds the operators of ``steps`` steps of a stack together, or why there are none; ``code`` is a hash of the code
+    that ran."""
 
     code: str
     step: TracedStep | None = None
@@ -32,7 +32,7 @@ Traces = Mapping[tuple[CountPlace, str], KeptTrace]
 
 
 def read(folder: Path) -> Traces:
-    """The traces of a results folder. Raises ValueError or OSError where they cannot be read."""
+    """Reads the traces of a results folder. Raises ValueError or OSError where they cannot be read."""
     path = folder / NAME
     try:
         known = json.loads(gzip.decompress(read_plain(path)))

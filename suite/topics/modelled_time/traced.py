@@ -1,4 +1,4 @@
-"""The operators of a step of a stack, traced at a size that need not fit this machine, for a modelled time on a GPU.
+"""Traces the operators of a step of a stack at a size that need not fit this machine, for a modelled time on a GPU.
 
 The step is the counted one (:mod:`suite.measure.at_scale.full_size`): tensors without values, a GPU's operators. What
 it does besides its operators is noted where it is done: copies to the host's memory and back
@@ -58,7 +58,7 @@ OWN_UPDATE = "update by the optimizer's own kernel"
 
 
 def traced(stack: str, scale: Scale) -> TracedStep:
-    """The operators of one step of the stack at that scale.
+    """Returns the operators of one step of the stack at that scale.
 
     Raises what :func:`suite.measure.at_scale.full_size.trained_at` does, and RuntimeError where a step reads values.
     """
@@ -68,7 +68,8 @@ def traced(stack: str, scale: Scale) -> TracedStep:
 
 
 def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
-    """The operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads some."""
+    """Returns the operators of one more step of a run whose tensors have no values. Raises RuntimeError where it reads
+    some."""
     batch = run.next_batch()
     asked = _Asked(trace)
     with trace, beside_the_dispatcher(trace), asked.noted():
@@ -79,7 +80,7 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
 
 @contextmanager
 def compiled_graphs_marked(trace: OperatorTrace) -> Iterator[None]:
-    """What partitioned graphs run is marked in the trace as compiled."""
+    """Marks in the trace, as compiled, what partitioned graphs run."""
     as_it_is = compiled_graphs._as_it_is
 
     def marked(graph: Any, inputs: Any, **more: Any) -> Any:
@@ -137,7 +138,7 @@ def _host_threads(trace: OperatorTrace) -> Iterator[None]:
 
 @dataclass
 class _Asked:
-    """Who asked whether a tensor is on a GPU: there another path is taken, which is seen nowhere else."""
+    """Notes who asked whether a tensor is on a GPU: there another path is taken, which is seen nowhere else."""
 
     trace: OperatorTrace
     optimizers: list[Any] = field(default_factory=list)
@@ -169,7 +170,7 @@ class _Asked:
 
 
 def _moves_as_much(module: str) -> bool:
-    """Whether the kernel beside a module says that torch's operators move as many bytes."""
+    """Tells whether the kernel beside a module says that torch's operators move as many bytes."""
     for name in (f"{module}_kernel", f"{module.rpartition('.')[0]}.kernel"):
         spec = importlib.util.find_spec(name) if module.count(".") else None
         if spec is not None and spec.origin is not None:
@@ -179,7 +180,7 @@ def _moves_as_much(module: str) -> bool:
 
 
 def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
-    """The step, with what its optimizer's kernel declares in place of torch's operators of the update."""
+    """Returns the step, with what its optimizer's kernel declares in place of torch's operators of the update."""
     parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
     elements = sum(parameter.numel() for parameter in parameters)
     declared = _declared_bytes(stack, str(parameters[0].dtype).removeprefix("torch."))
@@ -192,7 +193,7 @@ def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
 
 
 def _declared_bytes(stack: str, dtype: str) -> float | None:
-    """Bytes that a step moves for each parameter, by the benches of the stack's techniques."""
+    """Returns the bytes that a step moves for each parameter, by the benches of the stack's techniques."""
     for name in Spelling(stack).names:
         entry = catalogue()[name]
         if (entry.folder / "peer.py").is_file():
@@ -207,7 +208,7 @@ def _declared_bytes(stack: str, dtype: str) -> float | None:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A stack's step on a named GPU, modelled; or the reason why it is not."""
+    """Holds a stack's step on a named GPU, modelled; or the reason why it is not."""
 
     stack: str
     step: ModelledStep | None = None
@@ -215,7 +216,7 @@ class StepTime:
     unavailable: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Returns JSON values."""
         return {
             "stack": self.stack,
             "provenance": PROVENANCE if self.step else "unavailable",
@@ -226,7 +227,8 @@ class StepTime:
 
 @dataclass(frozen=True)
 class TimesBeside:
-    """A stack's modelled step beside its reference's (None for the baseline itself), on ``device`` under ``software``.
+    """Holds a stack's modelled step beside its reference's (None for the baseline itself), on ``device`` under
+    ``software``.
 
     Attributes:
         change: what the two differ in, which says how far their ratio is believed; None where they run the same.
@@ -243,13 +245,13 @@ class TimesBeside:
 
     @property
     def ratio(self) -> float | None:
-        """Stack over reference; None where either has no time."""
+        """Returns stack over reference; None where either has no time."""
         if self.reference is None or self.reference.step is None or self.stack.step is None:
             return None
         return self.stack.step.step_s / self.reference.step.step_s
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values. Equal operators take equal time: a band without width."""
+        """Returns JSON values. Equal operators take equal time: a band without width."""
         band = Band(0.0, 0, 0) if self.ratio is not None and self.change is None else self.ratio_band
         return {
             "provenance": PROVENANCE,
@@ -265,12 +267,13 @@ class TimesBeside:
 
 
 def step_time(stack: str, scale: Scale, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> StepTime:
-    """The stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the reason."""
+    """Models the stack's step at that scale on that GPU. What has no declared cost, or cannot be traced, has the
+    reason."""
     return _time(stack, trace_of(stack, scale, trace=trace), device, software)
 
 
 def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT, trace: Tracing = traced) -> TimesBeside:
-    """The modelled times of what was counted side by side."""
+    """Returns the modelled times of what was counted side by side."""
 
     def of(side: StepCount) -> KeptTrace:
         if side.counters is None:
@@ -282,7 +285,8 @@ def times_beside(pair: SideBySide, device: Gpu, software: Software = DEFAULT, tr
 
 
 def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) -> KeptTrace:
-    """The stack's operators at that scale, or why there are none; what failed has no code, and is tried again."""
+    """Returns the stack's operators at that scale, or why there are none; what failed has no code, and is tried
+    again."""
     try:
         return KeptTrace(code, trace(stack, scale))
     except ContenderFailed as failure:
@@ -296,7 +300,7 @@ def trace_of(stack: str, scale: Scale, code: str = "", trace: Tracing = traced) 
 def beside(
     reference: tuple[str, KeptTrace] | None, stack: tuple[str, KeptTrace], device: Gpu, software: Software = DEFAULT
 ) -> TimesBeside:
-    """The modelled times of traces; names first."""
+    """Returns the modelled times of traces; names first."""
     known = believed()
     device = known.calibrated(device)
     software = replace(software, attention_share=known.attention(software.attention, device))

@@ -1,4 +1,5 @@
-"""A model's cells, each model in processes of its own: what crashes, hangs or leaves something behind spoils no other.
+"""Fills a model's cells, each model in processes of its own: what crashes, hangs or leaves something behind spoils no
+other.
 
 The processes start loaded (:func:`suite.measure.contenders.contender.server`). Techniques of several ranks are tried by
 a crew of so many processes, one a rank.
@@ -33,7 +34,7 @@ RANKS_APART_S = 20.0  # after one rank failed, the others fail too or wait for i
 
 @dataclass(frozen=True)
 class TrialPlace:
-    """The model that a crew tries techniques on; ``model`` is a folder, or None for the baseline's own."""
+    """Names the model that a crew tries techniques on; ``model`` is a folder, or None for the baseline's own."""
 
     baseline: str
     model: str | None
@@ -41,11 +42,11 @@ class TrialPlace:
 
 
 class Died(RuntimeError):
-    """The processes ended, or were ended, before they answered."""
+    """Is raised where the processes ended, or were ended, before they answered."""
 
 
 class Crew:
-    """The parent's handle on one model's processes. Use as a context manager."""
+    """Drives one model's processes from the parent. Use as a context manager."""
 
     def __init__(self, place: TrialPlace, ranks: int = 1, limit_s: float = LIMIT_S) -> None:
         self.place, self.ranks, self.limit_s = place, ranks, limit_s
@@ -60,7 +61,7 @@ class Crew:
         self.close()
 
     def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
-        """One cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
+        """Fills one cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
         try:
             cells = [Cell.model_validate(said) for said in self._ask("cell", technique, tuple(spared))]
         except Died as error:
@@ -71,7 +72,7 @@ class Crew:
         return next((one for one in cells if one.verdict == "defect"), cells[0])
 
     def left_behind(self) -> bool:
-        """Whether the plain run changed since the crew started."""
+        """Tells whether the plain run changed since the crew started."""
         try:
             return bool(self._members) and any(self._ask("left_behind"))
         except Died:
@@ -88,7 +89,7 @@ class Crew:
             self._members.append(Child(_member, self.place, rank, self.ranks, self._scratch, server=_server()))
 
     def _ask(self, command: str, *arguments: Any) -> list[Any]:
-        """The reply of every rank. Raises Died where one does not come."""
+        """Returns the reply of every rank. Raises Died where one does not come."""
         before = oom_kills()
         try:
             if not self._members:
@@ -100,8 +101,8 @@ class Crew:
             raise Died(str(failed)) from None
 
     def _replies(self, command: str, arguments: tuple[Any, ...]) -> list[Any]:
-        """The reply of every rank. Raises Died where one takes too long, ContenderFailed for what is none, EOFError
-        where one has ended."""
+        """Returns the reply of every rank. Raises Died where one takes too long, ContenderFailed for what is none,
+        EOFError where one has ended."""
         self._asked += 1
         replies: dict[Child, Any] = {}
         deadline = time.monotonic() + self.limit_s
@@ -122,7 +123,7 @@ class Crew:
         return [replies[member] for member in self._members]
 
     def _silence(self, answers: list[Any]) -> str:
-        """What is known of a cell without an answer: where ranks wait for one that failed, what that one said."""
+        """Tells what is known of a cell without an answer: where ranks wait for one that failed, what that one said."""
         said = next((answer.get("reason", "") for answer in answers if _is_ill(answer)), "")
         return f"the other ranks wait for one that says: {said}" if said else f"no answer within {self.limit_s:g} s"
 

@@ -1,4 +1,4 @@
-"""The matrix of models for the board: for each baseline a table of techniques and of the models in its place."""
+"""Shows the matrix of models for the board: for each baseline a table of techniques and of the models in its place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READING = (
 
 @dataclass(frozen=True)
 class Shown:
-    """A matrix with cells, and the techniques whose code changed since they were tried."""
+    """Holds a matrix with cells, and the techniques whose code changed since they were tried."""
 
     matrix: ModelsMatrix
     changed: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The models in one baseline's place: ``rows`` are a technique's cells, None where it was not tried."""
+    """Holds the models in one baseline's place: ``rows`` are a technique's cells, None where it was not tried."""
 
     baseline: str
     models: tuple[str, ...]
@@ -42,7 +42,7 @@ class ModelTable:
 
 @dataclass(frozen=True)
 class Reason:
-    """A sentence with which techniques do not work, and where it was said."""
+    """Holds a sentence with which techniques do not work, and where it was said."""
 
     verdict: Verdict
     words: str
@@ -51,7 +51,7 @@ class Reason:
 
 
 def tables(matrix: ModelsMatrix) -> Iterator[ModelTable]:
-    """The matrix by baseline."""
+    """Yields the matrix by baseline."""
     for baseline in dict.fromkeys(model.baseline for model in matrix.models.values()):
         names = tuple(name for name, model in matrix.models.items() if model.baseline == baseline)
         rows = tuple((technique, tuple(map(row.get, names))) for technique, row in matrix.cells.items())
@@ -59,7 +59,7 @@ def tables(matrix: ModelsMatrix) -> Iterator[ModelTable]:
 
 
 def reasons(matrix: ModelsMatrix) -> list[Reason]:
-    """Every sentence once, with the first one's numbers where they alone differ; defects first."""
+    """Lists every sentence once, with the first one's numbers where they alone differ; defects first."""
     said: dict[tuple[Verdict, str], list[Placed]] = {}
     for placed in matrix.placed():
         if placed.cell.verdict != "works":
@@ -77,7 +77,7 @@ def reasons(matrix: ModelsMatrix) -> list[Reason]:
 
 
 def sentence(shown: Shown) -> str:
-    """What was tried, how it ended, with which libraries, and how much of it is of older code."""
+    """Says what was tried, how it ended, with which libraries, and how much of it is of older code."""
     matrix = shown.matrix
     libraries = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
     old = f" † The code of {len(shown.changed)} techniques changed since: leantrain models" if shown.changed else ""
@@ -85,14 +85,14 @@ def sentence(shown: Shown) -> str:
 
 
 def listed(names: Sequence[str], of: int, noun: str) -> str:
-    """The names, or how many where they are all or many."""
+    """Lists the names, or says how many where they are all or many."""
     if len(names) == of:
         return f"all {of} {noun}"
     return ", ".join(names) if len(names) <= 12 else f"{len(names)} {noun}"
 
 
 def place(reason: Reason, matrix: ModelsMatrix) -> str:
-    """Which techniques on which models."""
+    """Says which techniques on which models."""
     techniques = listed(reason.techniques, len(matrix.cells), "techniques")
     return f"{techniques} on {listed(reason.models, len(matrix.models), 'models')}"
 

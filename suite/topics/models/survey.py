@@ -39,7 +39,7 @@ Keep = Callable[[ModelsMatrix], None]
 
 @dataclass(frozen=True)
 class Task:
-    """The techniques of ``ranks`` processes on one model; ``family`` None is the baseline's own."""
+    """Names the techniques of ``ranks`` processes on one model; ``family`` None is the baseline's own."""
 
     model: str
     baseline: str
@@ -49,7 +49,7 @@ class Task:
 
 
 def models() -> dict[str, tuple[str, Family | None]]:
-    """Every model of the matrix by name: its baseline, and its family; None is the baseline's own model."""
+    """Returns every model of the matrix by name: its baseline, and its family; None is the baseline's own model."""
     own: dict[str, tuple[str, Family | None]] = {name: (name, None) for name in baselines()}
     for name, baseline in baselines().items():
         for family, values in baseline.families().items():
@@ -66,7 +66,8 @@ def survey(
     keep: Keep = lambda matrix: None,
     progress: Progress = lambda share, label: None,
 ) -> ModelsMatrix:
-    """The matrix of these techniques on these models, of all where none are named, without what ``earlier`` knows.
+    """Returns the matrix of these techniques on these models, of all where none are named, without what ``earlier``
+    knows.
 
     ``keep`` gets what is there after each model. Raises UnknownId.
     """
@@ -99,8 +100,8 @@ def _model(baseline: str, family: Family | None) -> Model:
 
 
 def _ranks(techniques: Sequence[str], baseline: str) -> dict[str, int]:
-    """The processes that each technique takes, asked in a process of its own; 1 where its recipe fails, as its trial
-    will tell."""
+    """Returns the processes that each technique takes, asked in a process of its own; 1 where its recipe fails, as its
+    trial will tell."""
     try:
         return in_child(_asked_ranks, list(techniques), baseline, limit_s=RECIPES_S)
     except ContenderFailed:
@@ -121,7 +122,7 @@ def _asked_ranks(techniques: Sequence[str], baseline: str) -> dict[str, int]:
 
 
 class _Tour:
-    """All tasks, the baselines' own models first; ``known`` cells are not tried again."""
+    """Runs all tasks, the baselines' own models first; ``known`` cells are not tried again."""
 
     def __init__(
         self, empty: ModelsMatrix, known: Mapping[str, Mapping[str, Cell]], keep: Keep, progress: Progress

@@ -1,4 +1,4 @@
-"""One cell of the matrix: a technique on a model, tried in this process.
+"""Tries one cell of the matrix: a technique on a model, tried in this process.
 
 A trial is a whole run of STEPS steps, so that schedules by progress come round, and one counted step after it. It is
 compared with the reference's: a technique that works leaves a difference in what was learned or in what a step counts.
@@ -39,24 +39,24 @@ RECIPE: RecipeName = "classic"
 
 
 class NoEffect(Exception):
-    """A technique that changed nothing, or a run that did."""
+    """Is raised for a technique that changed nothing, or a run that did."""
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
+    """Records what one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
 
     losses: tuple[float, ...]
     facts: Facts
 
     def differs_from(self, other: TrialOutcome) -> bool:
-        """Whether anything was learned otherwise or counted otherwise. Probes are the technique's own words."""
+        """Tells whether anything was learned otherwise or counted otherwise. Probes are the technique's own words."""
         ours, theirs = self.facts, other.facts
         return (self.losses, ours.final, ours.counters) != (other.losses, theirs.final, theirs.counters)
 
 
 class Trials:
-    """The trials of one model, in a process or in one rank of several; references and checkpoints are made once.
+    """Makes the trials of one model, in a process or in one rank of several; references and checkpoints are made once.
 
     ``model`` is a folder, or None for the baseline's own; ``scratch`` a folder for checkpoints.
     """
@@ -85,7 +85,7 @@ class Trials:
         return Cell(verdict="defect" if broken else "works", reason="; ".join(broken))
 
     def left_behind(self) -> bool:
-        """Whether the plain run is no longer, to the bit, what it was before all techniques."""
+        """Tells whether the plain run is no longer, to the bit, what it was before all techniques."""
         before = self._outcomes.get((BASELINE, "pretrain"))
         return before is not None and self._outcome(BASELINE, "pretrain").differs_from(before)
 
@@ -132,14 +132,15 @@ class Trials:
         return TrialOutcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
     def _reads(self, stack: str) -> bool:
-        """Whether the probes of the stack can read steps of this model: some know their baselines' own models alone."""
+        """Tells whether the probes of the stack can read steps of this model: some know their baselines' own models
+        alone."""
         modules = instruments(Spelling(stack).names)
         if self.setting.model is not None:
             return not any(getattr(module, "OF_ITS_BASELINES", False) for module in modules.values())
         return all(self.setting.baseline in catalogue()[name].card.baselines for name in modules)
 
     def _weights(self) -> Path:
-        """The checkpoint that adapting starts from: a few steps on the source data."""
+        """Returns the checkpoint that adapting starts from: a few steps on the source data."""
         if self._checkpoint is None:
             run = run_of(Job(setting=self.setting), baseline=self._baseline, split="source")
             run.train(STEPS)
@@ -179,7 +180,7 @@ class Trials:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the project itself raised the error, on purpose, as one that a user can understand.
+    """Tells whether the project itself raised the error, on purpose, as one that a user can understand.
 
     A ValueError that torch raises, or one that an expression of ours runs into, is none.
     """
@@ -199,7 +200,7 @@ def _last(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _packages() -> set[str]:
-    """The packages of the project and of plug-ins."""
+    """Returns the packages of the project and of plug-ins."""
     entries = {entry.module.split(".")[0] for entry in catalogue().values()}
     return entries | {type(baseline).__module__.split(".")[0] for baseline in baselines().values()} | {"suite"}
 

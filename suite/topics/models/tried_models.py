@@ -1,4 +1,4 @@
-"""The matrix as stored: which technique works on which model, and why not. It loads no torch."""
+"""Has the matrix as stored: which technique works on which model, and why not. It loads no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 class Cell(Stored):
-    """What became of one technique on one model; ``reason`` says why it does not work.
+    """Records what became of one technique on one model; ``reason`` says why it does not work.
 
     ``unmet`` are the identities that so short a run of a baseline's own model does not meet, and cannot judge.
     """
@@ -40,7 +40,8 @@ class Cell(Stored):
 
 
 class Model(Stored):
-    """A model of the matrix: the baseline whose place it takes, its architecture, and a hash of its configuration."""
+    """Describes a model of the matrix: the baseline whose place it takes, its architecture, and a hash of its
+    configuration."""
 
     baseline: str
     kind: str = ""
@@ -54,7 +55,8 @@ class Placed(NamedTuple):
 
 
 class ModelsMatrix(Stored):
-    """``cells`` by technique, then by model; ``code`` are the hashes of each technique's code when it was tried."""
+    """Holds ``cells`` by technique, then by model; ``code`` are the hashes of each technique's code when it was
+    tried."""
 
     schema_version: int = SCHEMA
     made: str = ""
@@ -64,7 +66,7 @@ class ModelsMatrix(Stored):
     cells: Mapping[str, Mapping[str, Cell]] = {}
 
     def placed(self) -> Iterator[Placed]:
-        """Every cell with its place."""
+        """Yields every cell with its place."""
         for technique, row in self.cells.items():
             for model, cell in row.items():
                 yield Placed(technique, model, cell)
@@ -73,14 +75,14 @@ class ModelsMatrix(Stored):
         return [spot for spot in self.placed() if spot.cell.verdict == "defect"]
 
     def tally(self) -> str:
-        """How often each verdict occurs, in a sentence."""
+        """Tells how often each verdict occurs, in a sentence."""
         counts = Counter(spot.cell.verdict for spot in self.placed())
         words = {"works": "work", "refused": "are refused, each with a reason", "defect": "defective"}
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
 
     def still(self, newer: ModelsMatrix) -> dict[str, dict[str, Cell]]:
-        """The cells that ``newer`` need not try again: of the same code, on the same model."""
+        """Returns the cells that ``newer`` need not try again: of the same code, on the same model."""
         return {
             technique: {model: cell for model, cell in row.items() if self.models[model] == newer.models.get(model)}
             for technique, row in self.cells.items()
@@ -88,7 +90,8 @@ class ModelsMatrix(Stored):
         }
 
     def with_newer(self, newer: ModelsMatrix) -> ModelsMatrix:
-        """Both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models, go."""
+        """Returns both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models,
+        go."""
         still = self.still(newer)
         cells: dict[str, dict[str, Cell]] = {}
         for technique in sorted({*self.cells, *newer.cells}):
@@ -98,13 +101,13 @@ class ModelsMatrix(Stored):
         return newer.model_copy(update={"code": dict(sorted({**self.code, **newer.code}.items())), "cells": cells})
 
     def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> ModelsMatrix:
-        """These techniques on the models in place of these baselines', of all where none are named."""
+        """Returns these techniques on the models in place of these baselines', of all where none are named."""
         return self.only(
             techniques, [name for name, model in self.models.items() if not baselines or model.baseline in baselines]
         )
 
     def only(self, techniques: Collection[str], models: Collection[str]) -> ModelsMatrix:
-        """These techniques on these models."""
+        """Returns these techniques on these models."""
         return self.model_copy(
             update={
                 "models": {name: model for name, model in self.models.items() if name in models},
@@ -119,7 +122,7 @@ class ModelsMatrix(Stored):
 
 
 def code_of_all(technique: str) -> str:
-    """One hash of all the code that a technique's cells run: on every baseline, and the libraries' versions.
+    """Returns one hash of all the code that a technique's cells run: on every baseline, and the libraries' versions.
 
     Raises UnknownId.
     """
@@ -129,7 +132,7 @@ def code_of_all(technique: str) -> str:
 
 
 def changed(matrix: ModelsMatrix) -> frozenset[str]:
-    """The techniques whose code is another than when they were tried; those that are gone, too."""
+    """Returns the techniques whose code is another than when they were tried; those that are gone, too."""
     known = catalogue()
     return frozenset(
         technique
@@ -139,13 +142,13 @@ def changed(matrix: ModelsMatrix) -> frozenset[str]:
 
 
 def read(folder: Path) -> ModelsMatrix | None:
-    """The matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
+    """Returns the matrix in a results folder; None where there is none. Raises ValueError where it cannot be read."""
     matrix = read_kept(folder / NAME, ModelsMatrix, SCHEMA, "leantrain models")
     return matrix if matrix.models else None
 
 
 def read_or_why(folder: Path) -> tuple[ModelsMatrix | None, list[str]]:
-    """:func:`read`, with a sentence in place of the error."""
+    """Does as :func:`read`, with a sentence in place of the error."""
     try:
         return read(folder), []
     except ValueError as error:

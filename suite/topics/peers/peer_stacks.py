@@ -1,4 +1,4 @@
-"""Peers: somebody else's implementations of a technique, run as contenders on the same seeds, batches and start.
+"""Finds peers: somebody else's implementations of a technique, run as contenders on the same seeds, batches and start.
 
 ``leantrain run -t ID`` measures a technique against each package that can do it in its place
 (:mod:`suite.entries.packages`), too; ``leantrain run --peers`` times all techniques beside all packages that are
@@ -17,7 +17,7 @@ from suite.record.job import IMPLEMENTATION, Spelling
 
 
 def peers_of(stack: str) -> list[str]:
-    """The packages that can do what the stack's one technique does; none of a stack that has chosen one."""
+    """Returns the packages that can do what the stack's one technique does; none of a stack that has chosen one."""
     parts = Spelling(stack).parts
     if len(parts) != 1 or IMPLEMENTATION in parts[0][1]:
         return []
@@ -25,7 +25,7 @@ def peers_of(stack: str) -> list[str]:
 
 
 def peer_pairs(pairs: Iterable[Pair]) -> tuple[list[Pair], list[str]]:
-    """Each stack, in its peer's form, against each installed peer, and the peers that are not installed."""
+    """Returns each stack, in its peer's form, against each installed peer, and the peers that are not installed."""
     against, absent = [], dict[str, None]()
     for pair in pairs:
         for package in peers_of(pair.stack):
@@ -38,7 +38,7 @@ def peer_pairs(pairs: Iterable[Pair]) -> tuple[list[Pair], list[str]]:
 
 
 def with_updates(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs, and behind those of an optimizer the same of its updates alone."""
+    """Returns the pairs, and behind those of an optimizer the same of its updates alone."""
     both: list[Pair] = []
     for pair in pairs:
         both.append(pair)

@@ -1,4 +1,5 @@
-"""Against other implementations: what a step takes by our code over what it takes by another package's.
+"""Compares techniques with other implementations: what a step takes by our code over what it takes by another
+package's.
 
 Both sides are timed in one set of processes, on the same seeds, batches and start as
 :mod:`suite.topics.peers.peer_stacks` has them. Of what replaces the optimizer there are two lines: a whole training
@@ -38,15 +39,15 @@ LEANS = {1: "better", -1: "worse", 0: ""}
 
 @dataclass(frozen=True)
 class PeerRow:
-    """A technique of ours beside a package's; ``packages``: the versions of those that were installed where it was
-    timed, None of those that were not."""
+    """Holds a technique of ours beside a package's; ``packages``: the versions of those that were installed where it
+    was timed, None of those that were not."""
 
     row: Row
     packages: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def technique(self) -> str:
-        """The one technique of both sides; of what is no such pair, its stack."""
+        """Returns the one technique of both sides; of what is no such pair, its stack."""
         names = Spelling(self.row.stack).names
         return names[0] if len(names) == 1 else self.row.stack
 
@@ -56,13 +57,13 @@ class PeerRow:
 
     @property
     def version(self) -> str:
-        """The package's, where the records have it."""
+        """Returns the package's version, where the records have it."""
         known = self.row.machine.facts.get("torch") if self.package == "torch" else self.packages.get(self.package)
         return str(known or "")
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells of :data:`HEAD`."""
+        """Returns the cells of :data:`HEAD`."""
         row, time = self.row, self.row.value("step_time")
         at = row.conditions
         return (
@@ -77,7 +78,8 @@ class PeerRow:
 
 
 def apart(rows: Iterable[Row], timed: Iterable[Timed]) -> tuple[list[Row], list[PeerRow]]:
-    """The rows of which no side is a package's, or a part of a step alone, and those of ours beside a package's."""
+    """Parts the rows of which no side is a package's, or a part of a step alone, from those of ours beside a
+    package's."""
     packages = {timing.id: timing.machine.context.get("packages") for timing in timed}
     ours, beside = list[Row](), list[PeerRow]()
     for row in rows:
@@ -94,7 +96,7 @@ def apart(rows: Iterable[Row], timed: Iterable[Timed]) -> tuple[list[Row], list[
 
 
 def missing(cards: Mapping[str, Card], peers: Sequence[PeerRow]) -> dict[str, str]:
-    """Why packages that a card names have no line here, by technique."""
+    """Says why packages that a card names have no line here, by technique."""
     timed = {(peer.technique, peer.package) for peer in peers}
     known: dict[str, str | None] = {}
     for peer in peers:
@@ -114,7 +116,7 @@ def missing(cards: Mapping[str, Card], peers: Sequence[PeerRow]) -> dict[str, st
 
 
 def parts(peers: Sequence[PeerRow], cards: Mapping[str, Card]) -> list[Part]:
-    """The table, and what is not in it."""
+    """Builds the table, and lists what is not in it."""
     shown: list[Part] = []
     if peers:
         machines = list(
@@ -132,7 +134,7 @@ def parts(peers: Sequence[PeerRow], cards: Mapping[str, Card]) -> list[Part]:
 
 
 def section(peers: Sequence[PeerRow], cards: Mapping[str, Card]) -> Section | None:
-    """All of it; none where nothing was timed."""
+    """Shows all of it; none where nothing was timed."""
     if not peers:
         return None
     known = {peer.technique for peer in peers}

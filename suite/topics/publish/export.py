@@ -1,4 +1,5 @@
-"""The results for other tools: two tidy tables as CSV or Parquet, and Hugging Face's model-index for a model card.
+"""Exports the results for other tools: two tidy tables as CSV or Parquet, and Hugging Face's model-index for a model
+card.
 
 ``rows`` has a line for each number of the leaderboard: a row's metric with its kind, interval and reason.
 ``replicates`` has a line for each piece of evidence of a row: a seed that learned, a set of processes that was timed,
@@ -37,7 +38,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class TidyTable:
-    """Named columns with types; a line lacks what is unknown."""
+    """Holds named columns with types; a line lacks what is unknown."""
 
     columns: Mapping[str, ColumnType]
     lines: Sequence[Line]
@@ -120,7 +121,8 @@ ENDS = ("low", "high", "level", "n", "method")
 
 
 def row_values(rows: Iterable[Row]) -> TidyTable:
-    """A line for each number of each row. ``scale``: a ratio of costs, contender over reference, or the value itself.
+    """Builds a line for each number of each row. ``scale``: a ratio of costs, contender over reference, or the value
+    itself.
 
     ``evidence`` is what the metric is read from. Of a ``kind`` bound the ratio is at least ``value``, or with
     ``at_most`` at most. ``seeds``, ``failed_seeds``, ``records`` and ``unverified``, the kinds of evidence whose code
@@ -179,7 +181,7 @@ def _row_lines(row: Row) -> Iterable[Line]:
 
 
 def replicates(rows: Iterable[Row]) -> TidyTable:
-    """A line for each piece of evidence; columns of the two sides begin with ``reference_`` and ``contender_``.
+    """Builds a line for each piece of evidence; columns of the two sides begin with ``reference_`` and ``contender_``.
 
     ``replicate`` is the seed of what was learned, the number of what was timed. Probes, peaks by kind and further test
     metrics have a column where any line has them.
@@ -293,7 +295,7 @@ def _joined(values: Iterable[Any]) -> str:
 
 
 def exported(rows: Sequence[Row], form: Format, name: str = "rows", existing: str = "") -> bytes:
-    """The content of a file: a table of TABLES, or a model card that ``existing`` becomes."""
+    """Returns the content of a file: a table of TABLES, or a model card that ``existing`` becomes."""
     if form == "model-index":
         return model_card(rows, existing).encode()
     chosen = row_values(rows) if name == "rows" else replicates(rows)
@@ -318,7 +320,7 @@ def _cell(value: Any) -> Any:
 
 
 def as_parquet(table: TidyTable) -> bytes:
-    """One row group. Raises ValueError, with the way out, where pyarrow is missing."""
+    """Writes one row group. Raises ValueError, with the way out, where pyarrow is missing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -336,7 +338,8 @@ def as_parquet(table: TidyTable) -> bytes:
 
 
 def model_card(rows: Sequence[Row], existing: str = "") -> str:
-    """``existing``, a Hugging Face model card, with these rows as its evaluation results; the rest of it is kept.
+    """Returns ``existing``, a Hugging Face model card, with these rows as its evaluation results; the rest of it is
+    kept.
 
     The rows must be of one stack on one baseline: a card is about one model. Final test scores are given as such,
     everything else as the ratio that it is, with interval, reference, machines, seeds and records in its ``args``. What

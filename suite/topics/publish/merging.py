@@ -1,4 +1,5 @@
-"""Other people's records: read from what they published or from a copy of their results folder, and added to ours.
+"""Takes in other people's records: read from what they published or from a copy of their results folder, and added to
+ours.
 
 What is added stays what it was: machine, code and id are in every line, and ``source`` says whose collection it came
 from. All that is good of one merge is added in one step or not at all; what is there already is never changed.
@@ -24,7 +25,8 @@ PATTERNS = ("*.parquet", "*/*.parquet", "*.jsonl", "*/*.jsonl")
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of the lines: ``added``; ``known`` is how many were here; ``refused`` has a sentence for each."""
+    """Says what became of the lines: ``added``; ``known`` is how many were here; ``refused`` has a sentence for
+    each."""
 
     added: Sequence[Line]
     known: int
@@ -62,7 +64,7 @@ def merge(paths: Sequence[Path], folder: Path) -> Merged:
 
 
 def files_of(path: Path, folder: Path) -> list[tuple[Path, str]]:
-    """The files of records at a path, each with what its source is called where its lines do not say it."""
+    """Finds the files of records at a path, each with what its source is called where its lines do not say it."""
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder; name what somebody published, or a copy of results")
     if path.resolve() == folder.resolve():
@@ -78,7 +80,7 @@ def files_of(path: Path, folder: Path) -> list[tuple[Path, str]]:
 
 
 def _texts(file: Path) -> Iterator[tuple[int, bytes, str]]:
-    """Each record of a file, with its place from 1 on and its source, empty where the file does not say it.
+    """Yields each record of a file, with its place from 1 on and its source, empty where the file does not say it.
 
     Raises ValueError, OSError for a file that cannot be read at all.
     """
@@ -91,7 +93,7 @@ def _texts(file: Path) -> Iterator[tuple[int, bytes, str]]:
 
 
 def read_parquet(file: Path) -> Iterator[dict[str, str | None]]:
-    """The record and the source of each row of a published table. Raises ValueError where it is none."""
+    """Yields the record and the source of each row of a published table. Raises ValueError where it is none."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -111,7 +113,7 @@ def read_parquet(file: Path) -> Iterator[dict[str, str | None]]:
 
 
 def _line(text: bytes, source: str) -> Line:
-    """The record, with where it came from. Raises ValueError for one that is none, or no evidence."""
+    """Reads the record, with where it came from. Raises ValueError for one that is none, or no evidence."""
     line = parse_sealed(text.strip())
     if unattached(line):
         raise ValueError("a technique in it did not attach, so it is no evidence")

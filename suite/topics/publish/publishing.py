@@ -30,7 +30,7 @@ MARK = "leantrain-records"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a published table: its type, what it is, and its value in a record."""
+    """Describes a column of a published table: its type, what it is, and its value in a record."""
 
     type: ColumnType
     meaning: str
@@ -128,7 +128,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Column]]] = {
 
 
 def table(lines: Iterable[Line], kind: str) -> TidyTable:
-    """The table of the records of a kind, one row each, oldest first."""
+    """Builds the table of the records of a kind, one row each, oldest first."""
     columns = KINDS[kind][1]
     ours = sorted((line for line in lines if line.kind == kind), key=lambda line: (line.started, line.id))
     return TidyTable(
@@ -138,7 +138,8 @@ def table(lines: Iterable[Line], kind: str) -> TidyTable:
 
 
 def published(records: Records, source: str) -> list[Line]:
-    """All records with where they came from: those that were measured here from ``source``, the others as they say."""
+    """Returns all records with where they came from: those that were measured here from ``source``, the others as they
+    say."""
     machines = {(run.conditions.family, run.stack): run.machine.name for run in (*records.learned, *records.witnesses)}
     lines = []
     for line in records.lines:
@@ -150,7 +151,7 @@ def published(records: Records, source: str) -> list[Line]:
 
 
 def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
-    """The files of the data set by their path: a table for each kind that there is, and the card.
+    """Returns the files of the data set by their path: a table for each kind that there is, and the card.
 
     Raises ValueError, with the way out, where pyarrow is missing.
     """
@@ -163,7 +164,7 @@ def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
 
 
 def card(lines: Sequence[Line], name: str) -> str:
-    """The card of a data set: what is in it, how to read it, where it came from, under which licence."""
+    """Writes the card of a data set: what is in it, how to read it, where it came from, under which licence."""
     from huggingface_hub import DatasetCardData
 
     kinds = [kind for kind in KINDS if any(line.kind == kind for line in lines)]
@@ -252,7 +253,7 @@ def _provenance(lines: Sequence[Line]) -> str:
 
 
 def machine_of(line: Line) -> str:
-    """The name of the machine that measured it; empty where an old line does not say."""
+    """Returns the name of the machine that measured it; empty where an old line does not say."""
     return line.machine if isinstance(line, Renewal) else line.machine.name
 
 

@@ -109,7 +109,7 @@ class Tracker:
 
     @property
     def where(self) -> str:
-        """What was sent and where it is, in words."""
+        """Says what was sent and where it is, in words."""
         if not self.sent:
             return "wandb: nothing was sent; only what is newly measured is"
         places = {
@@ -126,7 +126,7 @@ Run = Counted | Learned | Side
 
 
 def sides_of(line: Piece) -> list[Run]:
-    """The runs that the evidence is of, the reference first where it has one."""
+    """Returns the runs that the evidence is of, the reference first where it has one."""
     return [*line.contenders] if isinstance(line, Timed) else [line]
 
 
@@ -137,7 +137,7 @@ def group(line: Piece) -> str:
 
 
 def name(line: Piece, side: Run) -> str:
-    """``lion learned, seed 0``."""
+    """Writes a run's name, such as ``lion learned, seed 0``."""
     which = {"learned": f", seed {getattr(line, 'seed', '')}", "timed": f", set {getattr(line, 'replicate', '')}"}
     return f"{side.stack} {line.kind}{which.get(line.kind, '')}"
 
@@ -151,7 +151,7 @@ def tags(line: Piece, side: Run) -> list[str]:
 
 
 def config(line: Piece, side: Run) -> dict[str, Any]:
-    """Conditions, recipe and provenance, flat."""
+    """Returns conditions, recipe and provenance, flat."""
     known: dict[str, Any] = {
         **line.conditions.model_dump(),
         **{f"recipe_{name}": value for name, value in side.recipe.items()},
@@ -174,7 +174,8 @@ def config(line: Piece, side: Run) -> dict[str, Any]:
 
 
 def history(side: Run) -> list[dict[str, float]]:
-    """Over the steps of the run: training loss and validation scores, or pace; of a count its points."""
+    """Returns what is known over the steps of the run: training loss and validation scores, or pace; of a count its
+    points."""
     points: dict[int, dict[str, float]] = defaultdict(dict)
     steps = side.steps or 0
     if isinstance(side, Counted):
@@ -196,7 +197,7 @@ def history(side: Run) -> list[dict[str, float]]:
 
 
 def summary(line: Piece, index: int) -> dict[str, Any]:
-    """What is known of the whole run: its own quantities, and of a timing its ratios to the reference."""
+    """Returns what is known of the whole run: its own quantities, and of a timing its ratios to the reference."""
     side = sides_of(line)[index]
     known: dict[str, Any] = {"status": side.status, "steps": side.steps, "duration_s": line.duration_s}
     if side.reason:
@@ -221,7 +222,7 @@ def summary(line: Piece, index: int) -> dict[str, Any]:
 
 
 def _ratios(timed: Timed, index: int) -> dict[str, Any]:
-    """The contender's ratios to the reference in this set of processes, or why there is none."""
+    """Returns the contender's ratios to the reference in this set of processes, or why there is none."""
     try:
         pair = timed_pair(timed, index)
     except (ValueError, ArithmeticError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""A board's power under a limit, modelled, against power that others measured at several limits and batches.
+"""Models a board's power under a limit, against power that others measured at several limits and batches.
 
     free power  =  what the step would draw                (suite.topics.modelled_time.roofline)
     power       =  min(free power, limit)
@@ -31,7 +31,7 @@ EXPONENT, REST = 3.0, 0.25
 
 @dataclass(frozen=True)
 class Drawn:
-    """A row with what its step would draw without a limit, W, and the share of its time that computes."""
+    """Holds a row with what its step would draw without a limit, W, and the share of its time that computes."""
 
     row: PublishedRow
     free_w: float
@@ -41,7 +41,7 @@ class Drawn:
         return min(self.free_w, self.row.limit_w)
 
     def slowdown(self, exponent: float, rest: float, highest_w: float) -> float:
-        """Time over that of an unlimited clock."""
+        """Returns the time over that of an unlimited clock."""
         still_w = min(rest * highest_w, 0.95 * self.row.limit_w)
         if self.free_w <= self.row.limit_w:
             return 1.0
@@ -51,7 +51,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class PowerRatio:
-    """A row over another of its set-up: power, and energy an epoch, modelled and measured."""
+    """Compares a row with another of its set-up: power, and energy an epoch, modelled and measured."""
 
     of: Drawn
     to: Drawn
@@ -66,7 +66,8 @@ class PowerRatio:
 
     @property
     def energy_error(self) -> float | None:
-        """None between batches: an epoch's time depends on what is no part of a step."""
+        """Returns the error of the energy, None between batches: an epoch's time depends on what is no part of a
+        step."""
         ours, theirs = self.of.row, self.to.row
         assert ours.power_w and theirs.power_w
         measured = ours.power_w * ours.epoch_s / (theirs.power_w * theirs.epoch_s)
@@ -74,7 +75,7 @@ class PowerRatio:
 
 
 def drawn() -> list[Drawn]:
-    """The rows that have a power and a trace."""
+    """Returns the rows that have a power and a trace."""
     drawn = []
     for row in rows():
         known = traces().get(row.case.key) if row.case is not None and row.power_w else None
@@ -87,7 +88,7 @@ def drawn() -> list[Drawn]:
 
 
 def _groups(of: Sequence[Drawn]) -> Iterator[tuple[Drawn, list[Drawn]]]:
-    """Each set-up's row at its highest limit, with the others."""
+    """Yields each set-up's row at its highest limit, with the others."""
     groups: dict[str, list[Drawn]] = defaultdict(list)
     for run in of:
         groups[run.row.alike].append(run)
@@ -97,7 +98,7 @@ def _groups(of: Sequence[Drawn]) -> Iterator[tuple[Drawn, list[Drawn]]]:
 
 
 def _fitted(of: Sequence[Drawn]) -> tuple[float, float]:
-    """Exponent and rest by which times at lower limits are nearest to the measured ones."""
+    """Returns the exponent and rest by which times at lower limits are nearest to the measured ones."""
 
     def off(values: Sequence[float]) -> list[float]:
         exponent, rest = values
@@ -117,7 +118,7 @@ def _fitted(of: Sequence[Drawn]) -> tuple[float, float]:
 
 
 def power_ratios() -> list[PowerRatio]:
-    """All ratios, each GPU's by what was fitted to the others."""
+    """Returns all ratios, each GPU's by what was fitted to the others."""
     known = drawn()
     ratios = []
     for name in dict.fromkeys(run.row.device for run in known):

@@ -1,4 +1,4 @@
-"""What others measured of a technique itself, beside the model of the same setting: agreement or not, in words.
+"""Compares what others measured of a technique itself with the model of the same setting: agreement or not, in words.
 
 A card says which published rows are of its technique, and what their technique column would say without it. Two rows
 that differ in nothing else have a measured ratio; where both are expressed, a modelled one by constants of the other
@@ -24,7 +24,7 @@ AGREES, DISAGREES = "agrees within the model's error", "disagrees beyond the mod
 
 @dataclass(frozen=True)
 class RatioByOthers:
-    """One row over its partner.
+    """Compares one row with its partner.
 
     Attributes:
         measured: of the steps' times; modelled: of the same, None where it is not, for the reason ``why_not``.
@@ -44,7 +44,7 @@ class RatioByOthers:
 
     @property
     def verdict(self) -> str:
-        """Agreement or not, in words."""
+        """Tells agreement or not, in words."""
         if self.modelled is None:
             return f"not modelled: {self.why_not}"
         return AGREES if self.inside else f"{DISAGREES} (±{self.half_width:.0%})"
@@ -56,7 +56,7 @@ class RatioByOthers:
 
 
 def ratios_by_others(of: MeasuredByOthers) -> list[RatioByOthers]:
-    """The ratios of every row that the card's line is of, and whose partner was published, too."""
+    """Returns the ratios of every row that the card's line is of, and whose partner was published, too."""
     known = _set_ups().get(of.table, {})
     ratios = []
     for row in (row for own in known.values() for row in own if of.technique in row.technique):
@@ -69,7 +69,7 @@ def ratios_by_others(of: MeasuredByOthers) -> list[RatioByOthers]:
 
 @cache
 def _set_ups() -> Mapping[str, Mapping[str, list[PublishedRow]]]:
-    """The rows that were measured, by table and set-up."""
+    """Returns the rows that were measured, by table and set-up."""
     set_ups: dict[str, dict[str, list[PublishedRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows():
         if row.measured_s and _set_up(row):
@@ -109,7 +109,7 @@ def _ratio(row: PublishedRow, partner: PublishedRow) -> RatioByOthers:
 
 @dataclass(frozen=True)
 class OthersLine:
-    """All ratios of one line of a card, as one: medians of what is known, and how many settings the model agrees
+    """Sums up all ratios of one line of a card: medians of what is known, and how many settings the model agrees
     with."""
 
     of: MeasuredByOthers
@@ -121,7 +121,7 @@ class OthersLine:
 
     @property
     def verdict(self) -> str:
-        """Agreement or not, in words; of several settings of most."""
+        """Tells agreement or not, in words; of several settings of most."""
         others = next((ratio.verdict for ratio in self.ratios if ratio.modelled is None), "")
         if not self.modelled:
             return others
@@ -132,6 +132,6 @@ class OthersLine:
 
 
 def lines_by_others(of: Iterable[MeasuredByOthers]) -> list[OthersLine]:
-    """A line for each of a card's that has rows."""
+    """Returns a line for each of a card's that has rows."""
     lines = [OthersLine(line, ratios_by_others(line)) for line in of]
     return [line for line in lines if line.ratios]

@@ -1,4 +1,5 @@
-"""What others measured of a technique, for its page: each with its source, beside model and counts of its setting."""
+"""Shows what others measured of a technique, for its page: each with its source, beside model and counts of its
+setting."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ EACH = ("setting", "GPU", "time, measured", "modelled", "band", "source")
 
 
 def section(card: Card) -> Section | None:
-    """The section; None where no published row is of the technique."""
+    """Builds the section; None where no published row is of the technique."""
     lines = lines_by_others(card.by_others)
     if not lines:
         return None
@@ -70,7 +71,7 @@ def _line(of: OthersLine) -> TableRow:
 
 
 def _range(values: Sequence[float], sign: str = "") -> str:
-    """The median, and in brackets from where to where."""
+    """Writes the median, and in brackets from where to where."""
     if not values:
         return "unavailable"
     middle = f"{sign}{median(values):.2f}"

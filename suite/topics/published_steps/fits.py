@@ -1,4 +1,5 @@
-"""Whether a step fits a GPU's memory: counted bytes against configurations that ran, and against those that did not.
+"""Tells whether a step fits a GPU's memory: counted bytes against configurations that ran, and against those that did
+not.
 
 A rank of a pipeline holds its weights, what its optimizer keeps of them, and the activations of as many micro batches
 as there are stages from its own on. The stage that makes the logits is the traced one, but for the number of its
@@ -26,8 +27,8 @@ WEIGHT_BYTES = 2
 
 @dataclass(frozen=True)
 class SharedPeak:
-    """A rank's bytes, of the fullest stage, beside the published peak. Whose peak a table has it does not say: where
-    stages differ, it is near the fullest one's, and far from the last one's."""
+    """Holds a rank's bytes, of the fullest stage, beside the published peak. Whose peak a table has it does not say:
+    where stages differ, it is near the fullest one's, and far from the last one's."""
 
     row: PublishedRow
     fullest_bytes: float
@@ -40,7 +41,7 @@ class SharedPeak:
 
 
 def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
-    """What the row's ranks hold."""
+    """Returns what the row's ranks hold."""
     memory = row.memory
     assert memory is not None
     fullest = max(_stage_bytes(stage, memory, known) for stage in memory.stages)
@@ -49,7 +50,8 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
 
 
 def _stage_bytes(stage: StageMemory, memory: SharedMemory, known: Traced) -> float:
-    """What ranks of a stage hold. Where it has no head, its backward pass takes as much as one layer keeps: a prior."""
+    """Returns the bytes that ranks of a stage hold. Where it has no head, its backward pass takes as much as one layer
+    keeps: a prior."""
     states = stage.parameters * (memory.state_bytes + memory.shared_bytes / memory.shards)
     waiting = (stage.in_flight - 1) * stage.layers * known.layer_bytes
     if not stage.head:
@@ -59,7 +61,7 @@ def _stage_bytes(stage: StageMemory, memory: SharedMemory, known: Traced) -> flo
 
 
 def shared_peaks() -> list[SharedPeak]:
-    """All rows whose memory several ranks share, and that are traced."""
+    """Returns all rows whose memory several ranks share, and that are traced."""
     rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.memory)
     return [
         shared_peak(row, traced, devices()[row.device])
@@ -70,7 +72,7 @@ def shared_peaks() -> list[SharedPeak]:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Configurations by what was said and what happened."""
+    """Counts configurations by what was said and what happened."""
 
     fits_ran: int
     fits_no_result: int
@@ -79,7 +81,7 @@ class Confusion:
 
     @property
     def right(self) -> float:
-        """The share of all."""
+        """Returns the share of all that was said right."""
         return (self.fits_ran + self.too_large_no_result) / self.all
 
     @property
@@ -96,5 +98,5 @@ def confusion(peaks: Iterable[SharedPeak]) -> Confusion:
 
 
 def peak_errors(peaks: Iterable[SharedPeak]) -> list[float]:
-    """Logarithms of counted over published peaks."""
+    """Returns the logarithms of counted over published peaks."""
     return [peak.log_error for peak in peaks if peak.log_error is not None]

@@ -1,4 +1,4 @@
-"""How nanotron divides a model among the stages of a pipeline (``build_model`` of its ``models/base.py``).
+"""Tells how nanotron divides a model among the stages of a pipeline (``build_model`` of its ``models/base.py``).
 
 Embedding, layers, norm, head, cast and loss stand in a row. A layer costs 4 hidden^2 + 3 hidden ffn, the head hidden
 times vocabulary, all else nothing. A block goes to the present stage, and where the cost so far is then above this
@@ -15,7 +15,7 @@ EMBEDDING, LAYER, HEAD = "embedding", "layer", "head"
 
 @dataclass(frozen=True)
 class StageBlocks:
-    """The blocks of a stage, by name."""
+    """Names the blocks of a stage."""
 
     blocks: tuple[str, ...]
 
@@ -29,12 +29,12 @@ class StageBlocks:
 
     @property
     def head(self) -> bool:
-        """Whether it makes logits."""
+        """Tells whether it makes logits."""
         return HEAD in self.blocks
 
 
 def stages_of(layers: int, stages: int, layer_cost: int, head_cost: int) -> tuple[StageBlocks, ...]:
-    """The stages of a model, in their order."""
+    """Returns the stages of a model, in their order."""
     costs = [(EMBEDDING, 0), *((LAYER, layer_cost),) * layers, ("norm", 0), (HEAD, head_cost), ("cast", 0), ("loss", 0)]
     whole, so_far, stage = layers * layer_cost + head_cost, 0, 0
     blocks: list[list[str]] = [[] for _ in range(stages)]

@@ -1,4 +1,4 @@
-"""How far modelled step times can be believed: held against steps that others measured and published.
+"""Tells how far modelled step times can be believed: held against steps that others measured and published.
 
 Every row of :mod:`suite.topics.published_steps.published_rows` that this suite can express is predicted from its trace.
 The constants are those of the table of GPUs, and multipliers that are fitted to rows:
@@ -66,7 +66,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Predictable:
-    """A row that can be predicted."""
+    """Describes a row that can be predicted."""
 
     row: PublishedRow
     step: TracedStep
@@ -80,13 +80,13 @@ class Predictable:
 
 @cache
 def known_rows() -> tuple[Predictable, ...]:
-    """The rows that have a time and a trace."""
+    """Returns the rows that have a time and a trace."""
     rows_with_steps = ((row, step_of_row(row)) for row in rows() if row.measured_s)
     return tuple(Predictable(row, step, devices()[row.device]) for row, step in rows_with_steps if step is not None)
 
 
 def step_of_row(row: PublishedRow) -> TracedStep | None:
-    """The operators of one update of the row: as many passes as it accumulates, its share of the update."""
+    """Returns the operators of one update of the row: as many passes as it accumulates, its share of the update."""
     known = traces().get(row.case.key) if row.case is not None else None
     if known is None or known.step is None:
         return None
@@ -101,7 +101,7 @@ def step_of_row(row: PublishedRow) -> TracedStep | None:
 
 
 def why_not(row: PublishedRow) -> str:
-    """Why a row is not predicted; empty for one that is."""
+    """Tells why a row is not predicted; empty for one that is."""
     if row.case is None:
         return row.why_not
     if row.power_w:
@@ -116,7 +116,7 @@ def why_not(row: PublishedRow) -> str:
 
 
 class Fit:
-    """Rows as arrays, and the multipliers that bring their modelled times nearest to the measured ones."""
+    """Holds rows as arrays, and the multipliers that bring their modelled times nearest to the measured ones."""
 
     def __init__(self, of: Sequence[Predictable]) -> None:
         self.rows = of
@@ -159,7 +159,8 @@ class Fit:
         self._synchronised = np.array([SOFTWARE[point.row.table].synchronised for point in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
-        """Modelled times of all rows, s: :func:`suite.topics.modelled_time.roofline.modelled`, of all at once."""
+        """Returns the modelled times of all rows, s: :func:`suite.topics.modelled_time.roofline.modelled`, of all at
+        once."""
         if not self.rows:
             return np.zeros(0)
         scale = np.exp(np.append(multipliers, 0.0))
@@ -176,8 +177,8 @@ class Fit:
         return times[self._alike]
 
     def solved(self) -> dict[tuple[str, ...], float]:
-        """The multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows do at
-        most."""
+        """Returns the multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows
+        do at most."""
         tables = Counter(point.row.table for point in self.rows)
         weight = np.array([math.sqrt(min(1.0, 30 / tables[point.row.table])) for point in self.rows])
         measured = np.array([point.measured_s for point in self.rows])
@@ -193,18 +194,19 @@ class Fit:
         return dict(zip(self.names, map(float, fit.x)))
 
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
-        """Modelled times, s, by multipliers that may be of other rows; what they lack is as the table has it."""
+        """Returns modelled times, s, by multipliers that may be of other rows; what they lack is as the table has
+        it."""
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
 
 
 def _same(point: Predictable) -> object:
-    """Equal for rows that run the same, on the same."""
+    """Returns a key that is equal for rows that run the same, on the same."""
     row = point.row
     return row.table, row.case, row.device, row.accumulated, row.shards, row.collectives, row.fabric
 
 
 def sent_by(row: PublishedRow) -> Sent:
-    """What the row's ranks send a step."""
+    """Returns what the row's ranks send a step."""
     return sent(row.collectives, FABRICS[row.fabric] if row.fabric else FABRICS["PCIe"])
 
 
@@ -217,7 +219,7 @@ def _attention(operator: Operator, software: Software) -> str:
 
 
 def _of(operator: Operator, point: Predictable) -> tuple[tuple[str, ...], ...]:
-    """The multipliers of an operator's rate."""
+    """Returns the multipliers of an operator's rate."""
     generation, name = point.device.generation, point.device.name
     if operator.kind == "product":
         width = _width(operator.dtype)
@@ -238,7 +240,7 @@ def _names(point: Predictable) -> set[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Residual:
-    """A prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
+    """Holds a prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
 
     of: Predictable
     to: Predictable | None
@@ -249,8 +251,8 @@ class Residual:
 
 
 def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
-    """The rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for others a
-    tenth of the time at most."""
+    """Returns the rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for
+    others a tenth of the time at most."""
     return [
         point
         for point in of
@@ -261,12 +263,12 @@ def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
 
 
 def held_out() -> list[Residual]:
-    """Each row's time, by multipliers fitted to the other sources alone."""
+    """Returns each row's time, by multipliers fitted to the other sources alone."""
     return [residual for table in SOFTWARE for residual in _residuals(*_split(table))]
 
 
 def fitted() -> list[Residual]:
-    """Each row's time, by multipliers fitted to all: what the fit can express, not what it foretells."""
+    """Returns each row's time, by multipliers fitted to all: what the fit can express, not what it foretells."""
     return _residuals(known_rows(), known_rows())
 
 
@@ -284,8 +286,8 @@ def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) ->
 
 
 def ratios(of: Iterable[Residual]) -> list[Residual]:
-    """The ratios of rows that differ in their technique alone, and of neighbours that differ in their sizes: time over
-    time."""
+    """Returns the ratios of rows that differ in their technique alone, and of neighbours that differ in their sizes:
+    time over time."""
     groups: dict[tuple[str, str], list[Residual]] = defaultdict(list)
     neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
     for residual in of:
@@ -309,13 +311,15 @@ def _ratio(a: Residual, b: Residual) -> Residual:
 
 
 def quantile(errors: Iterable[float], share: float = COVERED) -> float:
-    """The smallest error that at least ``share`` of them do not exceed, conservatively (the next larger one)."""
+    """Returns the smallest error that at least ``share`` of them do not exceed, conservatively (the next larger
+    one)."""
     ordered = sorted(map(abs, errors))
     return ordered[min(len(ordered) - 1, math.ceil(share * (len(ordered) + 1)) - 1)] if ordered else math.nan
 
 
 def level_for_new_sources(of: Sequence[Residual]) -> float:
-    """The share of the residuals that a band has to hold so that 90 % keep within a band that never saw their source.
+    """Returns the share of the residuals that a band has to hold so that 90 % keep within a band that never saw their
+    source.
 
     The residuals of one source are alike, so the share is larger than that: the least, in steps of 1 %, at which the
     quantiles of the others hold 90 % of all, each source left out in turn; 1 where none does. Of one source nothing can
@@ -337,13 +341,13 @@ def level_for_new_sources(of: Sequence[Residual]) -> float:
 
 
 def band_half_width(of: Sequence[Residual]) -> float:
-    """Half the width, in ln, of the band that residuals give."""
+    """Returns half the width, in ln, of the band that residuals give."""
     return quantile((residual.log_error for residual in of), level_for_new_sources(of))
 
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
-    """The bands by kind of change, and of a step's time: what 90 % of the residuals keep within that never had a part
-    in it. A kind has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
+    """Returns the bands by kind of change, and of a step's time: what 90 % of the residuals keep within that never had
+    a part in it. A kind has none where too few sources show it, or where it would say nothing (:func:`no_bands`)."""
     by_kind = {}
     for kind, own in _by_band([*times, *of_ratios]).items():
         band = Band(math.expm1(band_half_width(own)), len(own), len(_sources(own)))
@@ -353,7 +357,7 @@ def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sourc
 
 
 def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[str, str]:
-    """Why other kinds have none."""
+    """Tells why other kinds have no bands."""
     lacking, known = {}, bands(times, of_ratios)
     for kind, own in _by_band([*times, *of_ratios]).items():
         if kind not in known:
@@ -369,7 +373,7 @@ def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[s
 
 
 def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
-    """The residuals that bands are of; a time that its host bounds says nothing of the others."""
+    """Returns the residuals that bands are of; a time that its host bounds says nothing of the others."""
     kinds: dict[str, list[Residual]] = {}
     for residual in of:
         if residual.change is not None or not residual.of.row.host_bound:
@@ -378,7 +382,7 @@ def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
 
 
 def band_name(of: Residual) -> str:
-    """The band that a residual belongs to."""
+    """Names the band that a residual belongs to."""
     if of.change is not None:
         return of.change
     gpus = of.of.row.gpus
@@ -390,7 +394,8 @@ def _sources(of: Iterable[Residual]) -> set[str]:
 
 
 def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str, Band]]) -> float:
-    """The share that keeps within the bands that the *other* sources' residuals give (of a ratio: its kind's)."""
+    """Returns the share that keeps within the bands that the *other* sources' residuals give (of a ratio: its
+    kind's)."""
     inside = []
     for residual in residuals:
         band = band_of(residual.of.row.table).get(band_name(residual))
@@ -401,8 +406,8 @@ def covered(residuals: Sequence[Residual], band_of: Callable[[str], Mapping[str,
 
 @dataclass(frozen=True)
 class StudySummary:
-    """What one group of rows says: how many there are, the median absolute error, the median signed one, and how many
-    keep within."""
+    """Sums up what one group of rows says: how many there are, the median absolute error, the median signed one, and
+    how many keep within."""
 
     by: str
     group: str
@@ -433,7 +438,7 @@ BY: Mapping[str, Callable[[PublishedRow], str]] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is published of the comparison."""
+    """Holds what is published of the comparison."""
 
     times: list[Residual]
     ratios: list[Residual]
@@ -444,7 +449,7 @@ class Comparison:
     not_expressed: Mapping[tuple[str, str], int]
 
     def believed(self) -> Believed:
-        """What ships with the model: bands, and the multipliers of all rows."""
+        """Returns what ships with the model: bands, and the multipliers of all rows."""
         solved = Fit(worth_fitting(known_rows())).solved()
         return Believed(
             bands=dict(self.bands),
@@ -509,7 +514,7 @@ def _median(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Peak:
-    """A row's peak of allocated bytes, counted without values, beside the published one."""
+    """Holds a row's peak of allocated bytes, counted without values, beside the published one."""
 
     row: PublishedRow
     counted_bytes: int
@@ -530,7 +535,7 @@ def _workspace_bytes(device: Gpu) -> int:
 
 
 def peaks() -> list[Peak]:
-    """The peaks of the rows that have an allocated peak: nothing is fitted."""
+    """Returns the peaks of the rows that have an allocated peak: nothing is fitted."""
     rows_with_traces = ((row, traces().get(row.case.key)) for row in rows() if row.case is not None and row.peak_bytes)
     return [
         Peak(row, traced.peak_bytes + _workspace_bytes(devices()[row.device]), row.peak_bytes or math.nan)

@@ -1,4 +1,4 @@
-"""Training steps that others measured on GPUs and published: the rows, and what each says was run.
+"""Has training steps that others measured on GPUs and published: the rows, and what each says was run.
 
 The tables beside this module are copies of public ones (``README.md`` there: licences, sources, what to beware of). A
 :class:`PublishedRow` is one of their lines; its :class:`Case` is the step to trace, or ``why_not`` says why this suite
@@ -30,7 +30,7 @@ Line = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Case:
-    """A step to trace. Sizes that a kind of model does not have are 0.
+    """Describes a step to trace. Sizes that a kind of model does not have are 0.
 
     Attributes:
         library, model: "timm" and a model's name there, or "transformers" and a configuration's ``model_type``.
@@ -88,12 +88,14 @@ class Case:
 
     @property
     def tied(self) -> bool:
-        """Whether the head's weight is the embedding's: of these models all but Mistral's and the larger Llamas'."""
+        """Tells whether the head's weight is the embedding's: of these models all but Mistral's and the larger
+        Llamas'."""
         return self.model not in ("mistral", "llama") or (self.model == "llama" and self.hidden < 4096)
 
     @property
     def key(self) -> str:
-        """Equal cases have one trace. Of what differs from the defaults alone: a new attribute changes no known key."""
+        """Returns the key under which equal cases have one trace. Of what differs from the defaults alone: a new
+        attribute changes no known key."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = {name: value for name, (value, default) in values.items() if value != default}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,7 +103,7 @@ class Case:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What ranks of a stage hold.
+    """Records what ranks of a stage hold.
 
     Attributes:
         parameters: of a rank.
@@ -118,7 +120,7 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """What the ranks of a pipeline hold besides what the trace of one shows, which has a head.
+    """Records what the ranks of a pipeline hold besides what the trace of one shows, which has a head.
 
     Attributes:
         traced: the stage that is traced.
@@ -139,7 +141,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published measurement.
+    """Holds one published measurement.
 
     Attributes:
         table, line: where it stands; ``source`` is the table's own, a repository's file at a commit.
@@ -301,7 +303,7 @@ FMS_MODELS = {
 
 
 def _transformers_of(line: Line) -> tuple[int, int]:
-    """The version of transformers that the line's software names, whose models changed what they keep."""
+    """Reads the version of transformers that the line's software names, whose models changed what they keep."""
     version = line["software"].partition("transformers==")[2].partition(",")[0].split(".")
     return int(version[0]), int(version[1])
 
@@ -365,7 +367,7 @@ def _fms(line: Line) -> PublishedRow:
 def sharded(
     weights: float, gradients: float, ranks: int, passes: int = 1, again: bool = True
 ) -> tuple[Collective, ...]:
-    """What ranks that shard weights, gradients and states send a step, bytes given: beside the operators."""
+    """Lists what ranks that shard weights, gradients and states send a step, bytes given: beside the operators."""
     if ranks < 2:
         return ()
     return (
@@ -424,7 +426,7 @@ def _mpt(line: Line) -> PublishedRow:
 
 
 def _nanotron_row(line: Line) -> PublishedRow:
-    """What is known of the row without its case."""
+    """Returns what is known of the row without its case."""
     dp, pp, tp, passes = (int(line[name]) for name in ("dp", "pp", "tp", "grad_accumulation"))
     zero = line["zero_stage"] == "1"
     return PublishedRow(
@@ -445,7 +447,7 @@ def _nanotron_row(line: Line) -> PublishedRow:
 
 
 def _nanotron(line: Line) -> PublishedRow:
-    """One rank of the last stage, whose blocks and head it shares with ``tp`` others."""
+    """Reads the row as one rank of the last stage, whose blocks and head it shares with ``tp`` others."""
     dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
     passes, zero = int(line["grad_accumulation"]), line["zero_stage"] == "1"
     measured = line["status"] == "measured"
@@ -507,14 +509,14 @@ def _nanotron(line: Line) -> PublishedRow:
 
 
 def _shareable(line: Line) -> bool:
-    """Whether its heads divide among tensor ranks, and each stage has a layer."""
+    """Tells whether its heads divide among tensor ranks, and each stage has a layer."""
     if not line["kv_heads"]:
         return False
     return int(line["heads"]) % int(line["tp"]) == 0 and int(line["layers"]) >= int(line["pp"])
 
 
 def _sent_by_nanotron(line: Line, own: float, layers: int, passes: int) -> Iterator[Collective]:
-    """Ranks are counted along tensors, then data, then stages."""
+    """Yields what nanotron's ranks send, which are counted along tensors, then data, then stages."""
     dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
     hidden = 2.0 * batch * int(line["sequence"]) * int(line["hidden"])
     if tp > 1:  # around both halves of a block; what a product read is gathered again for its weight's gradient
@@ -603,7 +605,7 @@ PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _peft_settings(line: Line) -> dict[str, Any] | None:
-    """What the row says of its adapters, in peft's own words."""
+    """Returns what the row says of its adapters, in peft's own words."""
     method, trained = line["method"], int(line["trainable_parameters"])
     targets = {"target_modules": line["target_modules"].split(",")} if line["target_modules"] else {}
     if method in PEFT_TOKENS:
@@ -722,14 +724,14 @@ def _ms(line: Line) -> float | None:
 
 
 def lines_of(table: str) -> list[dict[str, str]]:
-    """A table beside this module, a line a mapping."""
+    """Reads a table beside this module, a line a mapping."""
     with (FOLDER / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @cache
 def rows() -> tuple[PublishedRow, ...]:
-    """Every row of every table of steps."""
+    """Returns every row of every table of steps."""
     return tuple(
         replace(read(line), table=table, line=number)
         for table, read in READERS.items()
@@ -738,7 +740,7 @@ def rows() -> tuple[PublishedRow, ...]:
 
 
 def cases() -> Iterator[Case]:
-    """The steps to trace, each once."""
+    """Yields the steps to trace, each once."""
     seen: dict[str, Case] = {}
     for row in rows():
         if row.case is not None and row.case.key not in seen:
@@ -748,8 +750,8 @@ def cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a case's trace gave: its operators, its peak of allocated bytes, those that the forward pass of one layer
-    leaves behind, or why there is nothing."""
+    """Holds what a case's trace gave: its operators, its peak of allocated bytes, those that the forward pass of one
+    layer leaves behind, or why there is nothing."""
 
     step: TracedStep | None = None
     peak_bytes: int = 0
@@ -758,8 +760,8 @@ class Traced:
 
 
 class Traces(Mapping[str, Traced]):
-    """What is traced, by the key of its case. A step of some hundred operators becomes a value when it is asked for:
-    a page asks for few of them."""
+    """Maps the key of each traced case to what its trace gave. A step of some hundred operators becomes a value when it
+    is asked for: a page asks for few of them."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self._known = known
@@ -781,7 +783,7 @@ class Traces(Mapping[str, Traced]):
 
 @cache
 def traces(folder: Path = FOLDER) -> Mapping[str, Traced]:
-    """What is traced."""
+    """Reads what is traced."""
     path = folder / TRACES
     return Traces(json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {})
 
@@ -803,7 +805,8 @@ def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
 
 @cache
 def predicted(folder: Path = FOLDER) -> Mapping[tuple[str, int], float]:
-    """Each predicted row's time in s, by constants of the other sources, by table and line: as the study left it."""
+    """Reads each predicted row's time in s, by constants of the other sources, by table and line: as the study left
+    it."""
     path = folder / PREDICTED
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""The study of modelled step times against published ones: its tables, its plot, and the bands that ship.
+"""Shows the study of modelled step times against published ones: its tables, its plot, and the bands that ship.
 
     python -m suite.topics.published_steps.published_tables [FOLDER [RESULTS]]
 
@@ -37,7 +37,7 @@ SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond")
 
 
 def table(comparison: Comparison) -> str:
-    """All groups as CSV: of step times, of ratios, and of what is not expressed."""
+    """Writes all groups as CSV: of step times, of ratios, and of what is not expressed."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
@@ -55,13 +55,13 @@ def table(comparison: Comparison) -> str:
 
 
 def predicted_times(comparison: Comparison) -> str:
-    """Each predicted row's time as CSV."""
+    """Writes each predicted row's time as CSV."""
     lines = [f"{residual.of.row.table},{residual.of.row.line},{residual.modelled:.6g}" for residual in comparison.times]
     return "\n".join(["table,line,modelled_s", *lines, ""])
 
 
 def memory_lines() -> list[StudySummary]:
-    """Counted peaks of allocated bytes against published ones, by technique: nothing is fitted."""
+    """Compares counted peaks of allocated bytes with published ones, by technique: nothing is fitted."""
     counted_peaks = peaks()
     names = ["all", *sorted({peak.row.technique for peak in counted_peaks})]
     lines = []
@@ -80,8 +80,8 @@ def memory_lines() -> list[StudySummary]:
 
 
 def power_lines() -> list[tuple[str, int, float, float, float]]:
-    """Ratios of board power and of energy, by what changes, each GPU's by what was fitted to the others: how many,
-    the median absolute error, the signed one, and the share within 10 %."""
+    """Summarises ratios of board power and of energy, by what changes, each GPU's by what was fitted to the others: how
+    many, the median absolute error, the signed one, and the share within 10 %."""
     ratios = power_ratios()
     lines = []
     for change, of in product((LIMITS, BATCHES), ("power", "energy")):
@@ -95,14 +95,15 @@ def power_lines() -> list[tuple[str, int, float, float, float]]:
 
 
 def expressible(comparison: Comparison) -> tuple[int, int]:
-    """Rows with a result that the model expresses (as a step's time, or as a board's power), and all with a result."""
+    """Counts rows with a result that the model expresses (as a step's time, or as a board's power), and all with a
+    result."""
     unmeasured = sum(count for (_, why), count in comparison.not_expressed.items() if why == NO_RESULT)
     powers = sum(1 for power in drawn())
     return len(comparison.times) + powers, len(rows()) - unmeasured
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What the study says, in words."""
+    """Says what the study says, in words."""
     time, ratio = comparison.lines[0], comparison.ratio_lines[0]
     expressed, measured = expressible(comparison)
     one_gpu = next((line for line in comparison.lines if (line.by, line.group) == ("GPUs", "one")), time)
@@ -140,7 +141,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def drawing(comparison: Comparison, width: float = 760, height: float = 520) -> Drawing:
-    """Modelled over measured against measured times, a shape a source; no colour: nothing of it is measured here."""
+    """Draws modelled over measured against measured times, a shape a source; no colour: nothing of it is measured
+    here."""
     off = [residual.modelled / residual.measured for residual in comparison.times]
     frame = Frame(
         68,

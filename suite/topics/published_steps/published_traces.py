@@ -92,7 +92,7 @@ NO_DROPOUT = dict.fromkeys(
 
 
 def traced(case: Case, peaks_wanted: bool = True) -> Traced:
-    """The operators of one step of the case and its peak (0 where it is not wanted), or why there are none.
+    """Returns the operators of one step of the case and its peak (0 where it is not wanted), or why there are none.
 
     Layers are equal, so two depths give every other one, in a tenth of the time. A model whose layers
     differ (``layers`` is 0) is traced whole.
@@ -113,8 +113,8 @@ def traced(case: Case, peaks_wanted: bool = True) -> Traced:
 
 @lru_cache(4)  # of cases that differ in their depth alone
 def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int], int]:
-    """The step, the peaks of its forward pass, backward pass and update (each grows evenly with depth), and what the
-    forward pass leaves behind."""
+    """Returns the step, the peaks of its forward pass, backward pass and update (each grows evenly with depth), and
+    what the forward pass leaves behind."""
     trace = OperatorTrace()
     peaks = []
     with ExitStack() as stack:
@@ -148,7 +148,8 @@ def _traced(case: Case, peaks_wanted: bool) -> tuple[TracedStep, list[int], int]
 
 
 def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[Any, Any]]:
-    """The model, the parts of a step (forward, backward, update), and what else is held: optimizer and batch."""
+    """Returns the model, the parts of a step (forward, backward, update), and what else is held: optimizer and
+    batch."""
     if case.library == "rank":
         return rank_parts(case)
     model = _timm(case) if case.library == "timm" else _transformers(case)
@@ -192,7 +193,7 @@ def _precision(case: Case) -> Any:
 
 
 def _with_method(model: nn.Module, case: Case) -> nn.Module:
-    """The model with peft's own adapters, by the settings that the case has."""
+    """Returns the model with peft's own adapters, by the settings that the case has."""
     import peft  # whoever traces these rows has it: a peer, no dependency
 
     name, _, settings = case.method.partition(" ")
@@ -274,7 +275,7 @@ def _loss(case: Case, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @contextmanager
 def _held_inputs(module: nn.Module | None) -> Iterator[None]:
-    """What the module is called with is kept until the end."""
+    """Keeps what the module is called with until the end."""
     held: list[Any] = []
     hook = None if module is None else module.register_forward_pre_hook(lambda _, inputs: held.append(inputs))
     try:
@@ -309,7 +310,8 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _recompute(model: nn.Module, reentrant: bool) -> None:
-    """Every block under torch.utils.checkpoint; frozen models have their first block's input ask for a gradient."""
+    """Puts every block under torch.utils.checkpoint; frozen models have their first block's input ask for a
+    gradient."""
     whole: Any = model
     embedding = whole.get_input_embeddings()
     embedding.register_forward_hook(
@@ -327,7 +329,8 @@ def _recompute(model: nn.Module, reentrant: bool) -> None:
 
 
 class _Dequantised(torch.autograd.Function):
-    """A product with weights of four bits: their kernel reads them and writes them wide, a product follows."""
+    """Stands for a product with weights of four bits: their kernel reads them and writes them wide, a product
+    follows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> Tensor:
@@ -345,7 +348,7 @@ class _Dequantised(torch.autograd.Function):
 
 
 class QuantisedLinear(nn.Module):
-    """A frozen linear layer whose weights are held in four bits, with a scale for each 64."""
+    """Stands for a frozen linear layer whose weights are held in four bits, with a scale for each 64."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -377,7 +380,7 @@ def _quantise(model: nn.Module, case: Case) -> None:
 
 
 class _Adapted(nn.Module):
-    """A frozen linear layer with a low-rank update beside it, as torch's operators make it."""
+    """Stands for a frozen linear layer with a low-rank update beside it, as torch's operators make it."""
 
     def __init__(self, linear: nn.Linear | QuantisedLinear, rank: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -420,7 +423,7 @@ class _FusedLoss(torch.autograd.Function):
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The head, the loss and their gradients, some tokens at a time, in the forward pass."""
+    """Computes the head, the loss and their gradients, some tokens at a time, in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -446,7 +449,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _fuse(model: nn.Module) -> None:
-    """RMS norms and rotations as one kernel each."""
+    """Makes RMS norms and rotations one kernel each."""
     for submodule in model.modules():
         if type(submodule).__name__.endswith("RMSNorm"):
             submodule.forward = lambda x, _norm=submodule: FusedNorm.apply(x, _norm.weight)
@@ -461,7 +464,7 @@ def _rotated(q: Tensor, k: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """The libraries' own rotations again, afterwards."""
+    """Puts the libraries' own rotations back, afterwards."""
     import transformers
 
     names = [name for name in sys.modules if name.startswith(f"{transformers.__name__}.models.")]

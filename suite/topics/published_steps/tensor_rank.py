@@ -1,4 +1,4 @@
-"""One rank of a Llama whose layers several ranks share, as nanotron trains it: sizes alone, to be traced.
+"""Has one rank of a Llama whose layers several ranks share, as nanotron trains it: sizes alone, to be traced.
 
 Megatron's split (Shoeybi et al., 1909.08053, section 3): queries, keys, values and the MLP's first products by
 columns, the products after them by rows, the vocabulary by rows. Between the layers' halves each rank has its part of
@@ -19,7 +19,7 @@ from suite.topics.published_steps.published_rows import Case
 
 
 class _Gathered(torch.autograd.Function):
-    """All ranks' parts, of which this rank has one; backward its part of the sum."""
+    """Gathers all ranks' parts, of which this rank has one; backward its part of the sum."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, ranks: int) -> Tensor:
@@ -33,7 +33,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _Scattered(torch.autograd.Function):
-    """The rank's part of the sum over ranks; backward all parts."""
+    """Returns the rank's part of the sum over ranks; backward all parts."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, ranks: int) -> Tensor:
@@ -47,7 +47,7 @@ class _Scattered(torch.autograd.Function):
 
 
 class FusedNorm(torch.autograd.Function):
-    """An RMS norm in one kernel: reads and writes each operand once."""
+    """Stands for an RMS norm in one kernel: reads and writes each operand once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class FusedNorm(torch.autograd.Function):
 
 
 class Rotated(torch.autograd.Function):
-    """Rotary embeddings in one kernel."""
+    """Stands for rotary embeddings in one kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Rotated(torch.autograd.Function):
 
 
 class _Loss(torch.autograd.Function):
-    """Cross entropy over a vocabulary in parts: in float32, its exponentials kept."""
+    """Stands for cross entropy over a vocabulary in parts: in float32, its exponentials kept."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class _Loss(torch.autograd.Function):
 
 
 class _Weights(nn.Module):
-    """A norm's."""
+    """Holds a norm's weights."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Weights(nn.Module):
 
 
 class RankBlock(nn.Module):
-    """A rank's share of one layer."""
+    """Holds a rank's share of one layer."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class RankBlock(nn.Module):
 
 
 class RankOfLlama(nn.Module):
-    """The last stage of a pipeline and, as a smaller part of its time, the first one's embedding."""
+    """Holds the last stage of a pipeline and, as a smaller part of its time, the first one's embedding."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class RankOfLlama(nn.Module):
 
 
 def rank_parts(case: Case) -> tuple[nn.Module, list[Any], tuple[Any, Any]]:
-    """The model, the parts of a step, and what else is held: nothing that a model's peak should count."""
+    """Returns the model, the parts of a step, and what else is held: nothing that a model's peak should count."""
     model = RankOfLlama(case).to(torch.bfloat16)
     tokens = torch.empty(case.batch, case.length, dtype=torch.int64)
     weights = list(model.parameters())

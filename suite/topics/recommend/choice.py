@@ -1,4 +1,4 @@
-"""Which stacks are worth a user's time: a choice among them by counts and records, as pure functions.
+"""Tells which stacks are worth a user's time: a choice among them by counts and records, as pure functions.
 
 Of every entry the records say what it costs in time, in bytes and in quality, each as the logarithm of a cost ratio to
 the baseline: below 0 is better. A stack is expected to cost the sum, as if gains multiplied; what they do together is
@@ -36,8 +36,8 @@ BY_FLOPS = "by its FLOPs"
 
 @dataclass(frozen=True)
 class Estimate:
-    """ln of a cost ratio to the baseline, and its standard error (0: exact); ``source``: in words, where it is from.
-    One that is no more than a bound is infinite to the side that is open."""
+    """Holds ln of a cost ratio to the baseline, and its standard error (0: exact); ``source``: in words, where it is
+    from. One that is no more than a bound is infinite to the side that is open."""
 
     log: float
     error: float = 0.0
@@ -45,7 +45,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The 95 % interval of the cost ratio; of one replicate unbounded."""
+        """Returns the 95 % interval of the cost ratio; of one replicate unbounded."""
         if not math.isfinite(self.error):
             return 0.0, math.inf
         return math.exp(self.log - NORMAL * self.error), math.exp(self.log + NORMAL * self.error)
@@ -61,7 +61,7 @@ UNKNOWN = Estimate(0.0, source="unknown")
 
 
 def together(estimates: Iterable[Estimate]) -> Estimate:
-    """What a stack is expected to cost: ratios multiply, variances of their logarithms add."""
+    """Returns what a stack is expected to cost: ratios multiply, variances of their logarithms add."""
     logs = list(estimates)
     if len(logs) == 1:
         return logs[0]
@@ -70,7 +70,7 @@ def together(estimates: Iterable[Estimate]) -> Estimate:
 
 @dataclass(frozen=True)
 class Member:
-    """An entry, as a choice sees it.
+    """Describes an entry, as a choice sees it.
 
     Attributes:
         changes: the methods of the contract that it changes.
@@ -100,18 +100,18 @@ class Member:
 
     @property
     def to_quality(self) -> float:
-        """ln of the time to the same quality; what is not known of it changes nothing."""
+        """Returns ln of the time to the same quality; what is not known of it changes nothing."""
         return sum(estimate.log for estimate in (self.time, self.quality) if estimate)
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """ln of what it costs in time to the same quality, in bytes, in quality."""
+        """Returns ln of what it costs in time to the same quality, in bytes, in quality."""
         return self.to_quality, self.peak.log if self.peak else 0.0, self.quality.log if self.quality else 0.0
 
 
 def useful(members: Iterable[Member]) -> tuple[list[Member], dict[str, str]]:
-    """The members that stacks are made of, and why each other is not among them: no stack may have it, nothing is known
-    of its quality, it gains nothing, or one of its category is as good in every respect."""
+    """Returns the members that stacks are made of, and why each other is not among them: no stack may have it, nothing
+    is known of its quality, it gains nothing, or one of its category is as good in every respect."""
     left_out: dict[str, str] = {}
     gaining: list[Member] = []
     for member in members:
@@ -133,7 +133,7 @@ def useful(members: Iterable[Member]) -> tuple[list[Member], dict[str, str]]:
 
 
 def _dominates(one: Member, other: Member) -> bool:
-    """Whether one of a category is nowhere worse, and better somewhere; of equals the first by name."""
+    """Tells whether one of a category is nowhere worse, and better somewhere; of equals the first by name."""
     if one.category != other.category or one.id == other.id:
         return False
     ours, theirs = one.costs, other.costs
@@ -141,8 +141,8 @@ def _dominates(one: Member, other: Member) -> bool:
 
 
 def shortlist(goal: Goal, members: Sequence[Member], most: int) -> list[Member]:
-    """The members that are worth a count, ``most`` at most: by turns the next by the goal, in bytes and in time, two of
-    a category."""
+    """Returns the members that are worth a count, ``most`` at most: by turns the next by the goal, in bytes and in
+    time, two of a category."""
     orders = [
         sorted(members, key=lambda member: (score(of, member.time or SAME, member.quality, member.costs[1]), member.id))
         for of in dict.fromkeys((goal, "memory", "time"))
@@ -159,7 +159,7 @@ Combination = tuple[Member, ...]
 
 
 def conflict(members: Sequence[Member]) -> str:
-    """Why these cannot be, or need not be tried as, one stack; empty where they can."""
+    """Tells why these cannot be, or need not be tried as, one stack; empty where they can."""
     for one, other in combinations(members, 2):
         if shared := one.slots & other.slots:
             return f"{one.id} and {other.id} each replace the {' and the '.join(sorted(shared)).replace('_', ' ')}"
@@ -171,8 +171,8 @@ def conflict(members: Sequence[Member]) -> str:
 
 
 def stacks(members: Sequence[Member], most: int = MOST_MEMBERS) -> list[Combination]:
-    """Every stack of up to ``most`` members without a conflict. What changes the model comes first, for the others to
-    find it as it will be."""
+    """Returns every stack of up to ``most`` members without a conflict. What changes the model comes first, for the
+    others to find it as it will be."""
     ordered = sorted(members, key=lambda member: ("model" not in member.changes, member.id))
     return [chosen for count in range(1, most + 1) for chosen in combinations(ordered, count) if not conflict(chosen)]
 
@@ -182,13 +182,13 @@ def spelled(members: Sequence[Member]) -> str:
 
 
 def _finite(error: float) -> float:
-    """A standard error; 0 of one replicate, which has none: it is compared by what it says."""
+    """Returns a standard error; 0 of one replicate, which has none: it is compared by what it says."""
     return error if math.isfinite(error) else 0.0
 
 
 def score(goal: Goal, time: Estimate, quality: Estimate | None, peak_log: float) -> tuple[bool, float, float]:
-    """What a goal orders by, the least first: whether it gives up too much quality; the goal; and what decides between
-    equals. The time is the time to the same quality; quality is that at the worse end of its interval."""
+    """Returns what a goal orders by, the least first: whether it gives up too much quality; the goal; and what decides
+    between equals. The time is the time to the same quality; quality is that at the worse end of its interval."""
     quality = quality or SAME
     to_quality, lost = time.log + quality.log, quality.log > -math.log(KEEPS)
     if goal == "time":
@@ -199,7 +199,8 @@ def score(goal: Goal, time: Estimate, quality: Estimate | None, peak_log: float)
 
 
 def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -> list[Combination]:
-    """The order in which to count: those first that are expected to fit, by the goal, then by how little they lack.
+    """Returns the order in which to count: those first that are expected to fit, by the goal, then by how little they
+    lack.
 
     ``log_room``: ln of the memory over the baseline's peak.
     """
@@ -218,8 +219,8 @@ def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -
 
 
 class StepCost(Stored):
-    """One step of a stack at the user's size, counted; ``step_s`` is modelled, None where no GPU was named or nothing
-    is modelled. ``why_not``: why there are no counts: it does not attach, or reads values."""
+    """Holds the counts of one step of a stack at the user's size; ``step_s`` is modelled, None where no GPU was named
+    or nothing is modelled. ``why_not``: why there are no counts: it does not attach, or reads values."""
 
     stack: str
     peak_bytes: int = 0
@@ -231,7 +232,8 @@ class StepCost(Stored):
 
 
 def counted(member: Member, own: StepCost, plain: StepCost) -> Member:
-    """The member, with what was counted of it alone at the user's size in place of what records say of another."""
+    """Returns the member, with what was counted of it alone at the user's size in place of what records say of
+    another."""
     return replace(
         member,
         why_not=own.why_not,
@@ -248,7 +250,8 @@ def _modelled(own: StepCost, plain: StepCost, progress: float) -> Estimate | Non
 
 
 def _by_flops(own: StepCost, plain: StepCost, progress: float) -> Estimate | None:
-    """What a training is expected to take of which no time is known: as long as its FLOPs over the baseline's."""
+    """Returns what a training is expected to take of which no time is known: as long as its FLOPs over the
+    baseline's."""
     if not own.flops or not plain.flops:
         return None
     return Estimate(math.log(own.flops / plain.flops) + progress, source=BY_FLOPS)
@@ -256,8 +259,8 @@ def _by_flops(own: StepCost, plain: StepCost, progress: float) -> Estimate | Non
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stack that was counted: what it costs, and what is expected of it: of the baseline itself that it is the
-    :data:`SAME`; ``quality`` is None where nothing is known."""
+    """Describes a stack that was counted: what it costs, and what is expected of it: of the baseline itself that it is
+    the :data:`SAME`; ``quality`` is None where nothing is known."""
 
     stack: str
     cost: StepCost
@@ -270,8 +273,8 @@ class Candidate:
 
 
 def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Candidate:
-    """What is known of a counted stack: its own modelled time, else what its members' records make expected, else its
-    FLOPs."""
+    """Returns what is known of a counted stack: its own modelled time, else what its members' records make expected,
+    else its FLOPs."""
     progress = sum(member.progress for member in members)
     time = _modelled(cost, plain, progress) or _of_all(member.time for member in members)
     return Candidate(
@@ -284,14 +287,15 @@ def candidate(members: Sequence[Member], cost: StepCost, plain: StepCost) -> Can
 
 
 def _of_all(estimates: Iterable[Estimate | None]) -> Estimate | None:
-    """What is expected of members together; None where nothing is known of one."""
+    """Returns what is expected of members together; None where nothing is known of one."""
     known = list(estimates)
     return together(estimate for estimate in known if estimate) if all(known) else None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The counted stacks: those that fit, the best first, those that do not, the smallest first, those not counted."""
+    """Holds the counted stacks: those that fit, the best first, those that do not, the smallest first, those not
+    counted."""
 
     fitting: tuple[Candidate, ...]
     too_large: tuple[Candidate, ...]
@@ -299,12 +303,12 @@ class Ranking:
 
     @property
     def least_bytes(self) -> int:
-        """The smallest peak of all; 0 where nothing was counted."""
+        """Returns the smallest peak of all; 0 where nothing was counted."""
         return min((option.cost.peak_bytes for option in (*self.fitting, *self.too_large)), default=0)
 
 
 def ranked(goal: Goal, candidates: Iterable[Candidate], plain: StepCost, memory_bytes: float) -> Ranking:
-    """The candidates by what the goal orders by; what cannot fit is never run."""
+    """Returns the candidates by what the goal orders by; what cannot fit is never run."""
     known = list(candidates)
     counts = [option for option in known if not option.cost.why_not]
     return Ranking(
@@ -331,7 +335,7 @@ Score = tuple[bool, float, float]
 
 @dataclass(frozen=True)
 class Trial:
-    """What a finalist did beside the reference: ln of cost ratios, as in :class:`Estimate`.
+    """Records what a finalist did beside the reference: ln of cost ratios, as in :class:`Estimate`.
 
     Attributes:
         time: the whole training, set-up included.
@@ -349,8 +353,8 @@ class Trial:
     failure: str = ""
 
     def score(self, goal: Goal) -> Score:
-        """The key of :func:`score`; without a scaling curve a loss that is higher gives up quality, and a time is one
-        at as many steps."""
+        """Returns the key of :func:`score`; without a scaling curve a loss that is higher gives up quality, and a time
+        is one at as many steps."""
         if self.quality is not None or self.loss is None:
             return score(goal, self.time, self.quality, self.peak_log)
         lost, pessimistic = self.loss.log > QUALITY_TOLERANCE, self.loss.log + NORMAL * _finite(self.loss.error)
@@ -359,14 +363,14 @@ class Trial:
 
 
 def halved(goal: Goal, trials: Iterable[Trial], keep: int) -> list[str]:
-    """The ``keep`` best of those that ended well, the best first: a rung of successive halving (Jamieson & Talwalkar
-    2016)."""
+    """Returns the ``keep`` best of those that ended well, the best first: a rung of successive halving (Jamieson &
+    Talwalkar 2016)."""
     well = [trial for trial in trials if not trial.failure]
     return [trial.stack for trial in sorted(well, key=lambda trial: (trial.score(goal), trial.stack))][:keep]
 
 
 def rungs(finalists: int) -> list[int]:
-    """How many are left after each rung before the last, in which two are: ``6 -> [3, 2]``."""
+    """Tells how many are left after each rung before the last, in which two are: ``6 -> [3, 2]``."""
     left = []
     while finalists > FINALISTS:
         finalists = max(FINALISTS, math.ceil(finalists / 2))
@@ -375,13 +379,15 @@ def rungs(finalists: int) -> list[int]:
 
 
 def without_each(stack: str) -> dict[str, str]:
-    """What is left of a stack without each of its members, by the member; the baseline of one that has no other."""
+    """Returns what is left of a stack without each of its members, by the member; the baseline of one that has no
+    other."""
     whole = Spelling(stack)
     return {name: whole.without(name) for name in whole.names}
 
 
 def paired(best: Mapping[int, float], other: Mapping[int, float], source: str) -> Estimate | None:
-    """ln of what the best costs over what another costs, by replicates that both have; None where they share none."""
+    """Returns ln of what the best costs over what another costs, by replicates that both have; None where they share
+    none."""
     shared = sorted(best.keys() & other.keys())
     if not shared:
         return None

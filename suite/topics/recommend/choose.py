@@ -1,4 +1,4 @@
-"""The stacks that fit a memory, in the order of a goal: chosen by records, decided by counts, and nothing is run.
+"""Finds the stacks that fit a memory, in the order of a goal: chosen by records, decided by counts, and nothing is run.
 
 ::
 
@@ -45,7 +45,7 @@ ALONE = 3  # one of so many counts is of a member alone
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: how to train a model at a scale within a memory, for a goal.
+    """Says what is asked: how to train a model at a scale within a memory, for a goal.
 
     ``gpu``: whose step times are modelled; None for those that records have. ``counts``: stacks that are counted at
     most. ``stacks``: the user's own, which are counted and ranked besides.
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True)
 class CountedChoice:
-    """What fits, in order, and what was not tried.
+    """Holds what fits, in order, and what was not tried.
 
     Attributes:
         plain: the baseline's cost.
@@ -133,7 +133,7 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
 def _alone(
     few: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
 ) -> tuple[list[Candidate], list[Member], list[StepCost]]:
-    """Each member alone as a candidate, those that attach with what was counted of them, and all counts."""
+    """Returns each member alone as a candidate, those that attach with what was counted of them, and all counts."""
     costs = list(counting.costs([member.id for member in few], progress))
     known = [counted(member, cost, plain) for member, cost in zip(few, costs)]
     alone = [candidate((member,), cost, plain) for member, cost in zip(known, costs)]
@@ -143,7 +143,7 @@ def _alone(
 def _own(
     asked: Sequence[str], everyone: Sequence[Member], counting: Counting, plain: StepCost, progress: Progress
 ) -> list[Candidate]:
-    """The user's own stacks."""
+    """Returns the user's own stacks."""
     by_id = {member.id: member for member in everyone}
     spelled_so = [canonical(stack) for stack in asked]
     members = [tuple(by_id[name] for name in Spelling(stack).names) for stack in spelled_so]

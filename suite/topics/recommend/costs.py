@@ -1,4 +1,5 @@
-"""What a stack's step costs at the user's size: counted once for each code, model and batch, and kept in the cache.
+"""Counts what a stack's step costs at the user's size: counted once for each code, model and batch, and kept in the
+cache.
 
 A count is made of a whole step on tensors without values, so it is exact, and takes seconds at a billion parameters.
 Where a GPU is named, the step after it is traced in the same run, and its time there is modelled. Each is made aside,
@@ -41,13 +42,13 @@ REFUSALS = (ValueError, LookupError, OSError)
 
 @dataclass(frozen=True)
 class Counting:
-    """What is counted: steps of one model at one batch, on ``gpu`` where their time is to be modelled."""
+    """Says what is counted: steps of one model at one batch, on ``gpu`` where their time is to be modelled."""
 
     scale: Scale
     gpu: Gpu | None = None
 
     def costs(self, stacks: Iterable[str], progress: Progress = silent) -> Iterator[StepCost]:
-        """The cost of each stack, as it is known. Raises ValueError, LookupError, OSError of a refused model."""
+        """Yields the cost of each stack, as it is known. Raises ValueError, LookupError, OSError of a refused model."""
         wanted = list(stacks)
         with deputy(LIMIT_S) as counting:
             for done, stack in enumerate(wanted):
@@ -61,7 +62,8 @@ class Counting:
                 yield known
 
     def cost(self, stack: str) -> StepCost:
-        """What a step of the stack costs; why that is not known, where the stack does not attach or reads values."""
+        """Returns what a step of the stack costs; why that is not known, where the stack does not attach or reads
+        values."""
         return self._kept(stack) or self._made(stack)
 
     def _kept(self, stack: str) -> StepCost | None:
@@ -82,7 +84,7 @@ class Counting:
         return cache_folder() / FOLDER / f"{self._key(stack)}.json"
 
     def _key(self, stack: str) -> str:
-        """A hash of all that a count depends on."""
+        """Returns a hash of all that a count depends on."""
         at = self.scale.setting
         config = Path(at.model).expanduser() / "config.json" if at.model else None
         own = read_plain(config).decode("utf-8", "replace") if config and config.is_file() else ""
@@ -127,7 +129,8 @@ class Counting:
         )
 
     def _modelled(self, steps: Iterable[TracedStep]) -> tuple[float | None, float]:
-        """The step's time on the GPU with the band of the gravest change; None where something has no declared cost."""
+        """Returns the step's time on the GPU with the band of the gravest change; None where something has no declared
+        cost."""
         known = believed()
         for step in steps:
             assert self.gpu is not None

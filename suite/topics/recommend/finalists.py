@@ -1,4 +1,4 @@
-"""The finalists measured on this machine: successive halving, each rung in lock-step with one reference.
+"""Measures the finalists on this machine: successive halving, each rung in lock-step with one reference.
 
 ::
 
@@ -44,7 +44,8 @@ TIMED = ("whole_time", "equivalent_budget", "loss")
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a reference step, of a process besides its steps, and of a set of processes besides those."""
+    """Holds the seconds of a reference step, of a process besides its steps, and of a set of processes besides
+    those."""
 
     step_s: float
     process_s: float
@@ -52,16 +53,17 @@ class Pace:
 
 
 class Unmeasurable(RuntimeError):
-    """Nothing can be measured here; the message says why."""
+    """Is raised where nothing can be measured here; the message says why."""
 
 
 class TooLittleTime(Unmeasurable):
-    """What is left of the time does not suffice for a rung."""
+    """Is raised where what is left of the time does not suffice for a rung."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One comparison: of whole schedules of ``steps`` reference steps, by so many seeds and sets of processes."""
+    """Records one comparison: of whole schedules of ``steps`` reference steps, by so many seeds and sets of
+    processes."""
 
     steps: int
     replicates: int
@@ -70,8 +72,8 @@ class Rung:
     rows: Mapping[str, Row] = field(default_factory=dict, repr=False)
 
     def over(self, best: str, other: str, metric: str) -> Estimate | None:
-        """What ``best`` costs over another stack, paired; either may be the reference, whose cost over itself is 1.
-        None where one of them was not measured."""
+        """Returns what ``best`` costs over another stack, paired; either may be the reference, whose cost over itself
+        is 1. None where one of them was not measured."""
         if best == other:
             return Estimate(0.0)
         ours, theirs = (
@@ -87,7 +89,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class MeasuredChoice:
-    """The rungs, the best stack of the last, and how long that took; ``busy``: cores that others used meanwhile;
+    """Holds the rungs, the best stack of the last, and how long that took; ``busy``: cores that others used meanwhile;
     ``cut_short``: why the rungs end before that of several seeds, where they do."""
 
     reference: str
@@ -100,9 +102,9 @@ class MeasuredChoice:
 
 @dataclass
 class Halving:
-    """One measuring while it runs. ``peaks``: ln of each stack's counted peak over the baseline's. ``expected``: ln of
-    what its training is expected to take; after a rung, of what it took. ``folder``: where the reference's scaling
-    curve may be known from."""
+    """Runs one measuring. ``peaks``: ln of each stack's counted peak over the baseline's. ``expected``: ln of what its
+    training is expected to take; after a rung, of what it took. ``folder``: where the reference's scaling curve may be
+    known from."""
 
     setting: Setting
     goal: Goal
@@ -142,14 +144,14 @@ class Halving:
         return MeasuredChoice(self.reference, tuple(done), best, taken_s, busy, cut_short)
 
     def _best(self, trials: Collection[Trial], keep: int) -> list[str]:
-        """The best of a rung. Raises Unmeasurable where all failed."""
+        """Returns the best of a rung. Raises Unmeasurable where all failed."""
         best = halved(self.goal, trials, keep)
         if not best:
             raise Unmeasurable("; ".join(f"{trial.stack}: {trial.failure}" for trial in trials))
         return best
 
     def _same(self) -> Trial:
-        """The reference beside itself."""
+        """Returns the reference beside itself."""
         exact = Estimate(0.0)
         return Trial(self.reference, exact, exact, exact, self.peaks[self.reference])
 
@@ -160,7 +162,7 @@ class Halving:
         return 60 * self.minutes - (time.monotonic() - self.start_s)
 
     def _pace(self) -> Pace:
-        """How fast this machine is, by the reference's first steps. Raises Unmeasurable."""
+        """Tells how fast this machine is, by the reference's first steps. Raises Unmeasurable."""
         self.progress(0.0, f"time {self.reference}")
         timed = time_together(self.setting.but(steps=LEAST_STEPS), [self.reference], 0, Protocol(rounds=2))
         side = timed.contenders[0]
@@ -173,7 +175,7 @@ class Halving:
         return Pace(step_s, process_s, max(0.0, timed.duration_s - sum(blocks) - process_s))
 
     def _steps(self, stacks: Sequence[str], replicates: int, share: float, pace: Pace, part: float) -> int:
-        """The steps of a rung that takes ``part`` of what is left, at most ``share`` of a whole run's.
+        """Returns the steps of a rung that takes ``part`` of what is left, at most ``share`` of a whole run's.
 
         Raises TooLittleTime where those are too few to say anything.
         """
@@ -212,7 +214,7 @@ class Halving:
         return Rung(setting.steps or 0, replicates, self.reference, trials, rows)
 
     def _rows(self, setting: Setting, stacks: Collection[str]) -> dict[str, Row]:
-        """The rung's rows, read off the reference's scaling curve where one is known."""
+        """Returns the rung's rows, read off the reference's scaling curve where one is known."""
         wanted = conditions_of(setting)
         curve = [
             run
@@ -234,7 +236,7 @@ class Halving:
         return Trial(stack, known["whole_time"], known["equivalent_budget"], known["loss"], peak)
 
     def _failure(self, stack: str) -> str:
-        """How the stack's latest run or timing ended, where not well."""
+        """Tells how the stack's latest run or timing ended, where not well."""
         ends = [
             side
             for line in self.lines

@@ -1,4 +1,4 @@
-"""The entries as a choice sees them: what their cards and contracts say, and what records say they cost.
+"""Describes the entries as a choice sees them: what their cards and contracts say, and what records say they cost.
 
 Quality is of the baseline's newest version that an entry was learned with, and there of the largest size, since what
 helps there is nearest to a model that is larger still; where several sizes are known, so is the trend. One seed says
@@ -32,8 +32,8 @@ TREND = {"↘": "worth less at larger sizes, by the records", "↗": "worth more
 
 
 def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]:
-    """Every entry of the catalogue, for a model that is trained as ``setting`` says; what is known of it is in the
-    records of ``folder``. ``gpu``: whose times; those measured where None."""
+    """Returns every entry of the catalogue, for a model that is trained as ``setting`` says; what is known of it is in
+    the records of ``folder``. ``gpu``: whose times; those measured where None."""
     known = _rows_by_stack(setting, folder)
     at_scale = _at_scale(setting, folder)
     modelled = {
@@ -51,7 +51,8 @@ def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]
 
 
 def _rows_by_stack(setting: Setting, folder: Path) -> Mapping[str, Sequence[Row]]:
-    """The rows against the baseline, under the same recipe and on its own model and data; the largest size first."""
+    """Returns the rows against the baseline, under the same recipe and on its own model and data; the largest size
+    first."""
     lines = [
         line
         for line in Store(folder).read()[0].lines
@@ -68,12 +69,13 @@ def _rows_by_stack(setting: Setting, folder: Path) -> Mapping[str, Sequence[Row]
 
 
 def _preference(row: Row) -> tuple[bool, int, int]:
-    """The key of the order: the baseline as it is now before one of before, larger sizes before smaller, more seeds."""
+    """Returns the key of the order: the baseline as it is now before one of before, larger sizes before smaller, more
+    seeds."""
     return row.newer_version is None, SIZES.index(row.conditions.size), len(row.seeds)
 
 
 def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estimate]]:
-    """What was counted at the papers' sizes over the baseline's, by stack and quantity."""
+    """Returns what was counted at the papers' sizes over the baseline's, by stack and quantity."""
     estimates: dict[str, dict[str, Estimate]] = {}
     for place, pairs in paper_scale.read(folder).beside().items():
         if (place.baseline, place.recipe) != (setting.baseline, setting.recipe):
@@ -121,13 +123,13 @@ def _member(
 
 
 def _contract(id: str) -> tuple[list[str], bool]:
-    """What a technique overrides, and whether it plans schedules."""
+    """Returns what a technique overrides, and whether it plans schedules."""
     cls = catalogue()[id].technique
     return [name for name in (*CHAINED, *SLOTS) if overrides(cls, name)], cls.takes == PLANS
 
 
 def _first(known: Iterable[Row], metric: str, alone: bool = False) -> Estimate | None:
-    """What the first row says of the metric that has it of several replicates, or ``alone`` of one."""
+    """Returns what the first row says of the metric that has it of several replicates, or ``alone`` of one."""
     for row in known:
         older = f", version {row.conditions.baseline_version} of the baseline" if row.newer_version else ""
         estimate = _estimate(row.value(metric), row.conditions.size + older)
@@ -147,7 +149,7 @@ def _estimate(value: MetricValue, at: str) -> Estimate | None:
 
 
 def _progress(row: Row) -> float:
-    """ln of the contender's steps over the reference's: exact, as recipes say."""
+    """Returns ln of the contender's steps over the reference's: exact, as recipes say."""
     sides = row.known.timed[0].sides if row.known.timed else row.known.learned[0].sides if row.known.learned else ()
     theirs, ours = (side.steps for side in sides) if sides else (None, None)
     return math.log(ours / theirs) if theirs and ours else 0.0

@@ -1,4 +1,5 @@
-"""What to train a model with, as people read it: the best stack and why, its runners-up, and what was not tried."""
+"""Says what to train a model with, as people read it: the best stack and why, its runners-up, and what was not
+tried."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ SHOWN = 8  # of a list
 
 
 def title(answer: Recommendation) -> list[str]:
-    """What was asked, and how many stacks there were to choose from."""
+    """Says what was asked, and how many stacks there were to choose from."""
     question, ranking = answer.choice.question, answer.choice.ranking
     at, plain = question.scale.setting, answer.choice.plain
     model = Path(at.model).name if at.model else at.size
@@ -49,7 +50,7 @@ def title(answer: Recommendation) -> list[str]:
 
 
 def answer_in_words(answer: Recommendation) -> str:
-    """The best stack with its interval, and what that rests on."""
+    """Says the best stack with its interval, and what that rests on."""
     best = answer.best
     if best is None:
         least = min(answer.choice.ranking.too_large, key=lambda candidate: candidate.cost.peak_bytes)
@@ -83,7 +84,7 @@ def _expected(best: Candidate) -> str:
 
 
 def ratio(estimate: Estimate | None) -> str:
-    """``×0.91 [0.88, 0.95]``: a cost, below 1 is better; ``=`` before an exact one."""
+    """Writes, as in ``×0.91 [0.88, 0.95]``: a cost, below 1 is better; ``=`` before an exact one."""
     if estimate is None or estimate.source == UNKNOWN:
         return UNKNOWN
     number = f"{math.exp(estimate.log):.3g}"
@@ -98,7 +99,7 @@ def ratio(estimate: Estimate | None) -> str:
 
 
 def budget(quality: Estimate | None) -> str:
-    """The equivalent budget of a quality, in the reference's own: above 1 is better."""
+    """Writes the equivalent budget of a quality, in the reference's own: above 1 is better."""
     if quality is None:
         return UNKNOWN
     turned = {"at most": "at least", "at least": "at most"}
@@ -107,14 +108,14 @@ def budget(quality: Estimate | None) -> str:
 
 
 def to_quality(trial: Trial) -> str:
-    """The time to the same quality of a measured stack."""
+    """Writes the time to the same quality of a measured stack."""
     if trial.quality is None:
         return f"{UNKNOWN}, as no scaling curve of the reference is known; training time {ratio(trial.time)}"
     return ratio(_joined(trial.time, trial.quality))
 
 
 def _joined(time: Estimate, quality: Estimate | None) -> Estimate | None:
-    """The time to the same quality; None where either is not known."""
+    """Computes the time to the same quality; None where either is not known."""
     if quality is None or time.source == UNKNOWN:
         return None
     word = quality.source if quality.source.startswith("at ") else BY_FLOPS if time.source == BY_FLOPS else ""
@@ -122,7 +123,7 @@ def _joined(time: Estimate, quality: Estimate | None) -> Estimate | None:
 
 
 def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str, ...]]:
-    """A counted stack a line: what is exact, and what its members' records make expected."""
+    """Lists a counted stack a line: what is exact, and what its members' records make expected."""
     return [
         (
             candidate.stack,
@@ -138,7 +139,7 @@ def ranked(candidates: Iterable[Candidate], plain_bytes: int) -> list[tuple[str,
 
 
 def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """A finalist a line, over the reference."""
+    """Lists a finalist a line, over the reference."""
     rows: list[tuple[str, ...]] = []
     for trial in rung.trials.values():
         peak = amount_of(peaks[trial.stack]) if trial.stack in peaks else ""
@@ -151,7 +152,7 @@ def measured(rung: Rung, peaks: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 
 def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
-    """A member a line: the whole stack over what is left without it."""
+    """Lists a member a line: the whole stack over what is left without it."""
     return [
         (
             f"{part.member} (leaves {part.without})",
@@ -169,7 +170,7 @@ def contributed(parts: Iterable[Contribution]) -> list[tuple[str, ...]]:
 
 
 def untried(answer: Recommendation) -> list[str]:
-    """What was not tried, and why, the most frequent reason first."""
+    """Says what was not tried, and why, the most frequent reason first."""
     reasons: dict[str, list[str]] = {}
     sound, _ = with_cards(catalogue())
     for name, reason in answer.choice.left_out.items():
@@ -186,7 +187,8 @@ def untried(answer: Recommendation) -> list[str]:
 
 
 def as_dict(answer: Recommendation) -> dict[str, Any]:
-    """JSON values; every estimate is a cost ratio to the baseline with its interval, None where nothing is known."""
+    """Returns JSON values; every estimate is a cost ratio to the baseline with its interval, None where nothing is
+    known."""
     choice, done = answer.choice, answer.measured
     return {
         "scale": choice.question.scale.setting.model_dump(),

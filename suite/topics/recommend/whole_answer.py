@@ -1,4 +1,5 @@
-"""The whole answer: what fits, in the order of the goal; then, where it can be measured here, what is best here."""
+"""Gives the whole answer: what fits, in the order of the goal; then, where it can be measured here, what is best
+here."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ COUNTING = 0.3  # of the bar
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a member adds to the best stack, which is compared with what is left of it without.
+    """Says what a member adds to the best stack, which is compared with what is left of it without.
 
     Attributes:
         without: what is left.
@@ -43,7 +44,8 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """``best`` is None where nothing fits. ``why_unmeasured``: why the answer is by counts and records alone."""
+    """Holds the answer, in which ``best`` is None where nothing fits. ``why_unmeasured``: why the answer is by counts
+    and records alone."""
 
     choice: CountedChoice
     best: Candidate | None
@@ -55,8 +57,8 @@ class Recommendation:
 def recommend(
     question: Question, folder: Path, minutes: float, *, run: bool = True, progress: Progress = silent
 ) -> Recommendation:
-    """The answer to a question, from the records of ``folder``, from counts, and, with ``run``, from at most about
-    ``minutes`` of measuring. Raises what :func:`~suite.topics.recommend.choose.choose` does."""
+    """Returns the answer to a question, from the records of ``folder``, from counts, and, with ``run``, from at most
+    about ``minutes`` of measuring. Raises what :func:`~suite.topics.recommend.choose.choose` does."""
     choice = choose(question, folder, portion(progress, 0.0, COUNTING if run else 1.0))
     if not choice.ranking.fitting:
         return Recommendation(choice, None)
@@ -73,7 +75,7 @@ def recommend(
 
 
 def _unmeasurable(choice: CountedChoice, minutes: float) -> str:
-    """Why nothing can be measured here; empty where that is to be tried."""
+    """Tells why nothing can be measured here; empty where that is to be tried."""
     scale, plain = choice.question.scale, choice.plain
     setting = scale.setting
     try:
@@ -99,7 +101,7 @@ def _unmeasurable(choice: CountedChoice, minutes: float) -> str:
 
 
 def _free_bytes() -> float:
-    """Memory that programs can have without swapping (proc_meminfo(5)); infinite where nobody says."""
+    """Returns the memory that programs can have without swapping (proc_meminfo(5)); infinite where nobody says."""
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         return 1024 * float(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
@@ -108,7 +110,7 @@ def _free_bytes() -> float:
 
 @dataclass
 class _Answer:
-    """What is made of a choice; costs of stacks that it has not are counted when they are asked for."""
+    """Makes answers of a choice; costs of stacks that it has not are counted when they are asked for."""
 
     choice: CountedChoice
     counting: Counting
@@ -131,14 +133,14 @@ class _Answer:
         return not cost.why_not and cost.peak_bytes <= self.choice.question.memory_bytes
 
     def finalists(self, reference: str) -> list[str]:
-        """The most promising stacks, and the user's own that fit."""
+        """Returns the most promising stacks, and the user's own that fit."""
         own = {name for name in self.choice.question.stacks if self.fits(name)}
         ranked = [candidate.stack for candidate in self.choice.ranking.fitting if candidate.stack != reference]
         first = [candidate for candidate in ranked if candidate not in own][: max(1, MOST - len(own))]
         return [candidate for candidate in ranked if candidate in own or candidate in first]
 
     def remainders(self, stack: str) -> list[str]:
-        """What is left of a stack without each of its members, where that fits."""
+        """Returns what is left of a stack without each of its members, where that fits."""
         return [remainder for remainder in without_each(stack).values() if self.fits(remainder)]
 
     def halving(self, minutes: float, folder: Path, progress: Progress) -> Halving:
@@ -160,12 +162,12 @@ class _Answer:
         )
 
     def counted(self, why: str) -> Recommendation:
-        """The answer by counts and records."""
+        """Returns the answer by counts and records."""
         best = self.choice.ranking.fitting[0]
         return Recommendation(self.choice, best, None, why, self.contributions(best.stack, None))
 
     def measured(self, done: MeasuredChoice) -> Recommendation:
-        """The answer of the last rung."""
+        """Returns the answer of the last rung."""
         best = self.candidates.get(done.best) or Candidate(done.best, self.cost(done.best))
         return Recommendation(self.choice, best, done, "", self.contributions(done.best, done))
 
@@ -181,12 +183,12 @@ class _Answer:
 
 
 def _measured(last: Rung, best: str, rest: str) -> tuple[Estimate | None, Estimate | None]:
-    """The time and the equivalent budget of the best stack over those of what is left."""
+    """Returns the time and the equivalent budget of the best stack over those of what is left."""
     return last.over(best, rest, "whole_time"), last.over(best, rest, "equivalent_budget")
 
 
 def _modelled(own: StepCost, rest: StepCost) -> Estimate | None:
-    """The modelled step over that of what is left."""
+    """Returns the modelled step over that of what is left."""
     if own.step_s is None or rest.step_s is None:
         return None
     return Estimate(math.log(own.step_s / rest.step_s), source="modelled")

@@ -1,4 +1,4 @@
-"""What the references have learned, in one file of a results folder: test scores beside classical methods, what a
+"""Keeps what the references have learned, in one file of a results folder: test scores beside classical methods, what a
 model makes of held-out examples, and what each baseline can tell apart."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMA = 1
 
 
 class Bar(Stored):
-    """A classical method that a reference is held against; ``scores`` by metric."""
+    """Describes a classical method that a reference is held against; ``scores`` by metric."""
 
     method: str
     scores: dict[str, float]
@@ -28,7 +28,7 @@ class Bar(Stored):
 
 
 class Picture(Stored):
-    """Something that a model makes of held-out examples: a text, or a picture as PNG in base64."""
+    """Holds something that a model makes of held-out examples: a text, or a picture as PNG in base64."""
 
     caption: str
     text: str = ""
@@ -38,7 +38,7 @@ class Picture(Stored):
 
 
 class OfReference(Stored):
-    """Something known of a baseline's reference; ``made``: the day."""
+    """Records something known of a baseline's reference; ``made``: the day."""
 
     conditions: Conditions
     code: Code
@@ -46,12 +46,12 @@ class OfReference(Stored):
 
     @property
     def stack(self) -> str:
-        """The reference's."""
+        """Returns the reference's stack."""
         return BASELINE
 
 
 class LearnedReference(OfReference):
-    """Final test scores, seed by seed, and the bars; what the first seed's model makes of test examples.
+    """Records final test scores, seed by seed, and the bars; what the first seed's model makes of test examples.
 
     Attributes:
         judged_by: the metric that the bars are about.
@@ -70,18 +70,18 @@ class LearnedReference(OfReference):
 
     @property
     def scores(self) -> dict[str, float]:
-        """Means over the seeds."""
+        """Returns the means over the seeds."""
         return means(self.seeds)
 
     @property
     def passed(self) -> bool:
-        """Whether it is at least as good as every classical method."""
+        """Tells whether it is at least as good as every classical method."""
         return not self.why and all(bar.passed for bar in self.bars)
 
 
 class Control(Stored):
-    """A change whose effect is known beforehand, against the reference: the interval of the equivalent budget, and the
-    ratio of final losses."""
+    """Records a change whose effect is known beforehand, against the reference: the interval of the equivalent budget,
+    and the ratio of final losses."""
 
     name: str
     seeds: int
@@ -92,7 +92,7 @@ class Control(Stored):
 
 
 class Power(OfReference):
-    """What a baseline can tell apart.
+    """Records what a baseline can tell apart.
 
     Attributes:
         seed_deviation: of ln equivalent budget, of one pair of runs that differ in nothing that matters.
@@ -109,14 +109,14 @@ Kind = TypeVar("Kind", bound=OfReference)
 
 
 class References(Stored):
-    """The newest of each conditions."""
+    """Holds the newest of each set of conditions."""
 
     schema_version: int = SCHEMA
     learned: list[LearnedReference] = Field(default_factory=list)
     power: list[Power] = Field(default_factory=list)
 
     def with_newer(self, learned: Iterable[LearnedReference] = (), power: Iterable[Power] = ()) -> References:
-        """These, where ``learned`` and ``power`` take the places of older ones."""
+        """Returns these, where ``learned`` and ``power`` take the places of older ones."""
         return References(learned=_newest([*self.learned, *learned]), power=_newest([*self.power, *power]))
 
     def on(self, baselines: Sequence[str]) -> References:
@@ -133,12 +133,12 @@ def _newest(entries: Iterable[Kind]) -> list[Kind]:
 
 
 def means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means over the seeds, by name."""
+    """Computes the means over the seeds, by name."""
     return {name: sum(seed[name] for seed in seeds) / len(seeds) for name in seeds[0]} if seeds else {}
 
 
 def read(folder: Path) -> References:
-    """What a results folder has; nothing where it has no such file. Raises ValueError where it cannot be read."""
+    """Reads what a results folder has; nothing where it has no such file. Raises ValueError where it cannot be read."""
     return read_kept(folder / NAME, References, SCHEMA, "leantrain baselines")
 
 

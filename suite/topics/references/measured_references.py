@@ -97,7 +97,7 @@ def _picture(sample: Sample) -> Picture:
 
 
 def at_least_as_good(reference: float, bar: float, metric: str) -> bool:
-    """Whether the reference's score reaches the bar's; a score that is no number does not."""
+    """Tells whether the reference's score reaches the bar's; a score that is no number does not."""
     return reference >= bar if metric in HIGHER_IS_BETTER else reference <= bar
 
 
@@ -107,7 +107,8 @@ def learned_references(
     progress: Progress = silent,
     keep: Callable[[LearnedReference], None] = lambda reference: None,
 ) -> list[LearnedReference]:
-    """The references of several settings, one after the other; each is handed to ``keep`` as soon as it is known."""
+    """Returns the references of several settings, one after the other; each is handed to ``keep`` as soon as it is
+    known."""
     references = []
     for number, setting in enumerate(settings):
         progress(number / len(settings), str(setting))

@@ -1,4 +1,4 @@
-"""What a baseline can tell apart: controls whose effect is known, against the noise of its seeds.
+"""Tells what a baseline can tell apart: controls whose effect is known, against the noise of its seeds.
 
 * *seeds*: the reference against itself with another seed, in pairs of runs at its own budget and at its neighbours on
   the scaling curve, between which small changes are read: other weights, other batches. No effect is there, and nothing
@@ -76,7 +76,8 @@ class Perturbed(Technique):
 
 @dataclass(frozen=True)
 class PowerControl:
-    """A control's effect: the log of its equivalent budget over the reference's, and of its final loss, per seed."""
+    """Records a control's effect: the log of its equivalent budget over the reference's, and of its final loss, per
+    seed."""
 
     name: str
     log_budgets: tuple[float, ...]
@@ -84,14 +85,14 @@ class PowerControl:
 
     @property
     def budget(self) -> Interval:
-        """The interval of the control's equivalent budget, in log units."""
+        """Returns the interval of the control's equivalent budget, in log units."""
         return replicate_interval(self.log_budgets)
 
 
 @dataclass(frozen=True)
 class PowerStudy:
-    """A baseline's controls. ``seed_deviation``: of ln equivalent budget, of one pair of runs that differ in nothing
-    that matters; ``detectable``: the log change that SEEDS seeds see with 80 % power."""
+    """Holds a baseline's controls. ``seed_deviation``: of ln equivalent budget, of one pair of runs that differ in
+    nothing that matters; ``detectable``: the log change that SEEDS seeds see with 80 % power."""
 
     setting: Setting
     controls: tuple[PowerControl, ...]
@@ -130,7 +131,7 @@ def power(
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> PowerStudy:
-    """The power of a setting's baseline, with the stacks ``others`` among the controls.
+    """Returns the power of a setting's baseline, with the stacks ``others`` among the controls.
 
     What is missing in ``folder`` is learned first. Raises ValueError where time did not suffice for the curve.
     """
@@ -188,7 +189,8 @@ def _logs(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
 
 
 def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
-    """The losses of pairs of seeds, each seed in one pair of a budget, at the budgets of a curve around its own."""
+    """Returns the losses of pairs of seeds, each seed in one pair of a budget, at the budgets of a curve around its
+    own."""
     theirs: list[float] = []
     ours: list[float] = []
     for share, losses in zip(ruler.shares, ruler.losses.T, strict=True):
@@ -199,7 +201,7 @@ def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
 
 
 def _perturbed_loss(job: Job) -> float:
-    """The final test loss of a perturbed run, in a process of the arithmetic in which the others learned."""
+    """Returns the final test loss of a perturbed run, in a process of the arithmetic in which the others learned."""
     return in_child(_train_perturbed, job, limit_s=LIMIT_S)
 
 

@@ -1,4 +1,4 @@
-"""What the references have learned, and what they can tell apart: beside each baseline's numbers."""
+"""Shows what the references have learned, and what they can tell apart: beside each baseline's numbers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CONTROLS = (
 
 @dataclass(frozen=True)
 class ShownReferences:
-    """References, of a baseline's newest version first, and by the family of their conditions those of older code and
-    those of an older version."""
+    """Holds references, of a baseline's newest version first, and by the family of their conditions those of older code
+    and those of an older version."""
 
     references: References = field(default_factory=References)
     changed: frozenset[str] = frozenset()
@@ -48,7 +48,7 @@ class ShownReferences:
 
     @property
     def baselines(self) -> set[str]:
-        """The baselines of which something is known."""
+        """Returns the baselines of which something is known."""
         return {run.conditions.baseline for run in [*self.references.learned, *self.references.power]}
 
     def on(self, baselines: Sequence[str]) -> ShownReferences:
@@ -56,7 +56,7 @@ class ShownReferences:
         return ShownReferences(self.references.on(baselines), self.changed, self.older)
 
     def heading(self, reference: OfReference) -> str:
-        """The conditions in words, with an older version; a dagger behind what older code made."""
+        """Writes the conditions in words, with an older version; a dagger behind what older code made."""
         at = reference.conditions
         version = f" version {at.baseline_version}" if at.family in self.older else ""
         changed = "†" if at.family in self.changed and not version else ""
@@ -76,7 +76,7 @@ def verdict(reference: LearnedReference) -> str:
 
 
 def scores(reference: LearnedReference) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines of a table: the reference, then the bars."""
+    """Returns the head and the lines of a table: the reference, then the bars."""
     metrics = list(reference.scores or (reference.bars[0].scores if reference.bars else ()))
     known = [
         ("the reference", reference.scores, ""),
@@ -94,18 +94,18 @@ def _passed(passed: bool) -> str:
 
 
 def further(reference: LearnedReference) -> str:
-    """What else the model is worth, in a line."""
+    """Says what else the model is worth, in a line."""
     return "; ".join(f"{name}: {value:.4g}" for name, value in reference.further.items())
 
 
 def captioned(reference: LearnedReference) -> Iterator[tuple[str, list[Picture]]]:
-    """The samples by their caption."""
+    """Yields the samples by their caption."""
     for caption, samples in groupby(reference.samples, lambda sample: sample.caption):
         yield caption, list(samples)
 
 
 def controls(power: Power) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines of the table of controls."""
+    """Returns the head and the lines of the table of controls."""
     lines = [
         [
             control.name,
@@ -119,7 +119,7 @@ def controls(power: Power) -> tuple[list[str], list[list[str]]]:
 
 
 def sees(power: Power) -> str:
-    """What it can tell apart, in a sentence."""
+    """Says what it can tell apart, in a sentence."""
     return (
         f"Of {power.seeds} seeds a comparison on {power.conditions.baseline} sees a change of the equivalent budget of "
         f"{power.smallest_change:.1%} with 80 % power; the seed's own deviation is {power.seed_deviation:.1%}."
@@ -127,7 +127,7 @@ def sees(power: Power) -> str:
 
 
 def drawn(sample: Picture) -> str:
-    """A sample's picture, as an SVG that holds it."""
+    """Returns a sample's picture, as an SVG that holds it."""
     place = f'width="{sample.width}" height="{sample.height}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {sample.width} {sample.height}" {place} role="img">'
@@ -136,7 +136,7 @@ def drawn(sample: Picture) -> str:
 
 
 def section(shown: ShownReferences) -> Section | None:
-    """What references have learned and can tell apart; None where nothing is known."""
+    """Shows what references have learned and can tell apart; None where nothing is known."""
     parts: list[Part] = []
     for number, run in enumerate(shown.references.learned):
         heading = shown.heading(run)

@@ -1,4 +1,4 @@
-"""Stacks on the board: which pairs have been tried together, and how far each gains more or less than its parts.
+"""Shows stacks on the board: which pairs have been tried together, and how far each gains more or less than its parts.
 
 A board's matrix has one technique a row (first in the stack) and one a column (second); a cell is the interaction of
 the first metric that any pair has. The table below it has every stack with every metric. Numbers are those of
@@ -25,12 +25,12 @@ READING = (
 
 
 def shown(value: MetricValue) -> str:
-    """The interaction as a factor with its interval, an exact one after ``=``, a word where there is none."""
+    """Writes the interaction as a factor with its interval, an exact one after ``=``, a word where there is none."""
     return text(value, DIRECTION)
 
 
 def notes(stack: Interaction) -> list[str]:
-    """Say on what the numbers rest."""
+    """Says on what the numbers rest."""
     unverified = sorted({kind for row in stack.rows for kind in row.unverified})
     sentences = [f"unverified: {', '.join(unverified)}, since the code changed"] if unverified else []
     sentences += _by_metric((metric, value.note) for metric, value in stack.values.items())
@@ -40,7 +40,7 @@ def notes(stack: Interaction) -> list[str]:
 
 
 def remarks(stack: Interaction) -> list[str]:
-    """Say what the numbers do not: on what they rest, and why some are missing."""
+    """Says what the numbers do not: on what they rest, and why some are missing."""
     return notes(stack) + _by_metric((metric, value.reason) for metric, value in stack.values.items())
 
 
@@ -60,7 +60,8 @@ def _by_metric(sentences: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines of a table: by metric the ratios of the parts and of the whole, and the interaction."""
+    """Returns the head and the lines of a table: by metric the ratios of the parts and of the whole, and the
+    interaction."""
     head = ["", *(row.stack for row in stack.rows), "interaction", ""]
     lines = [
         [
@@ -75,7 +76,7 @@ def table(stack: Interaction) -> tuple[list[str], list[list[str]]]:
 
 
 def title(stack: Interaction) -> str:
-    """What was measured, in a line."""
+    """Says what was measured, in a line."""
     whole = stack.whole
     return f"{whole.stack} and its parts {against_text(whole)}, {how_many(len(stack.seeds))}, {whole.machine.name}"
 
@@ -85,14 +86,14 @@ def title(stack: Interaction) -> str:
 
 @dataclass(frozen=True)
 class Stacks:
-    """The stacks of one board."""
+    """Holds the stacks of one board."""
 
     board: Board
     interactions: tuple[Interaction, ...]
 
     @property
     def pairs(self) -> Mapping[tuple[str, str], Interaction]:
-        """The stacks of two parts, by (first, second)."""
+        """Returns the stacks of two parts, by (first, second)."""
         return {
             (interaction.parts[0].stack, interaction.parts[1].stack): interaction
             for interaction in self.interactions
@@ -101,24 +102,24 @@ class Stacks:
 
     @property
     def firsts(self) -> list[str]:
-        """The rows of the matrix."""
+        """Returns the rows of the matrix."""
         return sorted({first for first, _ in self.pairs})
 
     @property
     def seconds(self) -> list[str]:
-        """The columns of the matrix."""
+        """Returns the columns of the matrix."""
         return sorted({second for _, second in self.pairs})
 
     @property
     def headline(self) -> str:
-        """The metric of the matrix: the first of IN_STACKS that some pair has."""
+        """Returns the metric of the matrix: the first of IN_STACKS that some pair has."""
         names = [metric.name for metric in IN_STACKS]
         known = [name for name in names if any(pair.values[name].known for pair in self.pairs.values())]
         return (known or names)[0]
 
     @property
     def matrix(self) -> list[list[MetricValue | None]]:
-        """The interactions [firsts, seconds]; None where the pair was not measured."""
+        """Returns the interactions [firsts, seconds]; None where the pair was not measured."""
         pairs, metric = self.pairs, self.headline
         return [
             [pairs[first, second].values[metric] if (first, second) in pairs else None for second in self.seconds]

@@ -35,7 +35,7 @@ COST = "What tuning took: rates times batch sizes, runs of all their seeds, CPU 
 
 
 class SweepRow(NamedTuple):
-    """One batch size under one rule; None where no seed got there, or none finished."""
+    """Describes one batch size under one rule; None where no seed got there, or none finished."""
 
     batch_size: int
     rule: str
@@ -53,7 +53,7 @@ class SweepRow(NamedTuple):
 
 
 class SweepRun(NamedTuple):
-    """One optimizer at one batch size and one multiple of its own learning rate."""
+    """Describes one optimizer at one batch size and one multiple of its own learning rate."""
 
     optimizer: str
     rate: float
@@ -64,7 +64,8 @@ COLUMNS = ("optimizer", "rate", *SweepRow._fields)
 
 
 def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
-    """Tables ``steps_to_quality`` (all runs), ``best`` (one rate a side and batch size) and ``cost`` (of each side)."""
+    """Returns the tables ``steps_to_quality`` (all runs), ``best`` (one rate a side and batch size) and ``cost`` (of
+    each side)."""
     stacks = {
         (side, rate, k): "+".join([filled(asked.scaled, k, rate), *optimizer])
         for k in asked.batches
@@ -85,7 +86,7 @@ def study(lab: Lab, asked: BatchSweep) -> list[StudyTable]:
 
 
 def sweep_row(rule: str, pairs: Sequence[tuple[Learned, Learned]]) -> SweepRow | None:
-    """The row of (reference, contender) pairs, one a seed; None where there is nothing to say."""
+    """Returns the row of (reference, contender) pairs, one a seed; None where there is nothing to say."""
     pairs = [(reference, contender) for reference, contender in pairs if reference.curve and contender.recipe]
     if not pairs:
         return None
@@ -114,7 +115,8 @@ def sweep_row(rule: str, pairs: Sequence[tuple[Learned, Learned]]) -> SweepRow |
 
 
 def _reached(pairs: Sequence[tuple[Learned, Learned]], share: float) -> list[float]:
-    """The steps of those that got to the loss at which the reference has this share of its whole fall behind it."""
+    """Returns the steps of those that got to the loss at which the reference has this share of its whole fall behind
+    it."""
     reached = []
     for reference, contender in pairs:
         start, end = reference.curve[0].loss, reference.curve[-1].loss
@@ -139,7 +141,7 @@ def _cells(run: SweepRun) -> tuple[Any, ...]:
 
 
 def best(runs: Sequence[SweepRun]) -> list[SweepRun]:
-    """The best run of each optimizer and batch size, which BEST describes; by optimizer, then size."""
+    """Returns the best run of each optimizer and batch size, which BEST describes; by optimizer, then size."""
     chosen: dict[tuple[str, int], SweepRun] = {}
     for run in sorted(runs, key=lambda run: _goodness(run.row)):
         chosen.setdefault((run.optimizer, run.row.batch_size), run)
@@ -153,7 +155,7 @@ def _goodness(row: SweepRow) -> tuple[float, float, float]:
 
 
 def cost(runs: Sequence[SweepRun]) -> list[tuple[str, int, int, float]]:
-    """The rows that COST describes, by optimizer."""
+    """Returns the rows that COST describes, by optimizer."""
     sides = {name: [run.row for run in runs if run.optimizer == name] for name in {run.optimizer for run in runs}}
     return [
         (name, len(rows), sum(row.seeds for row in rows), sum(row.cpu_s or 0.0 for row in rows))
@@ -162,8 +164,9 @@ def cost(runs: Sequence[SweepRun]) -> list[tuple[str, int, int, float]]:
 
 
 def draw(figure: Figure, lines: Mapping[str, Sequence[SweepRow]], reference: str) -> None:
-    """Two panels over the batch size, a line for each of ``lines``: steps half-way to the quality of ``reference``,
-    with perfect scaling dashed; and the final loss with its interval. What did not get half-way is an open circle."""
+    """Draws two panels over the batch size, a line for each of ``lines``: steps half-way to the quality of
+    ``reference``, with perfect scaling dashed; and the final loss with its interval. What did not get half-way is an
+    open circle."""
     steps, losses = figure.subplots(1, 2)
     for number, (label, rows) in enumerate(lines.items()):
         look: dict[str, Any] = {"marker": "o", "color": f"C{number}"}
@@ -194,7 +197,7 @@ def draw(figure: Figure, lines: Mapping[str, Sequence[SweepRow]], reference: str
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """A line for each optimizer at its best rates."""
+    """Draws a line for each optimizer at its best rates."""
     from matplotlib.figure import Figure
 
     lines: dict[str, list[SweepRow]] = {}

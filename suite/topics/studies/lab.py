@@ -1,4 +1,4 @@
-"""A study's laboratory: where it gets its runs from, and the tables that it makes of them.
+"""Has a study's laboratory: where it gets its runs from, and the tables that it makes of them.
 
 Runs go through the same campaigns and evidence as everything else: what is stored already is not measured again.
 """
@@ -22,7 +22,7 @@ from suite.record.store import Store
 
 @dataclass(frozen=True)
 class Lab:
-    """The place that a study gets its runs from: a setting, stored records, and a budget for what is missing."""
+    """Gives a study its runs, from: a setting, stored records, and a budget for what is missing."""
 
     setting: Setting
     folder: Path
@@ -32,12 +32,13 @@ class Lab:
     warn: Callable[[str], None] = lambda text: None
 
     def runs(self, stacks: Sequence[str]) -> dict[str, list[tuple[Learned, Learned]]]:
-        """(reference, contender) of every seed for each stack, learned where they are missing and time allows."""
+        """Returns (reference, contender) of every seed for each stack, learned where they are missing and time
+        allows."""
         plan = self._measured(stacks)
         return {pair.stack: plan.learned_pairs(pair)[: self.seeds] for pair in plan.pairs}
 
     def counts(self, stacks: Sequence[str]) -> dict[str, Counted]:
-        """The counts of each stack, where it was counted."""
+        """Returns the counts of each stack, where it was counted."""
         plan = self._measured(stacks)
         counted = {pair.stack: plan.counted(pair.setting, pair.stack) for pair in plan.pairs}
         return {stack: counts for stack, counts in counted.items() if counts}

@@ -1,4 +1,5 @@
-"""Sharpness and label noise: what each way to seek flat minima is worth at equal steps, and at equal processor time.
+"""Studies sharpness and label noise: what each way to seek flat minima is worth at equal steps, and at equal processor
+time.
 
 Foret et al. (arXiv 2010.01412, section 3.3) report their largest gains with wrong training labels, on CIFAR-10. So
 every run is made on the baseline's data and on the same with a share of the training labels replaced; test labels stay
@@ -37,7 +38,7 @@ BUDGET_STEP = 0.05
 
 
 class NoiseRow(NamedTuple):
-    """One technique at one share of wrong training labels; accuracies are of the test examples."""
+    """Describes one technique at one share of wrong training labels; accuracies are of the test examples."""
 
     label_noise: float
     technique: str
@@ -50,7 +51,7 @@ class NoiseRow(NamedTuple):
 
 
 def study(lab: Lab, asked: LabelNoise) -> list[StudyTable]:
-    """The table ``sharpness_and_label_noise``, a row for each share and technique of which a seed finished."""
+    """Returns the table ``sharpness_and_label_noise``, a row for each share and technique of which a seed finished."""
     stacks = {BASELINE: asked.reference, **asked.stacks}
     rows = []
     for share in asked.shares:
@@ -69,8 +70,8 @@ def study(lab: Lab, asked: LabelNoise) -> list[StudyTable]:
 
 
 def equal_time_budget(pairs: Sequence[tuple[Learned, Learned]]) -> float:
-    """The share of its steps that takes a technique as many processor seconds as the reference's run; in steps of 5 %,
-    1 where it is not known."""
+    """Returns the share of its steps that takes a technique as many processor seconds as the reference's run; in steps
+    of 5 %, 1 where it is not known."""
     known = [theirs.cpu_s / ours.cpu_s for theirs, ours in pairs if theirs.cpu_s and ours.cpu_s and ours.status == "ok"]
     return max(BUDGET_STEP, round(median(known) / BUDGET_STEP) * BUDGET_STEP) if known else 1.0
 
@@ -78,7 +79,8 @@ def equal_time_budget(pairs: Sequence[tuple[Learned, Learned]]) -> float:
 def noise_row(
     label_noise: float, technique: str, contenders: Sequence[Learned], shorter: Sequence[Learned]
 ) -> NoiseRow | None:
-    """The row of the runs of one technique, one a seed, and of those at equal time; None where none finished."""
+    """Returns the row of the runs of one technique, one a seed, and of those at equal time; None where none
+    finished."""
     good = [contender for contender in contenders if contender.status == "ok" and contender.probes]
     ends, at_equal_time = ([run.final for run in some if run.final] for some in (good, shorter))
     if not ends:
@@ -100,7 +102,7 @@ def noise_row(
 
 
 def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
-    """``lab`` with ``share`` of the training labels wrong, for longer runs in a part of its minutes."""
+    """Returns ``lab`` with ``share`` of the training labels wrong, for longer runs in a part of its minutes."""
     setting = lab.setting
     baseline = baseline_of(setting)
     steps = asked.longer * baseline.recipe(setting.size, setting.recipe, "pretrain").steps
@@ -112,8 +114,8 @@ def noisy(lab: Lab, share: float, asked: LabelNoise) -> Lab:
 
 
 def written(data: Data, share: float, folder: Path) -> Path:
-    """``folder`` with ``data``'s examples as train, validation and test.jsonl, as ``--data`` takes them: ``share`` of
-    the training labels, drawn once, are another class's.
+    """Returns ``folder`` with ``data``'s examples as train, validation and test.jsonl, as ``--data`` takes them:
+    ``share`` of the training labels, drawn once, are another class's.
 
     A baseline may show a held-out example several times, with other noise each time: it is written once."""
     labels = data.train.tensors["labels"]
@@ -135,7 +137,7 @@ def written(data: Data, share: float, folder: Path) -> Path:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
+    """Draws test accuracy at equal time over the largest eigenvalue, a panel for each share of wrong labels."""
     from matplotlib.figure import Figure
 
     rows = [NoiseRow(*row) for row in tables[0].rows]

@@ -1,4 +1,5 @@
-"""Speed-up against bandwidth: a stack on several ranks and its reference, in lock-step on one rate-limited link.
+"""Measures speed-up against bandwidth: a stack on several ranks and its reference, in lock-step on one rate-limited
+link.
 
 The link is that of :mod:`suite.measure.links`, each rank a node. At each rate the sides take turns, so that what a rate
 or a neighbour does to one it does to the other. Beside what was measured stands the alpha-beta model: a step takes what
@@ -49,8 +50,8 @@ MEASURED, MODELLED, PAPER = "measured", "modelled", "paper"
 
 
 class LinkRow(NamedTuple):
-    """One rate; None: no limit, and nothing measured where there is no link. Times in ms, latency too; the ends of the
-    speed-up where there were enough rounds."""
+    """Describes one rate; None: no limit, and nothing measured where there is no link. Times in ms, latency too; the
+    ends of the speed-up where there were enough rounds."""
 
     mbit: float | None
     link_mbit: float | None
@@ -67,7 +68,7 @@ class LinkRow(NamedTuple):
 
 
 class CrossoverRow(NamedTuple):
-    """Where the stack and its reference take equally long, and where the paper measured."""
+    """Says where the stack and its reference take equally long, and where the paper measured."""
 
     evidence: str
     mbit: float | None
@@ -77,33 +78,33 @@ class CrossoverRow(NamedTuple):
 
 @dataclass(frozen=True)
 class StepModel:
-    """The alpha-beta model of a step: its seconds on a ``free`` link, and what it sends."""
+    """Holds the alpha-beta model of a step: its seconds on a ``free`` link, and what it sends."""
 
     seconds: float
     sent: StepTraffic
     free: AlphaBeta
 
     def at(self, link: AlphaBeta) -> float:
-        """Seconds of a step on the link."""
+        """Returns the seconds of a step on the link."""
         size, messages = self.sent.sent_bytes, self.sent.messages
         return self.seconds + link.seconds(size, messages) - self.free.seconds(size, messages)
 
 
 @dataclass
 class Sides:
-    """The two contenders that take turns; ``network`` is None where no link can be made."""
+    """Holds the two contenders that take turns; ``network`` is None where no link can be made."""
 
     contenders: dict[str, Contender]
     network: LinkedNodes | None
 
     def speed(self, burst_bytes: float = 0.0) -> AlphaBeta:
-        """The speed of the link as it is; what its limiter saves up is known."""
+        """Returns the speed of the link as it is; what its limiter saves up is known."""
         several = next(contender for contender in reversed(self.contenders.values()) if contender.world_size > 1)
         link: LinkSpeed = several.link()
         return AlphaBeta(link.latency_s, link.bytes_per_s, burst_bytes)
 
     def times(self, coin: random.Random) -> dict[str, list[float]]:
-        """Seconds of a step of each side, of each round that there is time for; of one at least."""
+        """Returns the seconds of a step of each side, of each round that there is time for; of one at least."""
 
         def block(side: str, _: int) -> float:
             return self.contenders[side].block(1).seconds
@@ -119,7 +120,7 @@ class Sides:
 
 
 def study(lab: Lab, asked: LinkSweep) -> list[StudyTable]:
-    """Tables ``speedup_by_bandwidth`` and ``crossover``. Raises ContenderFailed where a side fails."""
+    """Returns the tables ``speedup_by_bandwidth`` and ``crossover``. Raises ContenderFailed where a side fails."""
     stack, (reference, _) = canonical(asked.stack), reference_of(asked.stack)
     why = reason_without_links()
     if why:
@@ -158,8 +159,8 @@ def schedule_of(rates: int) -> tuple[int, int]:
 
 
 def measured(sides: Sides, rates: Sequence[float], lab: Lab, end_s: float) -> list[LinkRow]:
-    """A row without a limit, one for each rate, the fastest first, and one for where the sides take equally long by
-    those; of those that the time is up for the model."""
+    """Returns a row without a limit, one for each rate, the fastest first, and one for where the sides take equally
+    long by those; of those that the time is up for the model."""
     coin = random.Random(0)
     none = StepTraffic(sent_bytes=0, messages=0)
     traffic = [contender.traffic() if contender.world_size > 1 else none for contender in sides.contenders.values()]
@@ -194,8 +195,8 @@ def row_of(
     models: Sequence[StepModel],
     modelled: AlphaBeta,
 ) -> LinkRow:
-    """The row of a rate: what was ``taken`` there by the reference and the stack, if anything, and what the ``models``
-    say of a link."""
+    """Returns the row of a rate: what was ``taken`` there by the reference and the stack, if anything, and what the
+    ``models`` say of a link."""
     there = [model.at(modelled) for model in models]
     theirs = (1e3 * there[0], 1e3 * there[1], there[0] / there[1])
     if link is None or taken is None:
@@ -208,7 +209,7 @@ def row_of(
 
 
 def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
-    """The crossovers by what was measured, by the model, and the paper's setting."""
+    """Returns the crossovers by what was measured, by the model, and the paper's setting."""
     seen = [(row.link_mbit, row.speedup) for row in rows if row.link_mbit and row.speedup]
     modelled = [(row.link_mbit or row.mbit, row.modelled_speedup) for row in rows]
     marks = [crossover(MEASURED, seen)] if seen else []
@@ -217,7 +218,8 @@ def crossovers(rows: Sequence[LinkRow], asked: LinkSweep) -> list[CrossoverRow]:
 
 
 def crossover(evidence: str, points: Sequence[tuple[float, float]]) -> CrossoverRow:
-    """Where the line through (Mbit/s, speed-up), both logarithmic, crosses a speed-up of 1; the lowest such rate."""
+    """Finds where the line through (Mbit/s, speed-up), both logarithmic, crosses a speed-up of 1; the lowest such
+    rate."""
     ordered = sorted(points)
     for (below, left), (above, right) in pairwise(ordered):
         if (left - 1) * (right - 1) < 0:
@@ -230,7 +232,8 @@ def crossover(evidence: str, points: Sequence[tuple[float, float]]) -> Crossover
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Speed-up against bandwidth, measured with intervals and modelled; crossovers, and where the paper measured."""
+    """Draws speed-up against bandwidth, measured with intervals and modelled; crossovers, and where the paper
+    measured."""
     from matplotlib.figure import Figure
 
     rows = [LinkRow(*row) for row in tables[0].rows]

@@ -1,4 +1,5 @@
-"""Time against memory: every solver at a series of budgets, as predicted and as measured, on a baseline's own model.
+"""Measures time against memory: every solver at a series of budgets, as predicted and as measured, on a baseline's own
+model.
 
 Chains are profiled on this machine's clock. Each plan is then executed: its pass is timed beside a plain one, in turn,
 and its peak counted. The second tier is the host's memory behind a link that is paced: it carries what a plain pass
@@ -49,7 +50,7 @@ NOTE = (
 
 
 class BudgetRow(NamedTuple):
-    """One solver at one budget; None where it has no schedule."""
+    """Describes one solver at one budget; None where it has no schedule."""
 
     technique: str
     budget_share: float
@@ -65,8 +66,8 @@ class BudgetRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Bench:
-    """A model, its chains, and a batch to pass through it; ``slowed``: times as long a pass takes whose live bytes are
-    counted."""
+    """Holds a model, its chains, and a batch to pass through it; ``slowed``: times as long a pass takes whose live
+    bytes are counted."""
 
     run: Run
     chains: list[Chain]
@@ -75,16 +76,17 @@ class _Bench:
 
     @property
     def link(self) -> Link:
-        """Carries what a plain pass saves in a plain pass's time."""
+        """Returns a link that carries what a plain pass saves in a plain pass's time."""
         rate = sum(prediction.turn_bytes for prediction in unplanned(self.chains).predictions) / self.chains[0].pass_s
         return Link(rate, rate)
 
     def predicted_time(self, plan: Plan) -> float:
-        """The pass's seconds over a plain one's."""
+        """Returns the pass's seconds over a plain one's."""
         return (plan.time_s + self.chains[0].outside_s) / self.chains[0].pass_s
 
     def executed(self, plan: Plan, slowed: float) -> ExitStack:
-        """The context in which the plan runs, with a tier of its own behind a link as much slower as the pass is."""
+        """Returns the context in which the plan runs, with a tier of its own behind a link as much slower as the pass
+        is."""
         contexts, tier = ExitStack(), HostTier(link_bytes_per_s=self.link.out_bytes_per_s / slowed)
         for blocks, schedule in zip(blocks_of(self.run), plan.schedules, strict=True):
             contexts.enter_context(scheduled(blocks, schedule, tier))
@@ -97,8 +99,8 @@ class _Bench:
         return live.high_bytes
 
     def time_ratio(self, plan: Plan) -> float:
-        """The median over PASSES of a pass's seconds over those of the plain ones before and after it. The link is as
-        fast or slow as the plain one before it, so that a shared machine's speed is not in the ratio."""
+        """Returns the median over PASSES of a pass's seconds over those of the plain ones before and after it. The link
+        is as fast or slow as the plain one before it, so that a shared machine's speed is not in the ratio."""
         ratios: list[float] = []
         before_s = _seconds(self.one_pass)
         for _ in range(PASSES + 1):
@@ -126,7 +128,7 @@ def _seconds(one_pass: Callable[[], None]) -> float:
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``time_against_memory``: a row for each solver and budget."""
+    """Returns the table ``time_against_memory``: a row for each solver and budget."""
     run = run_of(Job(setting=lab.setting, stack=BASELINE))
     keep_freed_memory()
     with one_thread(), undisturbed(run.model):
@@ -182,7 +184,7 @@ def _rows(lab: Lab, bench: _Bench) -> list[tuple[object, ...]]:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time over a plain pass's against the peak: a line for each solver as predicted, points as measured."""
+    """Draws time over a plain pass's against the peak: a line for each solver as predicted, points as measured."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")

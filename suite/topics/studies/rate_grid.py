@@ -1,4 +1,5 @@
-"""Final loss over the learning rate, for the reference and for what replaces its optimizer: each is judged at its best.
+"""Measures the final loss over the learning rate, for the reference and for what replaces its optimizer: each is judged
+at its best.
 
 All sides get equally many rates, each around what it is used at; the reference's is the recipe's. With fixed rates, or
 a grid for one side alone, a comparison of optimizers is one of how well their rates were chosen (Choi et al. 2019,
@@ -32,7 +33,7 @@ BEST = (
 
 
 class GridRow(NamedTuple):
-    """One rate of one side; the standard error is over the seeds, None for one."""
+    """Describes one rate of one side; the standard error is over the seeds, None for one."""
 
     side: str
     batch: int
@@ -45,7 +46,7 @@ class GridRow(NamedTuple):
 
 
 class BestRate(NamedTuple):
-    """The best of the ``rates`` that finished; the reference has no gap to itself."""
+    """Describes the best of the ``rates`` that finished; the reference has no gap to itself."""
 
     side: str
     batch: int
@@ -58,7 +59,7 @@ class BestRate(NamedTuple):
 
 
 def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
-    """Tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
+    """Returns the tables ``rates`` (all runs) and ``best`` (one for each side and batch)."""
     contenders = [side for side in asked.contender if not side.baselines or lab.setting.baseline in side.baselines]
     stacks: dict[tuple[str, int, float], str] = {}
     for k in asked.batches:
@@ -77,7 +78,7 @@ def study(lab: Lab, asked: RateGrid) -> list[StudyTable]:
 
 
 def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Learned]) -> GridRow:
-    """The row of the runs at one rate, one a seed."""
+    """Returns the row of the runs at one rate, one a seed."""
     done = [(seed.curve[-1].loss, seed.final.loss) for seed in seeds if seed.status == "ok" and seed.final]
     losses = [final for _, final in done]
     whole = len(done) == len(seeds)
@@ -95,13 +96,13 @@ def grid_row(side: str, batch: int, rate: float, seeds: Sequence[Learned]) -> Gr
 
 
 def total(seconds: Sequence[float | None]) -> float | None:
-    """Their sum; None if one is unknown."""
+    """Returns their sum; None if one is unknown."""
     known = [second for second in seconds if second is not None]
     return sum(known) if len(known) == len(seconds) else None
 
 
 def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
-    """The best rate of each side and batch, which BEST describes; none where no rate finished."""
+    """Returns the best rate of each side and batch, which BEST describes; none where no rate finished."""
     chosen: dict[tuple[str, int], BestRate] = {}
     for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):  # the reference comes first
         grid = [row for row in rows if (row.side, row.batch) == (side, batch)]
@@ -122,7 +123,7 @@ def best(rows: Sequence[GridRow], reference: str) -> list[BestRate]:
 
 
 def draw(axes: Axes, table: StudyTable) -> None:
-    """Final loss over the rate, a line for each side and batch; bars are standard errors."""
+    """Draws the final loss over the rate, a line for each side and batch; bars are standard errors."""
     rows = [row for cells in table.rows if (row := GridRow(*cells)).final_loss is not None]
     for side, batch in dict.fromkeys((row.side, row.batch) for row in rows):
         line = sorted((row for row in rows if (row.side, row.batch) == (side, batch)), key=lambda row: row.rate)
@@ -139,7 +140,7 @@ def draw(axes: Axes, table: StudyTable) -> None:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The table ``rates`` as :func:`draw` shows it."""
+    """Draws the table ``rates`` as :func:`draw` shows it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4), layout="constrained")

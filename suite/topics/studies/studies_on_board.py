@@ -1,4 +1,4 @@
-"""What studies found, on the boards: each with its plot and its tables."""
+"""Shows what studies found, on the boards: each with its plot and its tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHANGED = "Unverified: the code changed since"
 
 @dataclass(frozen=True)
 class Studied:
-    """A study, and whether the code that made it has changed since. ``plot``: the drawing that was kept of it, an SVG
-    file; empty where there is none."""
+    """Holds a study, and whether the code that made it has changed since. ``plot``: the drawing that was kept of it, an
+    SVG file; empty where there is none."""
 
     study: Study
     unverified: bool = False
@@ -40,8 +40,8 @@ class Studied:
 
 @dataclass(frozen=True)
 class PlacedStudy:
-    """A study on a page. ``title`` has the card's name, the id where none is installed;
-    ``technique`` is the anchor of the technique's own section, empty where the page has none."""
+    """Describes a study on a page. ``title`` has the card's name, the id where none is installed; ``technique`` is the
+    anchor of the technique's own section, empty where the page has none."""
 
     study: Study
     title: str
@@ -52,7 +52,7 @@ class PlacedStudy:
 
     @property
     def subtitle(self) -> str:
-        """Where and when, and whether the code changed since."""
+        """Says where and when, and whether the code changed since."""
         origin = f"Machine {self.study.machine.name}; {self.study.made:%Y-%m-%d}; {how_many(self.study.seeds)} at most."
         return f"{origin} {CHANGED}." if self.unverified else origin
 
@@ -94,7 +94,7 @@ def _title(study: Study) -> tuple[str, ...]:
 
 
 def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
-    """Links to the studies by technique id."""
+    """Returns links to the studies by technique id."""
     by_technique: dict[str, list[str]] = {}
     for spot in placed:
         link = f"{markup.link(spot.anchor, in_html(spot.title))}{_mark(spot)}"
@@ -153,7 +153,7 @@ def _table(anchor: str, study: str, table: StudyTable, most_in_text: int) -> Pag
 
 
 def plot_of(placed: PlacedStudy) -> list[Part]:
-    """The figure, a sentence where it cannot be drawn, nothing where the study has none."""
+    """Returns the figure, a sentence where it cannot be drawn, nothing where the study has none."""
     try:
         drawn = study_plots.element(placed.study, placed.anchor, f"Plot of {placed.title}", placed.plot)
     except Exception as error:  # whatever a module, which may be newer than the tables, does with them

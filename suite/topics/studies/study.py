@@ -1,4 +1,4 @@
-"""Studies: techniques that are questions over many runs (a batch-size sweep, a fit, a budget scan) or over none.
+"""Runs studies: techniques that are questions over many runs (a batch-size sweep, a fit, a budget scan) or over none.
 
 A study that several techniques share is a module of :mod:`suite.topics.studies`, and a card says which part the
 technique takes in it. A study of its own is a ``study.py`` beside the technique, which defines ``study(lab) ->
@@ -38,7 +38,8 @@ SHARED: dict[str, ModuleType] = {
 
 
 class CardStudy:
-    """The study that an entry's card names; and then its own study.py where it has one, which plots the tables of both.
+    """Runs the study that an entry's card names; and then its own study.py where it has one, which plots the tables of
+    both.
 
     Has what a study.py has: ``study``, ``plot`` and ``BASELINES``.
     """
@@ -59,7 +60,7 @@ class CardStudy:
 
 
 def study_of(entry: Entry) -> CardStudy | ModuleType:
-    """The entry's study. Raises ValueError if it has none."""
+    """Returns the entry's study. Raises ValueError if it has none."""
     name = entry.module.removesuffix("technique") + "study"
     own = importlib.import_module(name) if find_spec(name) else None
     if entry.card.study:
@@ -70,8 +71,8 @@ def study_of(entry: Entry) -> CardStudy | ModuleType:
 
 
 def baseline_for(entry: Entry, study: CardStudy | ModuleType, wanted: str | None) -> str:
-    """``wanted``, or else gpt if the study is for it, or the first that it is for: the study's ``BASELINES`` or, where
-    it has none, the card's. Raises ValueError for a baseline that it is not for."""
+    """Returns ``wanted``, or else gpt if the study is for it, or the first that it is for: the study's ``BASELINES``
+    or, where it has none, the card's. Raises ValueError for a baseline that it is not for."""
     known: Sequence[str] = getattr(study, "BASELINES", entry.card.baselines)
     if wanted and wanted not in known:
         raise ValueError(f"the study of {entry.id} is not for {wanted}, but for: {', '.join(known)}")
@@ -82,7 +83,8 @@ def baseline_for(entry: Entry, study: CardStudy | ModuleType, wanted: str | None
 
 
 def stored_form(lab: Lab, entry: Entry, tables: Sequence[StudyTable]) -> Study:
-    """The tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad cell."""
+    """Returns the tables of ``entry``'s study in ``lab``, with what they were made with. Raises ValueError for a bad
+    cell."""
     at = lab.setting
     return Study(
         technique=entry.id,

@@ -1,4 +1,5 @@
-"""The plots of studies: a study's own module draws them, with torch and matplotlib loaded; a results folder keeps them.
+"""Draws the plots of studies: a study's own module draws them, with torch and matplotlib loaded; a results folder keeps
+them.
 
 A kept plot stands beside the study's tables, and says of which tables and of which code it is: the file of the module
 that draws it, without what that uses of others. One of others is drawn again by whoever shows it. An SVG may come from
@@ -52,7 +53,7 @@ PAPER = {"#000000": "currentColor", "#ffffff": "var(--page)"}  # what matplotlib
 
 
 def stored_plot(study: Study, records: Path) -> bytes:
-    """The plot that the results folder keeps of these tables; empty where it has none, or one of others."""
+    """Reads the plot that the results folder keeps of these tables; empty where it has none, or one of others."""
     try:
         svg = read_plain(_path(study, records))
         current = b"<!" not in svg and ElementTree.fromstring(svg).get(OF) == _of(study)
@@ -81,14 +82,14 @@ def _path(study: Study, records: Path) -> Path:
 
 
 def _of(study: Study) -> str:
-    """A hash of the tables and of what the file that draws them does, whatever it calls its variables."""
+    """Computes a hash of the tables and of what the file that draws them does, whatever it calls its variables."""
     source = _source(study)
     code = "\n".join(statement.text for statement in read_source(source).statements) if source else ""
     return hashlib.sha256(f"{study.model_dump_json(include={'tables'})}\0{code}".encode()).hexdigest()[:32]
 
 
 def _source(study: Study) -> Path | None:
-    """The file of the study's own module, or of the one that its card names; None where neither is installed."""
+    """Finds the file of the study's own module, or of the one that its card names; None where neither is installed."""
     try:
         entry = catalogue()[study.technique]
         shared = entry.card.study
@@ -104,7 +105,7 @@ def _source(study: Study) -> Path | None:
 
 
 def drawn(study: Study) -> bytes:
-    """The plot as matplotlib writes it. Empty where the module draws none.
+    """Returns the plot as matplotlib writes it. Empty where the module draws none.
 
     Raises ValueError for a technique that is not installed and for what does not belong on the page, and whatever the
     module raises.
@@ -136,8 +137,8 @@ def drawn(study: Study) -> bytes:
 
 
 def element(study: Study, anchor: str, label: str, plot: bytes = b"") -> str:
-    """The plot as an element of a page, with ids of its own, in the page's colours; ``plot`` is the one that was kept.
-    Empty where the study has none. Raises as :func:`drawn` and :func:`inline`."""
+    """Returns the plot as an element of a page, with ids of its own, in the page's colours; ``plot`` is the one that
+    was kept. Empty where the study has none. Raises as :func:`drawn` and :func:`inline`."""
     source = _source(study)
     if not plot and source and "plot" not in read_source(source).bindings:
         return ""  # without loading the module
@@ -146,8 +147,8 @@ def element(study: Study, anchor: str, label: str, plot: bytes = b"") -> str:
 
 
 def inline(svg: bytes, anchor: str, label: str) -> str:
-    """An SVG file as an element of a page. Raises ValueError where it has more than a plain drawing, or refers to
-    anything outside of it."""
+    """Turns an SVG file into an element of a page. Raises ValueError where it has more than a plain drawing, or refers
+    to anything outside of it."""
     root = _plain(svg)
     for node in root.iter():
         node.attrib = {name: _ours(name, value, anchor) for name, value in node.attrib.items()}
@@ -163,8 +164,8 @@ def inline(svg: bytes, anchor: str, label: str) -> str:
 
 
 def _plain(svg: bytes) -> ElementTree.Element:
-    """The drawing without namespaces, style sheets and what describes it, two digits behind a point. Raises ValueError
-    where it has anything else than :data:`ELEMENTS` and :data:`ATTRIBUTES`, or a link."""
+    """Returns the drawing without namespaces, style sheets and what describes it, two digits behind a point. Raises
+    ValueError where it has anything else than :data:`ELEMENTS` and :data:`ATTRIBUTES`, or a link."""
     root = ElementTree.fromstring(svg)
     for parent in root.iter():
         parent.tag = _local(parent.tag)
@@ -193,7 +194,7 @@ def _local(name: str) -> str:
 
 
 def _ours(name: str, value: str, anchor: str) -> str:
-    """An attribute's value with ids that no other figure has and colours that a dark page can show."""
+    """Returns an attribute's value with ids that no other figure has and colours that a dark page can show."""
     if name == "id":
         return f"{anchor}--{value}"
     if name == "href":

@@ -1,4 +1,4 @@
-"""Whole numbers of few bits, packed without waste where each row has a width of its own.
+"""Packs whole numbers of few bits without waste where each row has a width of its own.
 
 Bit k of all rows that have one is a plane. Rows are sorted by width, widest first, so that a plane's rows are the first
 few; a byte of it holds one bit of eight columns, an eighth of a row apart::
@@ -22,15 +22,15 @@ WIDEST = 16
 
 
 def rows_of_planes(widths: Tensor) -> list[int]:
-    """How many rows have a bit 0, a bit 1, ...; reads ``widths`` (integers [R])."""
+    """Counts how many rows have a bit 0, a bit 1, ...; reads ``widths`` (integers [R])."""
     counted = torch.bincount(widths.long(), minlength=WIDEST + 1)
     at_least = counted.flip(0).cumsum(0).flip(0)[1:]
     return [rows for rows in at_least.tolist() if rows]
 
 
 def packed(values: Tensor, widths: Tensor, rows: Sequence[int]) -> Tensor:
-    """uint8 [sum of ``rows``, ceil(T / 8)] of ``values`` [R, T], int32 in [0, 2^width) with ``widths`` [R] of at most
-    16; ``rows`` as :func:`rows_of_planes` gives it."""
+    """Packs into uint8 [sum of ``rows``, ceil(T / 8)] the ``values`` [R, T], int32 in [0, 2^width) with ``widths`` [R]
+    of at most 16; ``rows`` as :func:`rows_of_planes` gives it."""
     ordered = F.pad(values, (0, -values.shape[1] % 8))[_order(widths)]
     halves = (ordered & 0xFF).to(torch.uint8), (ordered >> 8).to(torch.uint8)
     place = _places(values)
@@ -42,7 +42,7 @@ def packed(values: Tensor, widths: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def unpacked(planes: Tensor, widths: Tensor, rows: Sequence[int], columns: int) -> Tensor:
-    """The values, int32 [R, ``columns``]: the inverse of :func:`packed`."""
+    """Returns the values, int32 [R, ``columns``]: the inverse of :func:`packed`."""
     place = _places(planes)
     halves = [planes.new_zeros(len(widths), 8, planes.shape[1]) for _ in range(2)]
     for bit, plane in enumerate(planes.split(list(rows))):

@@ -1,5 +1,5 @@
-"""What recorded steps show of AC-GC: that the forward pass is exact, how far the gradients of weights are off against
-what is allowed, and how many bytes are kept against what the formula asks for.
+"""Checks what recorded steps show of AC-GC: that the forward pass is exact, how far the gradients of weights are off
+against what is allowed, and how many bytes are kept against what the formula asks for.
 
 Bytes are read by the meter of saved activations around a pass of a recorded step. Gradient norms come from the recorded
 gradients and from a plain pass, which has the inputs of all linear layers, too.
@@ -36,15 +36,15 @@ def records(run: Run, own: ACGC) -> bool:
 
 @dataclass
 class Linears:
-    """What a plain pass shows of the linear layers of all blocks, by path: inputs, and squared norms of the outputs'
-    gradients."""
+    """Holds what a plain pass shows of the linear layers of all blocks, by path: inputs, and squared norms of the
+    outputs' gradients."""
 
     inputs: dict[str, Tensor] = field(default_factory=dict)
     of_outputs: dict[str, float] = field(default_factory=dict)
 
     @property
     def shared(self) -> list[list[str]]:
-        """The layers that read one tensor, together."""
+        """Returns the layers that read one tensor, together."""
         by_place: dict[tuple[int, int], list[str]] = {}
         for path, x in self.inputs.items():
             by_place.setdefault((x.data_ptr(), x.numel()), []).append(path)
@@ -162,14 +162,15 @@ def _listening(recording: Recording, layers: Linears) -> Iterator[None]:
 
 
 def _added_bytes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> float:
-    """Bytes that the input of these layers takes more than as it is."""
+    """Counts the bytes that the input of these layers takes more than as it is."""
     x = _matrix(layers, paths)
     bits = _fraction_bits(recording, own, layers, paths).clamp(1, 15) + 1
     return bits.sum().item() * math.ceil(len(x) / 8) + CHANNEL_BYTES * x.shape[1] - 4 * x.numel()
 
 
 def _changes(recording: Recording, own: ACGC, layers: Linears, paths: list[str]) -> tuple[int, float]:
-    """Values of the input's channels that can have two bits more, and bits that those at an end have more in all."""
+    """Counts values of the input's channels that can have two bits more, and bits that those at an end have more in
+    all."""
     bits = _fraction_bits(recording, own, layers, paths)
     finer = _fraction_bits(recording, own, layers, paths, FINER)
     free, tokens = (bits >= 1) & (finer <= 15), 8 * math.ceil(len(_matrix(layers, paths)) / 8)  # whole bytes
@@ -183,7 +184,7 @@ def _matrix(layers: Linears, paths: list[str]) -> Tensor:
 
 
 def _fraction_bits(recording: Recording, own: ACGC, layers: Linears, paths: list[str], finer: int = 1) -> Tensor:
-    """What the formula asks for behind the point, of each channel, before it is brought into 1 to 15."""
+    """Computes what the formula asks for behind the point, of each channel, before it is brought into 1 to 15."""
     x = _matrix(layers, paths)
     of_weights, of_outputs = _norms(recording, own, paths)
     allowed = own.error / finer * of_weights / (2 * x.numel() * of_outputs)
@@ -192,8 +193,8 @@ def _fraction_bits(recording: Recording, own: ACGC, layers: Linears, paths: list
 
 
 def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, float]:
-    """Squared norms of the gradients of these layers' weights and outputs: of each the mean of the last measurements,
-    summed."""
+    """Computes squared norms of the gradients of these layers' weights and outputs: of each the mean of the last
+    measurements, summed."""
     measured = [trace for trace in recording.traces if trace.step % own.interval == 0][-own.history :]
     plain = [_linears(recording, trace) for trace in measured]
     recorded = [trace.of("backward")[0].gradients for trace in measured]
@@ -205,7 +206,7 @@ def _norms(recording: Recording, own: ACGC, paths: list[str]) -> tuple[float, fl
 
 
 def _first_bits(recording: Recording) -> float:
-    """From the bytes of a pass before any norm is known."""
+    """Computes the bits of a value from the bytes of a pass before any norm is known."""
     twin = recording.twin()
     fresh = twin.run.technique.member(ACGC)
     trace = recording.traces[0]
@@ -218,7 +219,7 @@ def _first_bits(recording: Recording) -> float:
 
 
 def _code_off() -> float:
-    """Of values below the channel's largest, which has no code of its own."""
+    """Returns the largest error, in codes, of values below the channel's largest, which has no code of its own."""
     bits = torch.tensor([1, 4, 9])
     largest = torch.tensor([3.0, 0.2, 40.0])
     x = (2 * torch.rand(3, 4096, generator=torch.Generator().manual_seed(0)) - 1) * largest[:, None]

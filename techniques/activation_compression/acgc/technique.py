@@ -38,32 +38,33 @@ LEAST_VALUE = 1e-6  # added to a channel's largest
 
 
 def allowed_error(error: float, of_weights: float, of_outputs: float, values: int) -> float:
-    """dx^2 from e^2, the squared norms of the gradients of the weights and of the outputs, and x's number of values."""
+    """Computes dx^2 from e^2, the squared norms of the gradients of the weights and of the outputs, and x's number of
+    values."""
     return error * max(of_weights, LEAST_NORM) / (2 * values * max(of_outputs, LEAST_NORM))
 
 
 def fraction_bits(allowed: float, largest: Tensor) -> Tensor:
-    """f of each channel, int32 [C], from dx^2 and the channels' largest absolute values [C]."""
+    """Computes f of each channel, int32 [C], from dx^2 and the channels' largest absolute values [C]."""
     bits = -0.5 * math.log2(allowed) + (largest.double() + LEAST_VALUE).log2() - 1
     return bits.trunc().clamp(1, MOST).int()
 
 
 def fixed_point(x: Tensor, largest: Tensor, bits: Tensor) -> Tensor:
-    """``x`` [C, T] as int32 in [0, 2^(f + 1)), its least value at 0."""
+    """Returns ``x`` [C, T] as int32 in [0, 2^(f + 1)), its least value at 0."""
     unit = 2.0 ** bits[:, None]
     scaled = x * (unit / (largest[:, None] + LEAST_VALUE))
     return (scaled.round().clamp(-unit, unit - 1) + unit).int()
 
 
 def restored(codes: Tensor, largest: Tensor, bits: Tensor) -> Tensor:
-    """float32 [C, T]: the inverse of :func:`fixed_point` but for its rounding."""
+    """Returns float32 [C, T]: the inverse of :func:`fixed_point` but for its rounding."""
     unit = 2.0 ** bits[:, None]
     return (codes - unit) * ((largest[:, None] + LEAST_VALUE) / unit)
 
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """A tensor [..., C] in fixed point: bit planes of its channels, their f and their largest values."""
+    """Holds a tensor [..., C] in fixed point: bit planes of its channels, their f and their largest values."""
 
     planes: Tensor
     bits: Tensor
@@ -80,9 +81,10 @@ class Planes:
 
 @dataclass
 class ACGC(Technique):
-    """``error`` is e^2; ``interval`` the steps from one measurement of gradient norms to the next, ``history`` how many
-    are averaged. Before the first, all is kept in 16 bits. With ``bits`` (signs included) every value has that many and
-    nothing is measured: what the paper compares with, and what can be counted at any size without values."""
+    """Implements AC-GC, where ``error`` is e^2; ``interval`` the steps from one measurement of gradient norms to the
+    next, ``history`` how many are averaged. Before the first, all is kept in 16 bits. With ``bits`` (signs included)
+    every value has that many and nothing is measured: what the paper compares with, and what can be counted at any size
+    without values."""
 
     error: float = 0.5
     interval: int = 100
@@ -126,7 +128,7 @@ class ACGC(Technique):
         self.readers = shared
 
     def packed(self, tensor: Tensor, reader: str) -> Planes:
-        """``tensor`` [..., C], which the linear layer ``reader`` reads first."""
+        """Packs ``tensor`` [..., C], which the linear layer ``reader`` reads first."""
         x = tensor.reshape(-1, tensor.shape[-1]).T.float()
         largest = x.abs().amax(1)
         allowed = self.allowed(self.readers.get(reader, [reader]), tensor.numel())
@@ -141,7 +143,7 @@ class ACGC(Technique):
         return Planes(planes, bits.to(torch.uint8), largest, tuple(rows), x.shape[1], tensor.dtype, reader)
 
     def allowed(self, readers: list[str], values: int) -> float | None:
-        """dx^2 of what these linear layers read; None before their norms are known."""
+        """Returns dx^2 of what these linear layers read; None before their norms are known."""
         if not all(reader in self.norms for reader in readers):
             return None
         of_weights, of_outputs = (
@@ -182,7 +184,7 @@ class ACGC(Technique):
         self.of_outputs = {}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The bits of a value, signs included, in the last step."""
+        """Returns the bits of a value, signs included, in the last step."""
         bits, values = self.totals
         return {"bits": bits / values}
 

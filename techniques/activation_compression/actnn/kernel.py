@@ -1,4 +1,4 @@
-"""The kernels that pack and unpack activations (`techniques.shared.packed_kernel`)."""
+"""Has the kernels that pack and unpack activations (`techniques.shared.packed_kernel`)."""
 
 from __future__ import annotations
 

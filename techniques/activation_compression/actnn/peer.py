@@ -22,7 +22,8 @@ Trip = Callable[[Tensor, int], Tensor]
 
 
 def on_codes(size: int, bits: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
-    """Numbers [size] between -2^(bits - 1) and 2^(bits - 1) - 1, both in each group, times a power of two for each."""
+    """Draws numbers [size] between -2^(bits - 1) and 2^(bits - 1) - 1, both in each group, times a power of two for
+    each."""
     codes = torch.randint(2**bits, (size,), generator=generator, device=device)
     codes[::GROUP] = 0
     codes[1::GROUP] = 2**bits - 1
@@ -32,7 +33,7 @@ def on_codes(size: int, bits: int, dtype: torch.dtype, device: torch.device, gen
 
 
 def reference(inputs: Inputs) -> Inputs:
-    """What is not finite spoils its group."""
+    """Returns the activations in float64, where what is not finite spoils its group."""
     returned = []
     for numbers in inputs["activations"]:
         groups = [part.double() for part in numbers.split(GROUP)]
@@ -46,7 +47,7 @@ def by_kernel(rows: Tensor, bits: int) -> Tensor:
 
 
 def by_torch(rows: Tensor, bits: int) -> Tensor:
-    """All at once, whatever memory that takes."""
+    """Packs and unpacks all rows at once, whatever memory that takes."""
     codes, least, steps = packed.codes_of(rows, bits, torch.Generator(rows.device).manual_seed(SEED))
     return packed.numbers_of(Packed(codes, least, steps, bits, rows.shape[1], rows.dtype))
 

@@ -1,5 +1,5 @@
-"""What a recorded step shows of ActNN: that the forward pass is exact and gradients are so on average, in how many
-bytes activations are saved, and who gets how many bits.
+"""Checks what a recorded step shows of ActNN: that the forward pass is exact and gradients are so on average, in how
+many bytes activations are saved, and who gets how many bits.
 
 Gradients are unbiased where they are linear in what is saved, so that is where it is asked: of level L1, which packs
 the operands of products and nothing else, over repeated roundings.
@@ -111,7 +111,7 @@ def at_level_one(recording: Recording, own: ActNN, bits: int) -> packed_probes.A
 
 
 def _of_a_layer(recording: Recording, own: ActNN) -> dict[str, float]:
-    """Of a pass, at the last MLP's output layer: its input is saved by it alone."""
+    """Computes the probes of a pass, at the last MLP's output layer: its input is saved by it alone."""
     layer = recording.run.anatomy.blocks[-1].mlp_output
     assert layer is not None
     keys: dict[int, str] = {}  # by address
@@ -152,7 +152,8 @@ def _out_of_order(spreads: Sequence[float], bits: Sequence[int]) -> int:
 
 
 def _layers_off(own: ActNN) -> float:
-    """Of the last step, whose layers and gradients the technique has noted."""
+    """Computes how far the layers' mean bits are off in the last step, whose layers and gradients the technique has
+    noted."""
     layers = {key: layer for key, layer in own.layers.items() if key in own.squares}
     costs = [
         torch.tensor(layer.spreads, dtype=torch.float64) * (own.squares[key].item() / len(layer.spreads))

@@ -35,19 +35,20 @@ ENOUGH = 8  # bits, for what fused attention and the loss save
 
 
 class Layer(NamedTuple):
-    """What a step shows of a layer: C_n of each sample but for the gradient, and the length of a sample."""
+    """Holds what a step shows of a layer: C_n of each sample but for the gradient, and the length of a sample."""
 
     spreads: list[float]
     length: int
 
 
 def spreads(rows: Tensor, summed: int) -> list[float]:
-    """G ||R_n||^2 / (4 I) of each sample of ``rows`` [samples, length]: of I rows of ``summed`` numbers each."""
+    """Computes G ||R_n||^2 / (4 I) of each sample of ``rows`` [samples, length]: of I rows of ``summed`` numbers
+    each."""
     return (ranges(rows).square().sum(1) * (GROUP * summed / (4 * rows.shape[1]))).tolist()
 
 
 def layer_bits(layers: Mapping[str, Layer], gradients: Mapping[str, float], bits: float) -> dict[str, float]:
-    """b_l of each layer, for E||grad||^2 of each; ``bits`` are the mean over all numbers."""
+    """Computes b_l of each layer, for E||grad||^2 of each; ``bits`` are the mean over all numbers."""
     costs = [spread * gradients[key] for key, layer in layers.items() for spread in layer.spreads]
     weights = [layer.length for layer in layers.values() for _ in layer.spreads]
     widths = iter(allocated(costs, weights, bits * sum(weights)))
@@ -56,8 +57,8 @@ def layer_bits(layers: Mapping[str, Layer], gradients: Mapping[str, float], bits
 
 @dataclass
 class ActNN(Technique):
-    """``level`` L0 packs nothing, L1 the operands of products, L2 all activations, each in ``bits``; L3 all, adaptively
-    in ``bits`` on average. None for the level's own: 4, 4 and 2."""
+    """Implements ActNN, whose ``level`` L0 packs nothing, L1 the operands of products, L2 all activations, each in
+    ``bits``; L3 all, adaptively in ``bits`` on average. None for the level's own: 4, 4 and 2."""
 
     takes: ClassVar[str] = "packs what the passes save"
     level: Literal["L0", "L1", "L2", "L3"] = "L3"
@@ -90,7 +91,7 @@ class ActNN(Technique):
         return Packing(run.model, keep, self.note if adaptive else None)
 
     def keep(self, saved: Saved, batch: int, generator: torch.Generator) -> Rows | None:
-        """A layer's activations, packed; None where the level leaves them whole."""
+        """Returns a layer's activations, packed; None where the level leaves them whole."""
         if self.level == "L1" and saved.function not in PRODUCTS:
             return None
         self.packs()

@@ -1,5 +1,5 @@
-"""What recorded steps show of GACT: the first, in which sensitivities are measured, and the middle one, which is packed
-by them.
+"""Checks what recorded steps show of GACT: the first, in which sensitivities are measured, and the middle one, which is
+packed by them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRAWS = 8
 
 
 def records(run: Run, own: GACT) -> bool:
-    """The step that measures, and the middle one."""
+    """Tells whether it is the step that measures, or the middle one."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -58,13 +58,13 @@ def records(run: Run, own: GACT) -> bool:
     note="sum C / 4^(b - 1), as there; half of the sum that is made least is less, and no bound: limitations",
 )
 def probes(recording: Recording, own: GACT) -> Mapping[str, float]:
-    """``outputs_changed``: numbers of the forward pass that packing changes; ``others_packed``: saved tensors that are
-    no activations and come back as others; ``bytes_over_budget``: saved bytes, over those of the mean bits for each
-    number; ``passes_off``: forward passes of the first step, less one and three for each tensor; ``measured_again``:
-    more forward passes than one of the middle step; ``sensitivity_ratio``: that of the last MLP's output layer, over
-    twice the variance of its gradient in 1 bit by the formula; ``variance_ratio``: of the first step's gradient in the
-    bits that it was given, over sum C / 4^(b - 1); ``bits_off``: tensors whose bits are other than a
-    multiplier finds."""
+    """Computes ``outputs_changed``: numbers of the forward pass that packing changes; ``others_packed``: saved tensors
+    that are no activations and come back as others; ``bytes_over_budget``: saved bytes, over those of the mean bits for
+    each number; ``passes_off``: forward passes of the first step, less one and three for each tensor;
+    ``measured_again``: more forward passes than one of the middle step; ``sensitivity_ratio``: that of the last MLP's
+    output layer, over twice the variance of its gradient in 1 bit by the formula; ``variance_ratio``: of the first
+    step's gradient in the bits that it was given, over sum C / 4^(b - 1); ``bits_off``: tensors whose bits are other
+    than a multiplier finds."""
     run, first = recording.run, recording.traces[0]
 
     def packing() -> AbstractContextManager[Any]:
@@ -91,8 +91,8 @@ def probes(recording: Recording, own: GACT) -> Mapping[str, float]:
 
 
 def _sensitivity_ratio(recording: Recording, own: GACT) -> float:
-    """E ||g0 - g1||^2 is twice the variance: of each number x of the layer's input share (1 - share) step^2, times the
-    squares of the gradients that it meets."""
+    """Computes the ratio of sensitivities, where E ||g0 - g1||^2 is twice the variance: of each number x of the layer's
+    input share (1 - share) step^2, times the squares of the gradients that it meets."""
     layer = recording.run.anatomy.blocks[-1].mlp_output
     assert layer is not None
     names: dict[int, str] = {}  # by address

@@ -37,18 +37,18 @@ ENOUGH = 8  # bits for what fused attention and the loss save, where nothing is 
 
 
 def sensitivity(g0: Sequence[Tensor], g1: Sequence[Tensor], g2: Sequence[Tensor]) -> float:
-    """C_l, from the gradients with l in 1 bit, twice, and in 8 bits."""
+    """Computes C_l, from the gradients with l in 1 bit, twice, and in 8 bits."""
     largest = max(distance(g0, g1), 2 * distance(g0, g2), 2 * distance(g1, g2), key=nan_last)
     return largest if largest < LARGEST else LARGEST
 
 
 def quantized(saved: Saved, bits: int, noise: torch.Generator) -> Rows | None:
-    """A tensor's numbers in ``bits`` each; None where these are all."""
+    """Returns a tensor's numbers in ``bits`` each; None where these are all."""
     return None if bits == WHOLE else packed_rows(saved.numbers[None], [bits], noise)
 
 
 def one_packed(run: Run, batch: Batch, key: str, bits: int, noise: torch.Generator) -> list[Tensor]:
-    """Gradients of the baseline's loss with one of the saved tensors in ``bits``, and the others whole."""
+    """Computes gradients of the baseline's loss with one of the saved tensors in ``bits``, and the others whole."""
     with Packing(run.model, lambda saved: quantized(saved, bits if saved.key == key else WHOLE, noise)):
         with run.autocast():
             outputs = run.baseline.forward(run.model, batch)
@@ -58,18 +58,19 @@ def one_packed(run: Run, batch: Batch, key: str, bits: int, noise: torch.Generat
 
 
 def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """The squared distance of two gradients."""
+    """Computes the squared distance of two gradients."""
     return torch.stack([(a - b).float().square().sum() for a, b in zip(one, other, strict=True)]).sum().item()
 
 
 def nan_last(value: float) -> float:
-    """For a largest number that is NaN where one is."""
+    """Returns infinity in the place of NaN, for a largest number that is NaN where one is."""
     return math.inf if math.isnan(value) else value
 
 
 @dataclass
 class GACT(Technique):
-    """``bits`` on average, of 1, 2, 4, 8 and 32; unless ``adaptive``, for every tensor. 32 packs nothing."""
+    """Implements GACT, with ``bits`` on average, of 1, 2, 4, 8 and 32; unless ``adaptive``, for every tensor. 32 packs
+    nothing."""
 
     takes: ClassVar[str] = "packs what the passes save"
     bits: float = 4.0
@@ -113,7 +114,7 @@ class GACT(Technique):
         return Packing(run.model, keep)
 
     def default_bits(self, saved: Saved) -> int:
-        """Of a tensor whose sensitivity is not known: the widest that the mean allows."""
+        """Returns the bits of a tensor whose sensitivity is not known: the widest that the mean allows."""
         bits = max(width for width in (*WIDTHS, WHOLE) if width <= self.bits)
         return max(bits, ENOUGH) if saved.sensitive else bits
 
@@ -130,7 +131,7 @@ class GACT(Technique):
         return loss
 
     def measure(self, run: Run, batch: Batch) -> dict[str, float]:
-        """C_l of every tensor of this step, by three passes for each."""
+        """Measures C_l of every tensor of this step, by three passes for each."""
         self.measuring = True
         with run.unreduced(), as_it_was(run) as again:
 

@@ -1,5 +1,5 @@
-"""Mesa's codes: 8 bits over a group's clip range, rounded up or down at random; on a GPU one kernel makes them and one
-reads them."""
+"""Makes Mesa's codes: 8 bits over a group's clip range, rounded up or down at random; on a GPU one kernel makes them
+and one reads them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ KERNEL_DTYPES = frozenset({torch.float32, torch.bfloat16})
 
 
 def ranges(x: Tensor) -> Tensor:
-    """beta and alpha of each group, float32 [2, groups], of ``x`` [outer, groups, inner]."""
+    """Computes beta and alpha of each group, float32 [2, groups], of ``x`` [outer, groups, inner]."""
     low, high = x.amin((0, 2)), x.amax((0, 2))
     return torch.stack([low, high - low]).float()
 
 
 def followed(running: Tensor, now: Tensor, decay: float) -> Tensor:
-    """The running average after one more batch."""
+    """Returns the running average after one more batch."""
     return decay * running + (1 - decay) * now
 
 
 def scales(clip: Tensor) -> Tensor:
-    """Levels to a unit of x, [groups]; 0 where the range is."""
+    """Returns the levels to a unit of x, [groups]; 0 where the range is."""
     return torch.where(clip[1] > 0, LEVELS / clip[1], 0.0)
 
 
 def encode(x: Tensor, clip: Tensor, noise: torch.Generator) -> Tensor:
-    """uint8 codes of ``x`` [outer, groups, inner] over ``clip`` [2, groups], rounded up or down at random."""
+    """Writes uint8 codes of ``x`` [outer, groups, inner] over ``clip`` [2, groups], rounded up or down at random."""
     u = torch.rand(x.shape, generator=noise, device=x.device)
     return (x - clip[0, :, None]).mul_(scales(clip)[:, None]).add_(u).floor_().clamp_(0, LEVELS).to(torch.uint8)
 
 
 def decode(codes: Tensor, clip: Tensor) -> Tensor:
-    """What codes stand for, float32 in their shape."""
+    """Returns what codes stand for, float32 in their shape."""
     low, width = clip[:, :, None]
     return codes * (width / LEVELS) + low
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """A tensor in 8 bits: its codes, and the ranges that they were made with. On a GPU each way is one kernel."""
+    """Holds a tensor in 8 bits: its codes, and the ranges that they were made with. On a GPU each way is one kernel."""
 
     codes: Tensor
     clip: Tensor
@@ -52,7 +52,7 @@ class Codes:
 
     @classmethod
     def of(cls, x: Tensor, clip: Tensor, noise: torch.Generator) -> Codes:
-        """``x`` is [outer, groups, inner]."""
+        """Makes the codes of ``x``, which is [outer, groups, inner]."""
         if launchable(x):
             from techniques.activation_compression.mesa import codes_kernel as kernel
 

@@ -1,4 +1,4 @@
-"""Mesa's codes on a GPU: one pass makes them, one pass reads them.
+"""Makes and reads Mesa's codes on a GPU: one pass makes them, one pass reads them.
 
     codes   q <- clip(floor((x - beta) s + u), 0, 255)      x read, q written        s = 255 / alpha
     back    x' <- beta + q alpha / 255                      q read, x' written
@@ -31,7 +31,8 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp
 
 @triton.jit
 def _place(table, elements, GROUPS: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr):
-    """The program's first element, in 64 bits, its offsets, which of them are in the tensor, and their groups' numbers.
+    """Returns the program's first element, in 64 bits, its offsets, which of them are in the tensor, and their groups'
+    numbers.
 
     The block's first position in a period of all groups is found once, so that the rest is of 32 bits."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -46,7 +47,7 @@ def _place(table, elements, GROUPS: tl.constexpr, INNER: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def coded(value, low, factor, seed, first, offsets):
-    """uint8 codes of float32 values, the elements ``first + offsets`` of a tensor."""
+    """Computes uint8 codes of float32 values, the elements ``first + offsets`` of a tensor."""
     bits = parts.random_bits(tl.load(seed), tl.full((), 0, tl.int32), first, offsets)
     noise = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
     level = tl.floor((value - low) * factor + noise)
@@ -69,15 +70,15 @@ def decode_kernel(codes, table, x, elements, GROUPS: tl.constexpr, INNER: tl.con
 
 
 def encode(x: Tensor, table: Tensor, seed: Tensor) -> Tensor:
-    """uint8 codes of ``x`` [outer, groups, inner], float32 or bfloat16, contiguous; ``table`` is float32 [2, groups],
-    beta and s, ``seed`` int32 [1]. All are on one device."""
+    """Computes uint8 codes of ``x`` [outer, groups, inner], float32 or bfloat16, contiguous; ``table`` is float32 [2,
+    groups], beta and s, ``seed`` int32 [1]. All are on one device."""
     codes = torch.empty_like(x, dtype=torch.uint8)
     _launch(encode_kernel, x.shape, x, table, seed, codes)
     return codes
 
 
 def decode(codes: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
-    """What ``codes`` stand for, float32 or bfloat16; ``table`` has beta and alpha / 255."""
+    """Returns what ``codes`` stand for, float32 or bfloat16; ``table`` has beta and alpha / 255."""
     x = torch.empty_like(codes, dtype=dtype)
     _launch(decode_kernel, codes.shape, codes, table, x)
     return x
@@ -102,8 +103,9 @@ HEADS, HEAD = 12, 64  # of GPT-2's smallest model
 
 
 def _manifest(kernel: Any, dtype: torch.dtype, instructions: float) -> Manifest:
-    """``instructions`` an element. 7.8 for each byte that moves would hide behind them: 39 at four bytes a value and 23
-    at two, where codes, with a hash of ten and two look-ups, take 29 and so cost a quarter more than their bytes."""
+    """Describes a compilation of the kernel with ``instructions`` an element. 7.8 for each byte that moves would hide
+    behind them: 39 at four bytes a value and 23 at two, where codes, with a hash of ten and two look-ups, take 29 and
+    so cost a quarter more than their bytes."""
     pointers = {"x": POINTERS[dtype], "codes": "*u8", "table": "*fp32", "seed": "*i32"}
     signature = {name: pointers[name] for name in kernel.arg_names if name in pointers}
     wide = BLOCK * dtype.itemsize // (parts.NUM_WARPS * 32 * 16)

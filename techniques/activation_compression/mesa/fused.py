@@ -1,4 +1,4 @@
-"""Mesa's layers on a GPU: LayerNorm, GELU and softmax by kernels that write the codes beside the output.
+"""Runs Mesa's layers on a GPU: LayerNorm, GELU and softmax by kernels that write the codes beside the output.
 
 Where a block calls one of them, and the ranges of its tensor run already: so from the second step on. All else goes
 through the saved-tensor hooks, and so do these where a kernel does not fit.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Coded:
-    """What a kernel codes with: the place's running ranges, and a seed of the step's noise."""
+    """Holds what a kernel codes with: the place's running ranges, and a seed of the step's noise."""
 
     def __init__(self, own: Mesa, forward: Forward, shape: torch.Size, noise: torch.Generator, device: Any) -> None:
         self.own, self.forward, self.place = own, forward, forward.place
@@ -36,7 +36,7 @@ class Coded:
         return self.own.decay > 0 and running is not None and running.shape == (2, self.sizes[1])
 
     def begin(self) -> tuple[Tensor, Tensor]:
-        """The table to code with, and the seed."""
+        """Returns the table to code with, and the seed."""
         self.clip = self.own.statistics[self.place.name]
         seed = torch.randint(2**31 - 1, (1,), generator=self.noise, device=self.device, dtype=torch.int32)
         return torch.stack([self.clip[0], scales(self.clip)]), seed
@@ -50,7 +50,7 @@ class Coded:
         self.forward.put(tensor, ctx.codes)
 
     def table(self) -> Tensor:
-        """To go back with."""
+        """Returns the table to decode with on the way back."""
         return torch.stack([self.clip[0], self.clip[1] / LEVELS])
 
 
@@ -109,7 +109,7 @@ class LayerNorm(torch.autograd.Function):
 
 
 class Fused(TorchFunctionMode):
-    """While active, in a block's forward."""
+    """Replaces layers by the fused ones while it is active, in a block's forward."""
 
     def __init__(self, own: Mesa, forward: Forward, noise: torch.Generator) -> None:
         super().__init__()
@@ -161,5 +161,5 @@ LAYERS: dict[str, Any] = {"gelu": gelu, "softmax": softmax, "layer_norm": layer_
 
 
 def _autocast(x: Tensor) -> bool:
-    """Under which both softmax and LayerNorm give float32."""
+    """Tells whether autocast is on, under which both softmax and LayerNorm give float32."""
     return x.dtype != torch.float32 and torch.is_autocast_enabled(x.device.type)

@@ -1,4 +1,5 @@
-"""LayerNorm, GELU and softmax that write Mesa's codes beside their output, and go back from codes: a pass each way.
+"""Has kernels of LayerNorm, GELU and softmax that write Mesa's codes beside their output, and go back from codes: a
+pass each way.
 
     forth   y = layer(x), codes of x (of softmax: of y), the least and largest number of each group      x read once
     back    x' = beta + q alpha / 255 in registers, then the layer's gradient                            q, dy read
@@ -36,14 +37,14 @@ LONGEST_ROW = 2**14  # that a program holds in registers
 
 @triton.jit
 def _leave(extremes, place, least, largest):
-    """The program's least number and the largest's negative: the minimum over programs gives both."""
+    """Stores the program's least number and the largest's negative: the minimum over programs gives both."""
     tl.store(extremes + 2 * place, least)
     tl.store(extremes + 2 * place + 1, -largest)
 
 
 @triton.jit
 def _phi(x, TANH: tl.constexpr):
-    """GELU(x) / x, and its derivative."""
+    """Computes GELU(x) / x, and its derivative."""
     if TANH:
         s = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
         return s, s * (1.0 - s) * (1.5957691216057308 + 0.2140710 * x * x)
@@ -53,7 +54,8 @@ def _phi(x, TANH: tl.constexpr):
 
 @triton.jit
 def _of_a_group(outer, GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A tile of ROWS x COLUMNS elements of one group: the group, its first element, offsets, and which there are."""
+    """Finds a tile of ROWS x COLUMNS elements of one group: the group, its first element, offsets, and which there
+    are."""
     across: tl.constexpr = (INNER + COLUMNS - 1) // COLUMNS
     group = tl.program_id(0) % GROUPS
     block = tl.program_id(0) // GROUPS
@@ -112,7 +114,7 @@ def gelu_back_kernel(
 
 @triton.jit
 def _rows_of_a_head(of_a_group, GROUPS: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """ROWS rows of one group: the group, its first element, offsets, and which there are."""
+    """Finds ROWS rows of one group: the group, its first element, offsets, and which there are."""
     blocks = (of_a_group + ROWS - 1) // ROWS
     head = tl.program_id(0) // blocks
     row = (tl.program_id(0) - head * blocks) * ROWS
@@ -171,8 +173,8 @@ def softmax_back_kernel(
 
 @triton.jit
 def _parted(GROUPS: tl.constexpr, INNER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows in their groups: numbers of rows, groups, offsets [ROWS, PARTS, COLUMNS] and columns [PARTS, COLUMNS], and
-    which of these there are."""
+    """Finds rows in their groups: numbers of rows, groups, offsets [ROWS, PARTS, COLUMNS] and columns [PARTS, COLUMNS],
+    and which of these there are."""
     rows, groups, within = tl.arange(0, ROWS), tl.arange(0, PARTS), tl.arange(0, COLUMNS)
     columns = groups[:, None] * INNER + within[None, :]
     there = (groups < GROUPS)[:, None] & (within < INNER)[None, :]
@@ -242,7 +244,8 @@ def layer_norm_back_kernel(
     COLUMNS: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """``of_weights`` and ``of_biases`` [programs, width] are sums over STEPS tiles of ROWS."""
+    """Computes LayerNorm's gradients, where ``of_weights`` and ``of_biases`` [programs, width] are sums over STEPS
+    tiles of ROWS."""
     in_tile, groups, offsets, columns, there = _parted(GROUPS, INNER, ROWS, PARTS, COLUMNS)
     low = tl.load(table + groups, mask=groups < GROUPS, other=0.0)[None, :, None]
     factor = tl.load(table + GROUPS + groups, mask=groups < GROUPS, other=0.0)[None, :, None]
@@ -274,7 +277,7 @@ Sizes = tuple[int, int, int]
 
 
 def gelu(x: Tensor, sizes: Sizes, table: Tensor, seed: Tensor, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """GELU of ``x``, contiguous, its codes, and its ranges [2, groups]; ``table`` and ``seed`` as in
+    """Computes GELU of ``x``, contiguous, its codes, and its ranges [2, groups]; ``table`` and ``seed`` as in
     :func:`codes_kernel.encode`."""
     outer, groups, inner = sizes
     blocks = _blocks(inner)
@@ -286,7 +289,7 @@ def gelu(x: Tensor, sizes: Sizes, table: Tensor, seed: Tensor, tanh: bool) -> tu
 
 
 def gelu_back(codes: Tensor, gradient: Tensor, sizes: Sizes, table: Tensor, tanh: bool) -> Tensor:
-    """The gradient of x from that of GELU's output; ``table`` as in :func:`codes_kernel.decode`."""
+    """Computes the gradient of x from that of GELU's output; ``table`` as in :func:`codes_kernel.decode`."""
     outer, groups, inner = sizes
     blocks = _blocks(inner)
     programs = triton.cdiv(outer, blocks["ROWS"]) * triton.cdiv(inner, blocks["COLUMNS"]) * groups
@@ -297,8 +300,8 @@ def gelu_back(codes: Tensor, gradient: Tensor, sizes: Sizes, table: Tensor, tanh
 
 
 def softmax(x: Tensor, sizes: Sizes, table: Tensor, seed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Softmax over the last dimension of ``x``, contiguous, the codes of its output, and that one's ranges. Groups are
-    of whole rows."""
+    """Computes softmax over the last dimension of ``x``, contiguous, the codes of its output, and that one's ranges.
+    Groups are of whole rows."""
     (outer, groups, inner), length = sizes, x.shape[-1]
     blocks, rows = _blocks(length, whole=True), inner // length
     programs = triton.cdiv(rows, blocks["ROWS"])
@@ -310,7 +313,7 @@ def softmax(x: Tensor, sizes: Sizes, table: Tensor, seed: Tensor) -> tuple[Tenso
 
 
 def softmax_back(codes: Tensor, gradient: Tensor, sizes: Sizes, table: Tensor) -> Tensor:
-    """The gradient of x from that of softmax's output, whose codes these are."""
+    """Computes the gradient of x from that of softmax's output, whose codes these are."""
     (outer, groups, inner), length = sizes, gradient.shape[-1]
     blocks, rows = _blocks(length, whole=True), inner // length
     of_x = torch.empty_like(gradient)
@@ -330,8 +333,8 @@ def layer_norm(
     seed: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """LayerNorm over the last dimension of ``x``, contiguous, in ``dtype``; means and inverse deviations [rows] of x,
-    its codes and its ranges, of ``groups`` equal parts of the dimension."""
+    """Computes LayerNorm over the last dimension of ``x``, contiguous, in ``dtype``; means and inverse deviations
+    [rows] of x, its codes and its ranges, of ``groups`` equal parts of the dimension."""
     rows, constants = _of_rows(x, groups)
     programs = triton.cdiv(rows, constants["ROWS"])
     means, scales = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -352,7 +355,7 @@ def layer_norm_back(
     table: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, in ``dtype``, of weight and of bias, both float32."""
+    """Computes the gradients of x, in ``dtype``, of weight and of bias, both float32."""
     rows, constants = _of_rows(gradient, groups)
     programs = triton.cdiv(rows, constants["ROWS"] * STEPS)
     of_x, width = torch.empty_like(gradient, dtype=dtype), gradient.shape[-1]
@@ -365,14 +368,14 @@ def layer_norm_back(
 
 
 def _blocks(columns: int, whole: bool = False) -> dict[str, int]:
-    """A tile's sizes: ``whole`` rows, or at most TILE of their columns."""
+    """Returns a tile's sizes: ``whole`` rows, or at most TILE of their columns."""
     width: int = triton.next_power_of_2(columns)
     width = width if whole else min(width, TILE)
     return {"ROWS": max(1, TILE // width), "COLUMNS": width}
 
 
 def _of_rows(x: Tensor, groups: int) -> tuple[int, dict[str, int]]:
-    """Rows, and the constants of LayerNorm's kernels."""
+    """Returns the number of rows, and the constants of LayerNorm's kernels."""
     inner = x.shape[-1] // groups
     parts_, columns = triton.next_power_of_2(groups), triton.next_power_of_2(inner)
     constants = {"ROWS": max(1, TILE // (parts_ * columns)), "PARTS": parts_, "COLUMNS": columns}
@@ -384,7 +387,7 @@ def _extremes(x: Tensor, programs: int, groups: int, by_program: bool = True) ->
 
 
 def _ranges(extremes: Tensor) -> Tensor:
-    """beta and alpha, [2, groups], of [programs, groups, 2]."""
+    """Computes beta and alpha, [2, groups], of [programs, groups, 2]."""
     least, negative = extremes.amin(0).unbind(-1)
     return torch.stack([least, -negative - least])
 
@@ -399,8 +402,9 @@ HEADS, WIDTH, TOKENS = 12, 768, 1024  # of GPT-2's smallest model
 
 
 def _manifest(kernel: Any, dtype: torch.dtype, constants: dict[str, Any], instructions: float) -> Manifest:
-    """``instructions`` an element. 7.8 for each byte that moves would hide behind them: 70 at four bytes a value and 39
-    at two. Codes take 30 of them, of which their noise is ten: at two bytes a value instructions bind."""
+    """Describes a compilation of the kernel with ``instructions`` an element. 7.8 for each byte that moves would hide
+    behind them: 70 at four bytes a value and 39 at two. Codes take 30 of them, of which their noise is ten: at two
+    bytes a value instructions bind."""
     of_norm, back = kernel in (layer_norm_kernel, layer_norm_back_kernel), "gradient" in kernel.arg_names
     types = dict.fromkeys(("x", "y", "gradient", "of_x"), POINTERS[dtype]) | {"codes": "*u8", "seed": "*i32"}
     types |= dict.fromkeys(("outer", "of_a_group", "rows"), "i32") | {"epsilon": "fp32"}

@@ -1,4 +1,4 @@
-"""The kernels of Mesa: those of its codes alone, and those of layers that write them beside their output."""
+"""Has the kernels of Mesa: those of its codes alone, and those of layers that write them beside their output."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Way = Callable[[Tensor, Tensor], Tensor]
 
 
 def grouped(x: Tensor) -> Tensor:
-    """[outer, heads, inner] where the model's width fits, else one group."""
+    """Returns x as [outer, heads, inner] where the model's width fits, else as one group."""
     return x.view(-1, HEADS, WIDTH // HEADS) if x.numel() and x.numel() % WIDTH == 0 else x.view(1, 1, -1)
 
 
@@ -49,7 +49,7 @@ def by_torch(x: Tensor, clip: Tensor) -> Tensor:
 
 
 def reference(inputs: Inputs) -> Inputs:
-    """The values themselves; none of a group that has one that is not finite."""
+    """Returns the values themselves; none of a group that has one that is not finite."""
     restored = []
     for x in inputs["values"]:
         whole = grouped(x.double())
@@ -81,7 +81,7 @@ SEED = 2  # whose noise, below 1, takes no checked code to the next one: the sum
 
 
 def torchs(name: str, x: Tensor) -> Tensor:
-    """A layer [outer, groups, inner] by torch's operators."""
+    """Computes a layer [outer, groups, inner] by torch's operators."""
     if name == "softmax":
         return x.flatten(1).softmax(-1).view(x.shape)
     if name == "layer_norm":
@@ -90,7 +90,7 @@ def torchs(name: str, x: Tensor) -> Tensor:
 
 
 def by_fused(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Its output, and its gradient through codes."""
+    """Computes a layer's output, and its gradient through codes."""
     forth, back = torch.stack([clip[0], scales(clip)]), torch.stack([clip[0], clip[1] / LEVELS])
     outer, groups, inner = x.shape
     rows, of_rows = x.flatten(1), dy.flatten(1)
@@ -115,7 +115,7 @@ def by_torchs(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> t
 
 
 def norm_by_formula(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """In the kernel's order, which decides whether what is not finite becomes infinite or NaN."""
+    """Computes in the kernel's order, which decides whether what is not finite becomes infinite or NaN."""
     d, row = dy.flatten(1), x.flatten(1)
     scale = (row.var(-1, correction=0, keepdim=True) + EPSILON).rsqrt()
     normal = (row - row.mean(-1, keepdim=True)) * scale
@@ -124,7 +124,7 @@ def norm_by_formula(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor
 
 
 def unfused(name: str, x: Tensor, dy: Tensor, clip: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Ranges, codes and numbers by passes of their own."""
+    """Computes ranges, codes and numbers by passes of their own."""
     ranges(x)
     codes = kernel.encode(x, torch.stack([clip[0], scales(clip)]), seed)
     back = kernel.decode(codes, torch.stack([clip[0], clip[1] / LEVELS]), x.dtype)

@@ -1,5 +1,5 @@
-"""What recorded steps show of Mesa: that the forward pass is exact, whose ranges it keeps and how these follow, and how
-far gradients are from exact ones.
+"""Checks what recorded steps show of Mesa: that the forward pass is exact, whose ranges it keeps and how these follow,
+and how far gradients are from exact ones.
 
 The inputs of the blocks' linear layers are known from outside: a plain forward pass at a step's parameters has them.
 """
@@ -30,7 +30,7 @@ TINY = 0.01  # of a tensor's range
 
 
 def records(run: Run, own: Mesa) -> bool:
-    """The first steps, in which ranges begin, and the middle one."""
+    """Tells whether it is one of the first steps, in which ranges begin, or the middle one."""
     return run.step in (0, 1, run.recipe.steps // 2)
 
 
@@ -165,7 +165,7 @@ def _ranges(recording: Recording) -> dict[str, float]:
 
 
 def _of_linears(recording: Recording, trace: Trace) -> list[Tensor]:
-    """Least value and range of each head's part of each linear layer's input, float64 [2, heads]."""
+    """Computes the least value and range of each head's part of each linear layer's input, float64 [2, heads]."""
     run = recording.run
     noted: list[Tensor] = []
 
@@ -193,7 +193,7 @@ def _of_linears(recording: Recording, trace: Trace) -> list[Tensor]:
 
 
 def _named(expected: Tensor, statistics: Mapping[str, Tensor]) -> str:
-    """The name under which such ranges are kept; "" if there is none."""
+    """Finds the name under which such ranges are kept; "" if there is none."""
     return next((name for name, statistic in statistics.items() if _close(statistic, expected)), "")
 
 
@@ -210,7 +210,7 @@ def _twice(statistics: Mapping[str, Tensor]) -> int:
 
 
 def _codes() -> dict[str, float]:
-    """Values in and out of a range, two heads of it, coded again and again."""
+    """Checks values in and out of a range, two heads of it, coded again and again."""
     clip = torch.tensor([[-1.0, 2.0], [3.0, 0.5]])
     noise = torch.Generator().manual_seed(0)
     inside = torch.rand(7, 2, 5, generator=noise) * clip[1, :, None] + clip[0, :, None]

@@ -34,7 +34,7 @@ STREAM = 11  # of the seed, for what is rounded
 
 @dataclass
 class Mesa(Technique):
-    """``decay`` is that of the running ranges, 0 for each batch's own."""
+    """Implements Mesa, where ``decay`` is that of the running ranges, 0 for each batch's own."""
 
     decay: float = 0.9
 
@@ -68,7 +68,8 @@ class Mesa(Technique):
             yield
 
     def follow(self, name: str, now: Tensor) -> Tensor:
-        """The ranges to code with, this batch's included; a tensor seen for the first time has its batch's own."""
+        """Returns the ranges to code with, this batch's included; a tensor seen for the first time has its batch's
+        own."""
         running = self.statistics.get(name)
         if running is not None and running.shape == now.shape:
             now = followed(running, now, self.decay)

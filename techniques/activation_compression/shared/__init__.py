@@ -1,1 +1,1 @@
-"""What techniques of this category share."""
+"""Holds what techniques of this category share."""

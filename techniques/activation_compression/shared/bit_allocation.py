@@ -1,4 +1,5 @@
-"""Which of several tensors gets how many bits: the gradient's variance is least where each further bit buys as much.
+"""Decides which of several tensors gets how many bits: the gradient's variance is least where each further bit buys as
+much.
 
     minimise  sum_i C_i / (2^b_i - 1)^2      subject to  sum_i w_i b_i <= budget
 
@@ -19,7 +20,7 @@ NARROWER = {WHOLE: 8, 8: 4, 4: 2, 2: 1}
 
 
 def allocated(costs: Sequence[float], weights: Sequence[int], budget: float, widest: int = 8) -> list[int]:
-    """The bits b_i of each, a power of two up to ``widest``, for costs C_i >= 0 and weights w_i > 0.
+    """Returns the bits b_i of each, a power of two up to ``widest``, for costs C_i >= 0 and weights w_i > 0.
 
     Of equals the widest goes down first. Raises ValueError where even one bit for each is over the ``budget``.
     """
@@ -42,11 +43,11 @@ def allocated(costs: Sequence[float], weights: Sequence[int], budget: float, wid
 
 
 def lost_per_bit(cost: float, weight: int, bits: int) -> float:
-    """What the sum grows by for each bit that is freed, where a tensor's ``bits`` go down a width."""
+    """Computes what the sum grows by for each bit that is freed, where a tensor's ``bits`` go down a width."""
     narrower = NARROWER[bits]
     return cost * (variance(narrower) - variance(bits)) / (weight * (bits - narrower))
 
 
 def variance(bits: int) -> float:
-    """1 / (2^b - 1)^2; 0 of what is not packed."""
+    """Computes 1 / (2^b - 1)^2; 0 of what is not packed."""
     return 0.0 if bits == WHOLE else 1 / (2**bits - 1) ** 2

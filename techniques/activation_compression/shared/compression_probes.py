@@ -1,4 +1,5 @@
-"""What probes of compressed activations compare: a pass of a recorded step, with what is kept compressed or not."""
+"""Computes what probes of compressed activations compare: a pass of a recorded step, with what is kept compressed or
+not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from suite.reading.trace import Trace, Values
 
 
 def one_pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:
-    """The outputs and the gradients of a step's batch, at the parameters before it."""
+    """Computes the outputs and the gradients of a step's batch, at the parameters before it."""
     outputs: list[Tensor] = []
 
     def noted(output: Any) -> Tensor:
@@ -25,6 +26,6 @@ def one_pass(recording: Recording, trace: Trace) -> tuple[Tensor, Values]:
 
 
 def relative_error(ours: Values, exact: Values) -> float:
-    """The norm of the difference of gradients, over that of the exact ones."""
+    """Computes the norm of the difference of gradients, over that of the exact ones."""
     difference = sum((ours[name].double() - value.double()).square().sum().item() for name, value in exact.items())
     return math.sqrt(difference / sum(value.double().square().sum().item() for value in exact.values()))

@@ -1,5 +1,5 @@
-"""What probes of ``actnn`` and ``gact`` share: gradient passes with packed activations, repeated with other roundings,
-and the bytes that a pass saves, against those of so many bits for each number.
+"""Has what probes of ``actnn`` and ``gact`` share: gradient passes with packed activations, repeated with other
+roundings, and the bytes that a pass saves, against those of so many bits for each number.
 
 Nothing here asks the packing what it does: outputs and gradients are the model's, bytes those that autograd keeps.
 """
@@ -28,7 +28,7 @@ Around = Callable[[], AbstractContextManager[Any]]
 def gradients(
     recording: Recording, around: Around, outputs: list[Tensor] | None = None, trace: Trace | None = None
 ) -> dict[str, Tensor]:
-    """Gradients, by name, of a recorded batch (the last) at the parameters before its step, ``around`` active
+    """Computes gradients, by name, of a recorded batch (the last) at the parameters before its step, ``around`` active
     meanwhile; the model's outputs are added to ``outputs``."""
     trace = trace or recording.trace
 
@@ -42,12 +42,12 @@ def gradients(
 
 
 def flat(of_names: dict[str, Tensor]) -> Tensor:
-    """All gradients as one vector, float64."""
+    """Joins all gradients into one vector, float64."""
     return torch.cat([of_names[name].flatten().double() for name in sorted(of_names)])
 
 
 def outputs_changed(recording: Recording, plain: Around, packing: Around) -> int:
-    """Numbers of the model's outputs that packing changes."""
+    """Counts the numbers of the model's outputs that packing changes."""
     outputs: list[Tensor] = []
     for around in (plain, packing):
         gradients(recording, around, outputs)
@@ -60,22 +60,22 @@ def drawn(recording: Recording, around: Around, draws: int, trace: Trace | None 
 
 
 def bias(exact: Tensor, drawn: Tensor) -> float:
-    """The squared distance of the mean of ``drawn`` from ``exact``, over what it is on average where E drawn = exact:
-    the variance over the number of draws. Infinite where nothing is drawn at random."""
+    """Computes the squared distance of the mean of ``drawn`` from ``exact``, over what it is on average where E drawn =
+    exact: the variance over the number of draws. Infinite where nothing is drawn at random."""
     expected = drawn.var(0).sum().item() / len(drawn)
     return (drawn.mean(0) - exact).square().sum().item() / expected if expected else math.inf
 
 
 def watched(recording: Recording, around: Around) -> Watched:
-    """What autograd keeps for a backward pass, the model's own aside."""
+    """Records what autograd keeps for a backward pass, the model's own aside."""
     with Watched(recording.run.model) as saved:
         gradients(recording, around)
     return saved
 
 
 def budget_bytes(recording: Recording, bits: float, of_loss: float, rows: int) -> float:
-    """Bytes of a pass that takes ``bits`` for each activation, ``of_loss`` for each that the loss saves, outside of the
-    model, all else as it is; in ``rows`` rows, where a tensor's numbers divide into as many."""
+    """Returns the bytes of a pass that takes ``bits`` for each activation, ``of_loss`` for each that the loss saves,
+    outside of the model, all else as it is; in ``rows`` rows, where a tensor's numbers divide into as many."""
     total = 0.0
     for saved in saved_storages(recording):
         size = saved.tensor.untyped_storage().nbytes()
@@ -89,15 +89,15 @@ def budget_bytes(recording: Recording, bits: float, of_loss: float, rows: int) -
 
 
 def activations(recording: Recording) -> int:
-    """Activations that a pass saves, each once; parts of one storage, as queries, keys and values of one product are,
-    are several."""
+    """Counts the activations that a pass saves, each once; parts of one storage, as queries, keys and values of one
+    product are, are several."""
     return sum(len(saved.offsets) for saved in saved_storages(recording) if saved.activation)
 
 
 @dataclass
 class SavedStorage:
-    """A tensor of it; whether that is an activation, with a gradient and two dimensions, and whether the model saves
-    it, and not the loss; where what is saved of it begins, in elements."""
+    """Describes a tensor that a pass saves; whether that is an activation, with a gradient and two dimensions, and
+    whether the model saves it, and not the loss; where what is saved of it begins, in elements."""
 
     tensor: Tensor
     activation: bool
@@ -106,7 +106,7 @@ class SavedStorage:
 
 
 def saved_storages(recording: Recording) -> list[SavedStorage]:
-    """Each storage that a plain pass saves, the model's own aside."""
+    """Returns each storage that a plain pass saves, the model's own aside."""
     model = recording.run.model
     own = {parameter.untyped_storage()._cdata for parameter in (*model.parameters(), *model.buffers())}
     storages: dict[int, SavedStorage] = {}  # tensors stay alive, so that no storage comes back as another
@@ -130,8 +130,9 @@ def saved_storages(recording: Recording) -> list[SavedStorage]:
 
 
 def least_variance(costs: Tensor, weights: Tensor, mean: float, widest: int) -> Tensor:
-    """The bits of each that make sum C / (2^b - 1)^2 + multiplier sum w b least, for the least multiplier whose bits
-    are no more than ``mean`` on average; all are 1, 2, 4, 8 or 32, up to ``widest``, where nothing is lost at 32."""
+    """Returns the bits of each that make sum C / (2^b - 1)^2 + multiplier sum w b least, for the least multiplier
+    whose bits are no more than ``mean`` on average; all are 1, 2, 4, 8 or 32, up to ``widest``, where nothing is
+    lost at 32."""
     widths = torch.tensor([width for width in (1, 2, 4, 8, 32) if width <= widest])
     variances = torch.where(widths < 32, 1 / (2.0**widths - 1).double() ** 2, 0.0)
 
@@ -165,7 +166,7 @@ class Watched(SavedActivations):
 
 
 class AtLayer:
-    """While active, the input of a linear layer and the gradient of its output, of each pass."""
+    """While active, it collects the input of a linear layer and the gradient of its output, of each pass."""
 
     def __init__(self, layer: Part) -> None:
         self.layer = layer

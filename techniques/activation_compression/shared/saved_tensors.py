@@ -1,4 +1,4 @@
-"""What a forward pass saves for the backward pass, packed: torch's saved-tensor hooks, and what may go through them.
+"""Packs what a forward pass saves for the backward pass: torch's saved-tensor hooks, and what may go through them.
 
 Autograd's hooks see each tensor that an operator keeps, after the operator has computed with it. So the forward pass is
 exact whatever a codec loses, and what it gives back enters gradients alone::
@@ -59,7 +59,7 @@ PRODUCTS = frozenset(
 
 
 def is_activation(tensor: Tensor) -> bool:
-    """Whether it has a gradient, two dimensions or more, and is no parameter."""
+    """Tells whether it has a gradient, two dimensions or more, and is no parameter."""
     return (
         tensor.layout is torch.strided
         and tensor.dtype in PACKED_DTYPES
@@ -70,8 +70,8 @@ def is_activation(tensor: Tensor) -> bool:
 
 
 def of_a_leaf(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf of the graph, as is whatever has no gradient, or a view or a cast of one, as autocast
-    makes one of each weight."""
+    """Tells whether a tensor is a leaf of the graph, as is whatever has no gradient, or a view or a cast of one, as
+    autocast makes one of each weight."""
     node = tensor.grad_fn
     while node is not None and VIEW_OR_CAST.fullmatch(node.name()):
         node = node.next_functions[0][0]
@@ -79,16 +79,16 @@ def of_a_leaf(tensor: Tensor) -> bool:
 
 
 class Kept(Protocol):
-    """What is kept in a tensor's place: a dataclass, so that its tensors are counted."""
+    """Holds what is kept in a tensor's place: a dataclass, so that its tensors are counted."""
 
     def numbers(self) -> Tensor:
-        """The tensor's numbers [elements], or what is nearest to them, in its type and order."""
+        """Returns the tensor's numbers [elements], or what is nearest to them, in its type and order."""
         ...
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor that is kept packed, as one operator saw it."""
+    """Describes a tensor that is kept packed, as one operator saw it."""
 
     packed: Kept
     shape: torch.Size
@@ -96,17 +96,17 @@ class View:
 
 
 def restored(saved: Any) -> Any:
-    """What autograd gets back."""
+    """Returns what autograd gets back."""
     return saved.packed.numbers().as_strided(saved.shape, saved.stride) if isinstance(saved, View) else saved
 
 
 def without_graph(tensor: Tensor) -> Tensor:
-    """For a hook to keep: a node that holds its own output never dies."""
+    """Returns the tensor without its graph, for a hook to keep: a node that holds its own output never dies."""
     return tensor.detach() if tensor.grad_fn is not None else tensor
 
 
 class Known(NamedTuple):
-    """What is kept of a storage, None where it stays whole, or is let go. Weakly, so that codes die when autograd
+    """Holds what is kept of a storage, None where it stays whole, or is let go. Weakly, so that codes die when autograd
     lets them go; the reference to the storage sees to it that no other one gets its address."""
 
     storage: StorageWeakRef
@@ -131,8 +131,8 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is saved: in the forward of the module at the path ``module``, as its ``number``-th, the same in
-    every step; ``batch`` is the first size of the module's input, ``heads`` the attention heads of its stack."""
+    """Says where a tensor is saved: in the forward of the module at the path ``module``, as its ``number``-th, the same
+    in every step; ``batch`` is the first size of the module's input, ``heads`` the attention heads of its stack."""
 
     module: str
     number: int
@@ -146,28 +146,28 @@ class Place:
 
 @dataclass(frozen=True)
 class Saver:
-    """A module whose saved tensors are packed, and the attention heads of its stack."""
+    """Holds a module whose saved tensors are packed, and the attention heads of its stack."""
 
     part: Part
     heads: int
 
 
 def blocks(anatomy: Anatomy) -> list[Saver]:
-    """The blocks of all stacks."""
+    """Returns the blocks of all stacks."""
     return [
         Saver(Part(block.path, block.module), stack.heads or 1) for stack in anatomy.stacks for block in stack.blocks
     ]
 
 
 def linears(anatomy: Anatomy) -> list[Saver]:
-    """The linear layers of all blocks."""
+    """Returns the linear layers of all blocks."""
     return [
         Saver(part, stack.heads or 1) for stack in anatomy.stacks for block in stack.blocks for part in block.linears
     ]
 
 
 def head_wise(shape: torch.Size, place: Place) -> tuple[int, int, int]:
-    """A tensor's shape as [outer, groups, inner], a group for each head.
+    """Returns a tensor's shape as [outer, groups, inner], a group for each head.
 
     [batch, heads, ...] and [batch * heads, ...] are grouped by their heads; all else, [..., channels], by equal parts
     of the channels, and as a whole where these do not divide.
@@ -189,13 +189,13 @@ Again = Callable[[Any, Place], None]
 
 
 def ignored(packed: Any, place: Place) -> None:
-    """What most codecs do where a packed tensor is saved again: nothing."""
+    """Does what most codecs do where a packed tensor is saved again: nothing."""
 
 
 @dataclass
 class Forward:
-    """A module's forward that runs, and what is kept of the step's tensors. A kernel that packs by itself takes the
-    next ``place``, counts on, and says what it keeps (:meth:`put`)."""
+    """Wraps a module's forward that runs, and holds what is kept of the step's tensors. A kernel that packs by itself
+    takes the next ``place``, counts on, and says what it keeps (:meth:`put`)."""
 
     saver: Saver
     batch: int
@@ -252,7 +252,7 @@ def packed_forward(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """A module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
+    """Runs a module's forward, in which what it saves is packed; ``known`` are the tensors of the step."""
     batch = next(argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)).shape[0]
     here = Forward(saver, batch, known)
 
@@ -273,7 +273,7 @@ def packed_forward(
 
 
 def _in_memory(tensor: Tensor) -> tuple[Hashable, ...]:
-    """Which numbers a tensor has, and in which order: contiguous ones are the same in every shape."""
+    """Tells which numbers a tensor has, and in which order: contiguous ones are the same in every shape."""
     layout = tensor.numel() if tensor.is_contiguous() else (tensor.shape, tensor.stride())
     return tensor.untyped_storage()._cdata, tensor._version, tensor.dtype, tensor.storage_offset(), layout
 
@@ -287,7 +287,7 @@ def _contiguous(shape: torch.Size) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A storage that is to be packed.
+    """Describes a storage that is to be packed.
 
     ``key`` names it by what saves it first, the same in every step of a model: the function, the shape, and which of
     these in the step it is. ``numbers`` [elements] is all that it holds, in its own type. ``first`` is the length of
@@ -310,7 +310,8 @@ Keep = Callable[[Saved], Kept | None]
 
 @dataclass(frozen=True)
 class Mask:
-    """Zeros and one other value, in a bit each: ``codes`` uint8 [1, bytes]; ``value`` is the other, of shape []."""
+    """Holds zeros and one other value, in a bit each: ``codes`` uint8 [1, bytes]; ``value`` is the other, of shape
+    []."""
 
     codes: Tensor
     value: Tensor
@@ -318,7 +319,7 @@ class Mask:
 
     @classmethod
     def of(cls, numbers: Tensor) -> Mask:
-        """``numbers`` [elements], of any type."""
+        """Builds the mask of ``numbers`` [elements], of any type."""
         value = numbers.amax() if numbers.is_floating_point() else numbers.new_ones(())
         return cls(in_bytes((numbers != 0).to(torch.uint8)[None], 1), value, len(numbers))
 
@@ -327,7 +328,7 @@ class Mask:
 
 
 class Packing(TorchFunctionMode):
-    """While active, what autograd saves goes through ``keep``.
+    """While active, it passes what autograd saves through ``keep``.
 
     What fused attention saves, and what the loss does, outside of the model's forward pass, is ``sensitive``. What a
     custom autograd function saves stays, since nobody knows what it does with it: so do the inputs of segments that are
@@ -377,7 +378,7 @@ class Packing(TorchFunctionMode):
         return result
 
     def pack(self, tensor: Tensor) -> Any:
-        """What autograd keeps of a tensor."""
+        """Returns what autograd keeps of a tensor."""
         whole = without_graph(tensor)
         if not self.function or not (self.is_mask(tensor) or is_activation(tensor)):
             return whole
@@ -390,8 +391,8 @@ class Packing(TorchFunctionMode):
         return View(packed, tensor.shape, storage.stride) if packed is not None else whole
 
     def kept_of(self, storage: Storage, tensor: Tensor, activation: bool) -> tuple[Kept | None, str]:
-        """What is kept of the storage, once for all who save it, and its key; what is safe for the sensitive is so for
-        all."""
+        """Returns what is kept of the storage, once for all who save it, and its key; what is safe for the sensitive is
+        so for all."""
         sensitive = self.function in SENSITIVE or not self.inside
         for safe in {True, sensitive}:
             known = self.known.get((storage.id, safe))
@@ -414,13 +415,14 @@ class Packing(TorchFunctionMode):
         return Saved(f"{name} #{self.seen[name]}", self.function, storage.numbers(tensor), first, row, sensitive)
 
     def is_mask(self, tensor: Tensor) -> bool:
-        """Whether it holds zeros and one other value, by what made it."""
+        """Tells whether it holds zeros and one other value, by what made it."""
         of_dropout = self.function == "dropout" and tensor.is_floating_point() and not tensor.requires_grad
         return tensor.numel() > 1 and (of_dropout or tensor.dtype == torch.bool)
 
 
 class Storage(NamedTuple):
-    """Where a tensor's numbers are: all of its storage in the storage's order, or else a part of it, in its own."""
+    """Says where a tensor's numbers are: all of its storage in the storage's order, or else a part of it, in its
+    own."""
 
     id: tuple[Hashable, ...]
     stride: tuple[int, ...]  # of the restored tensor
@@ -428,7 +430,8 @@ class Storage(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Storage | None:
-        """None where one number stands in several places (an expanded tensor)."""
+        """Returns where the tensor's numbers are, or None where one number stands in several places (an expanded
+        tensor)."""
         stride = tensor.stride()
         dims = sorted((step, size) for step, size in zip(stride, tensor.shape) if size > 1)
         if any(step == 0 for step, _ in dims):

@@ -1,4 +1,4 @@
-"""A3's pipeline: a query starts when the longest of its three stages has ended. Modelled.
+"""Models A3's pipeline: a query starts when the longest of its three stages has ended. Modelled.
 
     with all keys    n cycles: scores, softmax and values take a key a cycle
     approximated     max(M, C, kept): pops of the greedy search, scores of the candidates, values of those that stay
@@ -17,12 +17,13 @@ TOKENS = 320  # of the paper's chip
 
 
 def cycles(pops: float, candidates: float, kept_keys: float) -> float:
-    """Between two queries."""
+    """Returns the cycles between two queries."""
     return max(pops, candidates, kept_keys, 1.0)
 
 
 def modelled(seen: list[dict[str, float]]) -> list[Number]:
-    """The bounds of both settings, and the shares of candidates and kept keys of trained models that were ``seen``."""
+    """Returns the bounds of both settings, and the shares of candidates and kept keys of trained models that were
+    ``seen``."""
     against = f"all keys on the same pipeline ({chips()['a3'].title})"
     rows = [
         Number(
@@ -44,7 +45,7 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
 
 
 def over_itself(seen: list[dict[str, float]]) -> Modelled:
-    """Throughput over all keys on the same pipeline, of both settings at most, and at what was ``seen``."""
+    """Returns the throughput over all keys on the same pipeline, of both settings at most, and at what was ``seen``."""
     return between(
         [speed.speedup or 0.0 for speed in modelled(seen)], "the same pipeline with all keys; M = n / 2 to n / 8"
     )

@@ -1,4 +1,4 @@
-"""A3's candidate search as the accelerator makes it: two pointers in each sorted column, and a heap over the columns.
+"""Makes A3's candidate search as the accelerator does: two pointers in each sorted column, and a heap over the columns.
 
 For one query; the batched form in ``technique.py`` gives the same greedy scores. Figure 6 of the paper in words: every
 column of the keys is sorted once; for a query, the largest product of column i is at one end of it, the smallest at the
@@ -14,15 +14,16 @@ from torch import Tensor
 
 
 class Search(NamedTuple):
-    """``greedy``: the sums of each key's products that were taken; ``products``: multiplications made for them."""
+    """Holds ``greedy``: the sums of each key's products that were taken; ``products``: multiplications made for
+    them."""
 
     greedy: list[float]
     products: int
 
 
 def search(query: Tensor, key: Tensor, pops: int) -> Search:
-    """Greedy scores of all keys for one ``query`` [width] over ``key`` [keys, width], after ``pops`` of the largest
-    products and ``pops`` of the smallest. Raises ValueError for a negative number of pops."""
+    """Computes the greedy scores of all keys for one ``query`` [width] over ``key`` [keys, width], after ``pops`` of
+    the largest products and ``pops`` of the smallest. Raises ValueError for a negative number of pops."""
     if pops < 0:
         raise ValueError(f"the number of pops is 0 or more, not {pops}")
     keys, width = key.shape
@@ -45,7 +46,8 @@ def search(query: Tensor, key: Tensor, pops: int) -> Search:
 
 
 def _row(order: list[int], place: int, value: float) -> int:
-    """The key whose product is the ``place``-th from its end: from the top where the query's number is positive."""
+    """Returns the key whose product is the ``place``-th from its end: from the top where the query's number is
+    positive."""
     return order[-1 - place] if value > 0 else order[place]
 
 

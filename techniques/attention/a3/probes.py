@@ -1,5 +1,5 @@
-"""What an evaluation of A3 shows: that candidates are those of the largest and smallest products, one by one, that what
-is left out of them weighs little, and that training knows nothing of it."""
+"""Tells what an evaluation of A3 shows: that candidates are those of the largest and smallest products, one by one,
+that what is left out of them weighs little, and that training knows nothing of it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ Row = tuple[Tensor, Tensor, Tensor, Tensor, float]
 
 
 def _rows(call: Seen) -> list[Row]:
-    """Query, its visible keys, their scores and whether they are kept, of the first head; and the scale."""
+    """Returns the query, its visible keys, their scores and whether they are kept, of the first head; and the scale."""
     rows = []
     for i in range(call.query.shape[2])[-ROWS:]:
         sees = call.visible[0, 0, i]
@@ -123,7 +123,8 @@ def _rows(call: Seen) -> list[Row]:
 
 
 def _greedy(query: Tensor, key: Tensor, pops: int) -> Tensor:
-    """By one sorted list of all products in float32, as the technique multiplies; sums in float64."""
+    """Computes greedy scores by one sorted list of all products in float32, as the technique multiplies; sums in
+    float64."""
     products = query * key
     flat, places = products.flatten().sort(descending=True)
     greedy = torch.zeros(len(key), dtype=torch.float64)
@@ -145,7 +146,8 @@ def _misplaced(query: Tensor, key: Tensor, scores: Tensor, mask: Tensor, scale: 
 
 
 def _heaviest_left(own: A3, call: Seen) -> float:
-    """Among the candidates that the technique names, which :func:`_misplaced` checks."""
+    """Returns the heaviest weight left out among the candidates that the technique names, which :func:`_misplaced`
+    checks."""
     from techniques.attention.shared.kept_pairs import Pairs
 
     among = own.among(Pairs(call.query, call.key, call.visible, None, call.scale))

@@ -1,4 +1,4 @@
-"""A3's numbers: what is quoted of its chip, what is modelled of it, and what its search takes on this machine."""
+"""Has A3's numbers: what is quoted of its chip, what is modelled of it, and what its search takes on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from techniques.shared.chips.numbers import numbers, quoted
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines`` and ``numbers``."""
+    """Returns the tables ``headlines`` and ``numbers``."""
     lab.progress(0.0, "searching")
     folder, seen, head = Path(__file__).parent, traces(lab, "a3", TOKENS), drawn(TOKENS)
     searched = as_it_is(f"search in its batched form and attention, {TOKENS} tokens", head, lambda: approximated(head))

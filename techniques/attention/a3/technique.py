@@ -1,4 +1,5 @@
-"""A3: the keys that a few of the largest and smallest products with a query point to, and of these the near-best ones.
+"""Implements A3: the keys that a few of the largest and smallest products with a query point to, and of these the
+near-best ones.
 
 Ham, Jung, Kim, Oh, Park, Song, Park, Lee, Park, Lee & Jeong, "A^3: Accelerating Attention Mechanisms in Neural Networks
 with Approximation" (HPCA 2020, arXiv 2002.10941), section IV, for each query q over n keys:
@@ -27,8 +28,8 @@ AT_ONCE = 2**20  # products that are sorted together
 
 
 def greedy_scores(query: Tensor, key: Tensor, visible: Tensor, pops: Tensor) -> Tensor:
-    """g [..., queries, keys]: ``query`` [..., queries, width], ``key`` [..., keys, width], ``visible`` bool [...,
-    queries, keys], ``pops`` int64 [..., queries], of the largest products and of the smallest. Of equal products
+    """Computes g [..., queries, keys]: ``query`` [..., queries, width], ``key`` [..., keys, width], ``visible`` bool
+    [..., queries, keys], ``pops`` int64 [..., queries], of the largest products and of the smallest. Of equal products
     any."""
     products = (query[..., :, None, :] * key[..., None, :, :] * visible[..., None]).flatten(-2)
     taken = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
@@ -41,19 +42,19 @@ def greedy_scores(query: Tensor, key: Tensor, visible: Tensor, pops: Tensor) -> 
 
 
 def candidates(greedy: Tensor, visible: Tensor) -> Tensor:
-    """bool: keys with a positive greedy score; where a query has none, the visible key with the highest."""
+    """Returns bool: keys with a positive greedy score; where a query has none, the visible key with the highest."""
     return or_best((greedy > 0) & visible, greedy, visible)
 
 
 def near_best(scores: Tensor, among: Tensor, threshold: float) -> Tensor:
-    """bool: those ``among`` with at least ``threshold`` of the softmax weight of the best among them."""
+    """Returns bool: those ``among`` with at least ``threshold`` of the softmax weight of the best among them."""
     largest = scores.masked_fill(~among, -math.inf).amax(-1, keepdim=True)
     return among & (scores >= largest + math.log(threshold))
 
 
 def multiplications(keys: int, width: int, pops: int, candidates: float, kept_keys: float) -> float:
-    """Of one query: the search's (the first products of 2 width columns and 2 pops), scores of candidates, and values;
-    columns are sorted beforehand."""
+    """Counts the multiplications of one query: the search's (the first products of 2 width columns and 2 pops), scores
+    of candidates, and values; columns are sorted beforehand."""
     return 2 * min(pops + width, keys * width) * (pops > 0) + candidates * width + kept_keys * width
 
 
@@ -80,7 +81,7 @@ class A3(KeptInEvaluation):
         return near_best(pairs.scores.float(), among, self.threshold)
 
     def among(self, pairs: Pairs) -> Tensor:
-        """bool [batch, heads, queries, keys]: the candidates."""
+        """Returns bool [batch, heads, queries, keys]: the candidates."""
         visible = pairs.visible.expand(pairs.shape)
         of_query = max(1, pairs.longest * pairs.query.shape[-1])  # products
         rows, heads = (max(1, AT_ONCE // length) for length in (of_query, of_query * pairs.query.shape[-2]))
@@ -100,11 +101,11 @@ class A3(KeptInEvaluation):
         return candidates(torch.cat(scores).view(pairs.shape), visible)
 
     def pops(self, keys: Tensor) -> Tensor:
-        """M for as many visible ``keys``, int64, 1 or more where there are any."""
+        """Returns M for as many visible ``keys``, int64, 1 or more where there are any."""
         return (self.share * keys).ceil().long()
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
-        """With the share of candidates, and the multiplications over those of dense attention."""
+        """Adds the share of candidates, and the multiplications over those of dense attention."""
         visible, width = pairs.visible.expand(pairs.shape), pairs.query.shape[-1]
         keys = visible.sum(-1).float()
         among = self.among(pairs).sum().item() / visible.sum().item()

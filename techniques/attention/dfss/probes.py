@@ -1,5 +1,5 @@
-"""What a recorded step shows of DFSS: that of each group of scores of a row the largest are kept, and how much of dense
-attention these have in every row."""
+"""Tells what a recorded step shows of DFSS: that of each group of scores of a row the largest are kept, and how much of
+dense attention these have in every row."""
 
 from __future__ import annotations
 

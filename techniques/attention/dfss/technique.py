@@ -29,7 +29,7 @@ Pattern = Literal["auto", "1:2", "2:4", "whole"]
 
 
 def pattern_of(pattern: Pattern, dtype: torch.dtype) -> tuple[int, int]:
-    """N and M; ``auto`` by the type of queries and keys, as the hardware has them."""
+    """Returns N and M; ``auto`` by the type of queries and keys, as the hardware has them."""
     if pattern == "auto":
         return (1, 2) if dtype.itemsize >= 4 else (2, 4)
     n, m = pattern.split(":")

@@ -1,4 +1,4 @@
-"""DOTA's detector for blocks: each row of blocks keeps as many, those with the largest detected scores.
+"""Implements DOTA's detector for blocks: each row of blocks keeps as many, those with the largest detected scores.
 
 A block counts as much as the largest of its detected pairs. Levels of 8 bits or fewer are multiplied as integers: the
 products are the scores but for one factor, and without a rounding. All queries see all keys: the model is no causal
@@ -20,9 +20,9 @@ MOST_BITS = 8  # of an integer that a CPU multiplies faster than a float
 def detected_blocks(
     x: Tensor, projection: Tensor, query: Tensor, key: Tensor, bits: int, retention: float, block: int = BLOCK
 ) -> Tensor:
-    """bool [batch, heads, blocks, blocks] for ``x`` [batch, tokens, model width], one token or more, by a detector of
-    ``projection`` [model width, k] and ``query``, ``key`` [heads, k, k]; of each row the ``retention``, rounded, and
-    one block at least."""
+    """Returns bool [batch, heads, blocks, blocks] for ``x`` [batch, tokens, model width], one token or more, by a
+    detector of ``projection`` [model width, k] and ``query``, ``key`` [heads, k, k]; of each row the ``retention``,
+    rounded, and one block at least."""
     narrow = (x.float() @ projection)[:, None]
     of_query, of_key = (_levels(fake_quantised(narrow @ weight, bits), bits) for weight in (query, key))
     scores = of_blocks(of_query, of_key, block=block)
@@ -31,7 +31,7 @@ def detected_blocks(
 
 
 def _levels(rounded: Tensor, bits: int) -> Tensor:
-    """The levels of numbers that are rounded to these, as integers where they have few bits."""
+    """Returns the levels of numbers that are rounded to these, as integers where they have few bits."""
     if bits > MOST_BITS:
         return rounded
     levels = 2 ** (bits - 1) - 1

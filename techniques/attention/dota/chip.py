@@ -1,4 +1,4 @@
-"""DOTA's lanes on a mask: the detector, scores and values as phases of the accelerator model. Modelled.
+"""Models DOTA's lanes on a mask: the detector, scores and values as phases of the accelerator model. Modelled.
 
 How many lanes of how many elements there are, their clock and their memory are from memory, and which GPU 152.6 is
 against is not known: so there is an interval, and no more than consistent or not. Keys and values are loaded as often
@@ -18,7 +18,8 @@ LANES = (1, 4, 16)
 
 
 def phases(tokens: int, retention: float, loads: float) -> list[Phase]:
-    """Of HEADS heads; ``loads`` are those of keys over kept pairs. Numbers in memory have 16 bits."""
+    """Returns the phases of HEADS heads; ``loads`` are those of keys over kept pairs. Numbers in memory have 16
+    bits."""
     macs, rows = tokens**2 * WIDTH * HEADS, 2 * tokens * WIDTH * HEADS
     detector = HEADS * (2 * tokens * RANK**2 + tokens**2 * RANK)
     loaded = retention * tokens * loads * rows  # a kept pair's key, and later its value, unless it is shared
@@ -31,7 +32,8 @@ def dense(tokens: int) -> list[Phase]:
 
 
 def at_a_tenth(seen: list[dict[str, float]]) -> tuple[list[Phase], str]:
-    """The phases at a tenth of the keys, loaded once for each query or as the masks that were ``seen`` share them."""
+    """Returns the phases at a tenth of the keys, loaded once for each query or as the masks that were ``seen`` share
+    them."""
     shared = seen[0]["loads"] if seen else 1.0
     whence = "a recorded mask's" if seen else "unshared"
     return phases(TOKENS, 0.1, shared), f"{TOKENS} tokens, a tenth of the keys, {whence} loads {shared:.3g}"
@@ -48,7 +50,8 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
 
 
 def over_gpu(seen: list[dict[str, float]]) -> Modelled:
-    """Over unfused attention on the modelled GPU, from one lane at its slowest to the most lanes at their fastest."""
+    """Returns the speed over unfused attention on the modelled GPU, from one lane at its slowest to the most lanes at
+    their fastest."""
     chip, (own, inputs) = chips()["dota"], at_a_tenth(seen)
     least, most = interval(own, chip)
     gpu = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False)

@@ -1,4 +1,4 @@
-"""How many keys an accelerator loads for a mask where it works on several queries at once.
+"""Counts the keys that an accelerator loads for a mask where it works on several queries at once.
 
 DOTA's token-parallel dataflow (section 4): in each round every query of a group takes one of its keys, and a key that
 several take in the same round is loaded once. Out of order, a round begins with the key that most of its queries need.
@@ -14,7 +14,7 @@ TOGETHER = 4
 
 
 def groups(mask: Tensor, together: int) -> list[list[list[int]]]:
-    """The keys of each query of the mask [queries, keys], in groups of ``together`` queries."""
+    """Returns the keys of each query of the mask [queries, keys], in groups of ``together`` queries."""
     if together < 1:
         raise ValueError(f"1 query or more is worked on at once, not {together}")
     rows = [row.nonzero()[:, 0].tolist() for row in mask]

@@ -1,5 +1,5 @@
-"""What a recorded step shows of DOTA: that masks are of the detectors' largest scores, as many for every query, and
-that the detectors learn from the error of their scores and from nothing else."""
+"""Tells what a recorded step shows of DOTA: that masks are of the detectors' largest scores, as many for every query,
+and that the detectors learn from the error of their scores and from nothing else."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
 
 
 def _sides(values: Mapping[str, Tensor], path: str, call: Seen) -> list[Tensor]:
-    """X P W of queries and of keys in 4 bits, float64. What is rounded are float32 numbers, as in the step: near the
-    middle of two levels others might go the other way, which the gradients of all would show."""
+    """Computes X P W of queries and of keys in 4 bits, float64. What is rounded are float32 numbers, as in the step:
+    near the middle of two levels others might go the other way, which the gradients of all would show."""
     narrow = (call.came.float() @ call.layer.get_buffer(PROJECTION).float())[:, None]
     return [_rounded(narrow @ values[f"{path}.{name}"].float()) for name in (QUERY, KEY)]
 
@@ -173,7 +173,8 @@ def _unbalanced(call: Seen) -> int:
 
 
 def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen]) -> dict[str, Tensor]:
-    """By hand: rounding counts as the identity, and the model's own scores as constants."""
+    """Computes the detectors' gradients by hand: rounding counts as the identity, and the model's own scores as
+    constants."""
     expected = {}
     for path, call in zip(paths, seen, strict=True):
         query, key = _sides(values, path, call)
@@ -186,7 +187,7 @@ def _gradients(values: Mapping[str, Tensor], paths: list[str], seen: list[Seen])
 
 
 def _clipped(recording: Recording) -> dict[str, Tensor]:
-    """What the optimizer gets: a detector is no part of the model, whose gradient it would shrink."""
+    """Returns what the optimizer gets: a detector is no part of the model, whose gradient it would shrink."""
     limit = recording.run.recipe.gradient_clip
     clipped: dict[str, Tensor] = {}
     gradients = {name: each.double() for name, each in recording.trace.of("backward")[0].gradients.items()}

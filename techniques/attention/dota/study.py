@@ -1,4 +1,4 @@
-"""What DOTA's detector saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
+"""Measures what DOTA's detector saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect detector
-    chose."""
+    """Returns the tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``, whose pairs a perfect
+    detector chose."""
     folder, tables, seen = (
         Path(__file__).parent,
         skipping(lab, "dota", predict, keep, chooses=True),
@@ -50,7 +50,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 @cache
 def detector() -> tuple[Tensor, Tensor, Tensor]:
-    """A projection, and the matrices of one head, untrained: what they find costs as much."""
+    """Draws a projection, and the matrices of one head, untrained: what they find costs as much."""
     random, k = torch.Generator().manual_seed(0), round(Dota().rank * WIDTH)
     query, key = (torch.randn(1, k, k, generator=random) / k**0.5 for _ in range(2))
     return ternary(WIDTH, k, random), query, key
@@ -66,7 +66,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks, as measured; what is modelled has no place in it."""
+    """Draws the time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

@@ -39,34 +39,35 @@ QUERY, KEY = "dota_query", "dota_key"  # parameters [heads, k, k]
 
 
 def ternary(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """P [rows, columns], float32: products of projected vectors are the vectors' own on average."""
+    """Draws P [rows, columns], float32: products of projected vectors are the vectors' own on average."""
     drawn = torch.randint(6, (rows, columns), generator=generator)
     signs = (drawn == 0).float() - (drawn == 1).float()
     return signs * (3 / columns) ** 0.5
 
 
 def fake_quantised(x: Tensor, bits: int) -> Tensor:
-    """``x`` at 2^bits - 1 levels up to its largest number; the gradient passes straight through."""
+    """Returns ``x`` at 2^bits - 1 levels up to its largest number; the gradient passes straight through."""
     levels = 2 ** (bits - 1) - 1
     step = x.detach().abs().amax().clamp(min=1e-30) / levels
     return x + ((x / step).round() * step - x).detach()
 
 
 def detected(x: Tensor, projection: Tensor, query: Tensor, key: Tensor, bits: int) -> Tensor:
-    """S' [batch, heads, tokens, tokens] for ``x`` [batch, tokens, model width]; ``query``, ``key`` [heads, k, k]."""
+    """Computes S' [batch, heads, tokens, tokens] for ``x`` [batch, tokens, model width]; ``query``, ``key`` [heads, k,
+    k]."""
     narrow = (x.float() @ projection)[:, None]
     of_query, of_key = (fake_quantised(narrow @ weight.float(), bits) for weight in (query, key))
     return of_query @ of_key.transpose(-2, -1)
 
 
 def came_in(x: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Whether ``x`` has the tokens of all queries and of all keys [batch, heads, tokens, width]."""
+    """Tells whether ``x`` has the tokens of all queries and of all keys [batch, heads, tokens, width]."""
     return x.shape[:-1] == (len(query), query.shape[2]) and key.shape[2] == query.shape[2]
 
 
 def detector_cost(tokens: int, width: int, heads: int, rank: int, bits: int) -> float:
-    """Multiplications of a detector, weighed by bits times bits, over those of dense attention in 16 by 16 bits; the
-    ternary projection only adds."""
+    """Returns the multiplications of a detector, weighed by bits times bits, over those of dense attention in 16 by 16
+    bits; the ternary projection only adds."""
     own = heads * (2 * tokens * rank**2 + tokens**2 * rank)
     return own * bits**2 / (2 * tokens**2 * width * 16**2)
 
@@ -110,7 +111,7 @@ class Dota(ByBlocks, KeptPairs):
         return with_auxiliary(groups, self.detectors(run).values())
 
     def detectors(self, run: Run) -> dict[str, nn.Parameter]:
-        """The trained matrices, by name."""
+        """Returns the trained matrices, by name."""
         return {
             f"{block.attention.path}.{name}": block.attention.module.get_parameter(name)
             for block in (() if self.is_reference else run.anatomy.every_block)
@@ -122,8 +123,8 @@ class Dota(ByBlocks, KeptPairs):
         self.errors.clear()
 
     def measured(self, model: nn.Module, run: Run) -> dict[str, tuple[int, int, int]]:
-        """Heads, their width and the model's, of each attention. Raises ValueError where its input is no row of
-        tokens."""
+        """Returns the heads, their width and the model's, of each attention. Raises ValueError where its input is no
+        row of tokens."""
         shapes: dict[str, tuple[int, int, int]] = {}
         self.shapes = shapes
         try:
@@ -166,13 +167,13 @@ class Dota(ByBlocks, KeptPairs):
         return super().attention(query, key, value, **arguments)
 
     def scores(self, layer: nn.Module) -> Tensor:
-        """S' of the attention that computes."""
+        """Returns S' of the attention that computes."""
         assert self.came is not None
         query, key = getattr(layer, QUERY), getattr(layer, KEY)  # a pass with other values has tensors there
         return detected(self.came, layer.get_buffer(PROJECTION), query, key, self.bits)
 
     def error(self, layer: nn.Module, pairs: Pairs) -> Tensor:
-        """mean (S - S')^2 over the pairs that may attend."""
+        """Returns mean (S - S')^2 over the pairs that may attend."""
         with torch.autocast(pairs.query.device.type, enabled=False):
             exact = pairs._replace(query=pairs.query.float(), key=pairs.key.float()).scores
             off = self.scores(layer) - (exact if self.pull else exact.detach())
@@ -198,7 +199,7 @@ class Dota(ByBlocks, KeptPairs):
         return {**super().sites(run), **self.detectors(run)}
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
-        """With the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""
+        """Adds the loads of keys out of order and in order, over one load for each kept pair, of the first mask."""
         first = mask[0, 0]
         loads = {"loads": out_of_order(first), "loads_in_order": in_order(first)}
         over = {name: load / first.sum().item() for name, load in loads.items()}

@@ -1,4 +1,4 @@
-"""ELSA's pipeline: cycles of hashing, filtering and attending for the keys that are kept. Modelled.
+"""Models ELSA's pipeline: cycles of hashing, filtering and attending for the keys that are kept. Modelled.
 
     before     3 d^(4/3) / m_h cycles for each key's hash
     a query    the largest of 3 d^(4/3) / m_h (its hash), n / (P_a P_c) (distances), kept / P_a (a key a cycle in each
@@ -20,19 +20,20 @@ ACCELERATORS = 12  # beside one V100
 
 
 def cycles(tokens: int, keys: float) -> float:
-    """Of one head, with ``keys`` kept for each query."""
+    """Returns the cycles of one head, with ``keys`` kept for each query."""
     hash_cycles = multiplications(WIDTH) / HASHING
     query = max(hash_cycles, tokens / (BANKS * DISTANCES), keys / BANKS, WIDTH / DIVISION)
     return tokens * hash_cycles + tokens * query
 
 
 def dense_cycles(tokens: int) -> float:
-    """Without hashes: each query attends to all keys."""
+    """Returns the cycles without hashes: each query attends to all keys."""
     return tokens * tokens / BANKS
 
 
 def modelled(seen: list[dict[str, float]]) -> list[Number]:
-    """At a quarter of the keys, and at the density that trained models here were ``seen`` to have."""
+    """Returns the modelled numbers at a quarter of the keys, and at the density that trained models here were ``seen``
+    to have."""
     chip, rows = chips()["elsa"], []
     shares = [(0.25, "a quarter of the keys"), *((call["density"], "a recorded mask's density") for call in seen[:1])]
     for share, name in shares:
@@ -53,8 +54,8 @@ def modelled(seen: list[dict[str, float]]) -> list[Number]:
 
 
 def over_gpu(seen: list[dict[str, float]]) -> Modelled:
-    """Over unfused attention on the modelled GPU, at a quarter of the keys and at what was ``seen``; with the clock,
-    which is from memory, as it is, halved and doubled."""
+    """Returns the speed over unfused attention on the modelled GPU, at a quarter of the keys and at what was ``seen``;
+    with the clock, which is from memory, as it is, halved and doubled."""
     shares = [0.25, *(call["density"] for call in seen[:1])]
     gpu = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False) * chips()["elsa"].clock_hz * ACCELERATORS / HEADS
     ends = [gpu * times / cycles(TOKENS, share * TOKENS) for share in shares for times in GUESSED]

@@ -1,4 +1,5 @@
-"""Signs of random orthogonal projections, by a Kronecker product of small matrices, and the angles that they estimate.
+"""Computes the signs of random orthogonal projections, by a Kronecker product of small matrices, and the angles that
+they estimate.
 
 H = H1 x H2 x H3 with orthogonal 4 x 4 matrices maps 64 numbers to 64; applied one factor after the other that takes
 3 * 64 * 4 = 768 multiplications in place of 4096. Two vectors at the angle theta differ in the sign of a random
@@ -20,7 +21,7 @@ PAIRS = 2**16  # of Gaussian vectors, over which it is found
 
 
 def sizes(width: int) -> list[int]:
-    """Sides of the factors for vectors of ``width``: 4s, and the primes that are left; [1] for one number.
+    """Returns the sides of the factors for vectors of ``width``: 4s, and the primes that are left; [1] for one number.
 
     Raises ValueError for less.
     """
@@ -37,13 +38,13 @@ def sizes(width: int) -> list[int]:
 
 @cache
 def factors(width: int) -> tuple[Tensor, ...]:
-    """Orthogonal matrices, float32, drawn once for each width."""
+    """Draws orthogonal matrices, float32, once for each width."""
     random = torch.Generator().manual_seed(width)
     return tuple(torch.linalg.qr(torch.randn(size, size, generator=random))[0] for size in sizes(width))
 
 
 def project(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """(H1 x H2 x ...) x for ``x`` [..., width], by one product for each factor."""
+    """Computes (H1 x H2 x ...) x for ``x`` [..., width], by one product for each factor."""
     shaped = x.unflatten(-1, [len(matrix) for matrix in matrices])
     for place, matrix in enumerate(matrices):
         at = shaped.ndim - len(matrices) + place
@@ -53,22 +54,23 @@ def project(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
 
 @cache
 def whole(width: int) -> Tensor:
-    """H [width, width], float32. More multiplications than by factors, and on CPUs and GPUs less time: one product."""
+    """Returns H [width, width], float32. More multiplications than by factors, and on CPUs and GPUs less time: one
+    product."""
     return reduce(torch.kron, factors(width))
 
 
 def multiplications(width: int) -> int:
-    """That :func:`project` makes for one vector."""
+    """Counts the multiplications that :func:`project` makes for one vector."""
     return width * sum(sizes(width))
 
 
 def signs(x: Tensor) -> Tensor:
-    """bool [..., width]: which projections of ``x`` are not negative."""
+    """Returns bool [..., width]: which projections of ``x`` are not negative."""
     return project(x.float(), factors(x.shape[-1])) >= 0
 
 
 def hamming(query: Tensor, key: Tensor) -> Tensor:
-    """Numbers of differing signs [..., queries, keys], float32: (k - sum of products of +-1) / 2, exactly."""
+    """Counts the differing signs [..., queries, keys], float32: (k - sum of products of +-1) / 2, exactly."""
     k = query.shape[-1]
     one, other = (operand.float() * 2 - 1 for operand in (query, key))
     return (k - one @ other.transpose(-2, -1)) / 2
@@ -76,8 +78,8 @@ def hamming(query: Tensor, key: Tensor) -> Tensor:
 
 @cache
 def quantile_bias(width: int) -> float:
-    """What is taken from estimates of ``width`` signs, so that SHARE of them are no larger than the angle: the quantile
-    of their errors over Gaussian vectors. Of 64 it is the authors' 0.127."""
+    """Returns what is taken from estimates of ``width`` signs, so that SHARE of them are no larger than the angle: the
+    quantile of their errors over Gaussian vectors. Of 64 it is the authors' 0.127."""
     random = torch.Generator().manual_seed(width)
     one, other = (torch.randn(PAIRS, width, generator=random) for _ in range(2))
     angle = torch.nn.functional.cosine_similarity(one, other).clamp(-1, 1).arccos()

@@ -1,5 +1,5 @@
-"""What an evaluation of ELSA shows: hashes by the whole matrix H, distances counted bit by bit, thresholds from the
-training batches again, and that training knows nothing of it."""
+"""Tells what an evaluation of ELSA shows: hashes by the whole matrix H, distances counted bit by bit, thresholds from
+the training batches again, and that training knows nothing of it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _matrix(width: int) -> Tensor:
 
 
 def _distance(call: Seen) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers of differing bits, bit by bit; and which vectors have a projection so near 0 that a rounding decides."""
+    """Counts the differing bits, bit by bit; and which vectors have a projection so near 0 that a rounding decides."""
     matrix = _matrix(call.query.shape[-1])
     projected = [x.double() @ matrix.T for x in (call.query, call.key)]
     unsure = [(x.abs() < 1e-6 * x.norm(dim=-1, keepdim=True)).any(-1) for x in projected]
@@ -186,7 +186,8 @@ def _integer_off(own: Elsa, call: Seen) -> int:
 
 
 def _thresholds(recording: Recording) -> list[float]:
-    """Mean over the queries of two training batches of the least relevant key's normalised score, for each layer."""
+    """Returns the mean over the queries of two training batches of the least relevant key's normalised score, for each
+    layer."""
     run = recording.run
     least: list[list[Tensor]] = [[] for _ in run.anatomy.every_block]
     number = [0]

@@ -1,4 +1,4 @@
-"""What ELSA's filter saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
+"""Measures what ELSA's filter saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEARNED_FROM = 256  # tokens
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    """Returns the tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
     folder, tables, seen = Path(__file__).parent, skipping(lab, "elsa", predict, keep), traces(lab, "elsa", TOKENS)
     here = measured(tables)
     values = {"speed": beside(over_gpu(seen), here, drift(TOKENS))}
@@ -35,12 +35,12 @@ def study(lab: Lab) -> list[StudyTable]:
 
 @cache
 def threshold(topic: float) -> float:
-    """Learned from another head of the same kind."""
+    """Returns the threshold learned from another head of the same kind."""
     return least_scores(drawn(LEARNED_FROM, topic).pairs, Elsa().p).mean().item()
 
 
 def predict(head: Head, density: float) -> Tensor:
-    """The threshold decides, and not ``density``."""
+    """Predicts blocks by the threshold, and not by ``density``."""
     return near_blocks(head.query, head.key, threshold(head.topic), quantile_bias(WIDTH))
 
 
@@ -52,7 +52,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks, as measured; what is modelled has no place in it."""
+    """Draws the time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

@@ -1,4 +1,5 @@
-"""ELSA: the keys whose hash is near a query's, by an angle that is estimated from signs of random projections.
+"""Implements ELSA: the keys whose hash is near a query's, by an angle that is estimated from signs of random
+projections.
 
 Ham, Lee, Seo, Kim, Choi, Jung & Lee, "ELSA: Hardware-Software Co-design for Efficient, Lightweight Self-Attention
 Mechanism in Neural Networks" (ISCA 2021), section III:
@@ -33,22 +34,22 @@ THRESHOLD = "elsa_threshold"  # buffer, a scalar: t of the layer
 
 
 def longest_keys(pairs: Pairs) -> Tensor:
-    """max |k| over the keys that each query sees [batch, heads, queries, 1], so that none knows of the future; 0 where
-    it sees none."""
+    """Returns max |k| over the keys that each query sees [batch, heads, queries, 1], so that none knows of the future;
+    0 where it sees none."""
     lengths = pairs.key.float().norm(dim=-1)[..., None, :].expand(pairs.shape)
     return lengths.masked_fill(~pairs.visible, 0.0).amax(-1, keepdim=True)
 
 
 def estimates(distance: Tensor, pairs: Pairs, bias: float) -> Tensor:
-    """|k_j| cos(theta) over max |k| [batch, heads, queries, keys], of Hamming distances."""
+    """Computes |k_j| cos(theta) over max |k| [batch, heads, queries, keys], of Hamming distances."""
     theta = (math.pi / pairs.query.shape[-1] * distance - bias).clamp(min=0)
     lengths = pairs.key.float().norm(dim=-1)[..., None, :]
     return theta.cos() * lengths / longest_keys(pairs).clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def farthest(pairs: Pairs, threshold: float, bias: float) -> Tensor:
-    """The same test in integers [batch, heads, queries, keys]: a key is kept where its Hamming distance is at most
-    this, -1 where it never is."""
+    """Makes the same test in integers [batch, heads, queries, keys]: a key is kept where its Hamming distance is at
+    most this, -1 where it never is."""
     lengths = pairs.key.double().norm(dim=-1)[..., None, :]
     ratio = threshold * longest_keys(pairs).double() / lengths.clamp(min=torch.finfo(torch.float64).tiny)
     angle = ratio.clamp(-1, 1).arccos() + bias
@@ -56,8 +57,8 @@ def farthest(pairs: Pairs, threshold: float, bias: float) -> Tensor:
 
 
 def least_scores(pairs: Pairs, p: float) -> Tensor:
-    """Of each query that sees a key, the least normalised score q k / (|q| max |k|) among the keys to which softmax
-    gives more than p / n, n being the keys that it sees; the best key is among them, whatever p."""
+    """Returns, of each query that sees a key, the least normalised score q k / (|q| max |k|) among the keys to which
+    softmax gives more than p / n, n being the keys that it sees; the best key is among them, whatever p."""
     visible = pairs.visible.expand(pairs.shape)
     probability = softmax_over(pairs.scores.float(), visible)
     best = probability.amax(-1, keepdim=True)
@@ -97,7 +98,7 @@ class Elsa(ByBlocks, KeptInEvaluation):
         return or_best((estimated > layer.get_buffer(THRESHOLD)) & visible, estimated, visible)
 
     def tried(self, model: nn.Module, run: Run) -> None:
-        """As its thresholds are learned: there are none yet."""
+        """Tries the model as its thresholds are learned: there are none yet."""
         self.learned = {path: [] for path in self.acts}
         try:
             super().tried(model, run)

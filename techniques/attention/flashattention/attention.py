@@ -1,4 +1,4 @@
-"""FlashAttention as an operator of torch: the kernels on a GPU, the tiles of :mod:`tiled` elsewhere.
+"""Offers FlashAttention as an operator of torch: the kernels on a GPU, the tiles of :mod:`tiled` elsewhere.
 
 :func:`flash_attention` takes whole sequences, which may be filled up at their ends or masked, :func:`packed_attention`
 sequences of uneven lengths one after the other. Both are one operator each way, so that counters, graphs and tensors
@@ -30,8 +30,8 @@ def flash_attention(
     dropout_p: float = 0.0,
     key_lengths: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale Q K^T + mask) V for queries [batch, heads, queries, width], keys and values [batch, shared heads,
-    keys, width], where heads are a multiple of the shared ones; in the queries' type.
+    """Computes softmax(scale Q K^T + mask) V for queries [batch, heads, queries, width], keys and values [batch, shared
+    heads, keys, width], where heads are a multiple of the shared ones; in the queries' type.
 
     ``mask`` broadcasts to [batch, heads, queries, keys]: bool, True where a query sees a key, or added to the scores.
     ``causal`` lets query i see keys 0 to i. ``scale`` is 1 / sqrt(width) where it is None. ``key_lengths``, int32
@@ -76,9 +76,9 @@ def packed_attention(
     scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """:func:`flash_attention` of sequences one after the other: queries [rows, heads, width], keys and values [rows,
-    shared heads, width]. ``q_starts`` and ``k_starts``, int32 [sequences + 1], say where each begins, with the number
-    of rows at the end; the two numbers are the most rows of one. Returns [rows, heads, width].
+    """Computes :func:`flash_attention` of sequences one after the other: queries [rows, heads, width], keys and values
+    [rows, shared heads, width]. ``q_starts`` and ``k_starts``, int32 [sequences + 1], say where each begins, with the
+    number of rows at the end; the two numbers are the most rows of one. Returns [rows, heads, width].
 
     Raises ValueError as :func:`flash_attention`, and where starts are not of as many sequences.
     """
@@ -119,7 +119,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
 
 
 def _seed(query: Tensor, dropout_p: float) -> Tensor | None:
-    """From the generator of the device, as other dropout: what is computed again draws the same."""
+    """Draws a seed from the generator of the device, as other dropout does: what is computed again draws the same."""
     return torch.randint(2**62, (1,), device=query.device) if dropout_p else None
 
 
@@ -142,7 +142,7 @@ def _forward(
     scale: float,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    """The output, as the queries, and the logarithms of the rows' sums [batch, heads, queries]."""
+    """Returns the output, as the queries, and the logarithms of the rows' sums [batch, heads, queries]."""
     form = Attention(_expanded(mask, query, key), causal, scale, dropout_p, seed)
     if query.is_cuda:
         from techniques.attention.flashattention import kernel  # loads Triton
@@ -240,7 +240,7 @@ def _sequences(q_starts: Tensor, k_starts: Tensor) -> list[tuple[slice, slice]]:
 
 
 def _with_lengths(form: Attention, query: Tensor, key: Tensor, lengths: Tensor | None) -> Attention:
-    """As the mask that the lengths say."""
+    """Adds the mask that the lengths say."""
     if lengths is None:
         return form
     there = (torch.arange(key.shape[2], device=key.device) < lengths[:, None])[:, None, None]
@@ -254,7 +254,8 @@ def _with_lengths(form: Attention, query: Tensor, key: Tensor, lengths: Tensor |
 
 
 def _pairs(query: Tensor, key: Tensor, q_starts: Tensor | None, k_starts: Tensor | None) -> int:
-    """Of a query and a key, over all heads. Starts that have no values count as one sequence of everything."""
+    """Counts the pairs of a query and a key, over all heads. Starts that have no values count as one sequence of
+    everything."""
     batch, heads, queries, _ = query.shape
     if q_starts is None or k_starts is None or _has_no_values(q_starts):
         return batch * heads * queries * key.shape[2]

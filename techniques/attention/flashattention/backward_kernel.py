@@ -1,4 +1,5 @@
-"""FlashAttention's backward pass as Triton kernels: first dQ, by tiles of queries, then dK and dV, by tiles of keys.
+"""Implements FlashAttention's backward pass as Triton kernels: first dQ, by tiles of queries, then dK and dV, by tiles
+of keys.
 
     P  = 2^(S - L)                  recomputed from the logarithm L, to base 2, that the forward pass kept of each row
     D  = rowsum(dO o O)             by the first kernel, for both
@@ -35,8 +36,8 @@ from techniques.attention.flashattention.forward_kernel import (
 
 @triton.jit
 def _of_rows(pointer, row, length, ADDED: tl.constexpr):
-    """Logarithms of rows, by which nothing is left of a row that is not there, or sees no key; and what is taken from
-    the products of a row before."""
+    """Loads the logarithms of rows, by which nothing is left of a row that is not there, or sees no key; and what is
+    taken from the products of a row before."""
     value = tl.load(pointer + row, mask=row < length, other=HIDDEN)
     base = row * 0.0
     if ADDED:
@@ -48,7 +49,7 @@ def _of_rows(pointer, row, length, ADDED: tl.constexpr):
 
 @triton.jit
 def _weights(products, base, logarithm, in_two, ADDED: tl.constexpr):
-    """P of a tile; of each row ``base`` and ``logarithm``, which broadcast to the products."""
+    """Computes P of a tile; of each row ``base`` and ``logarithm``, which broadcast to the products."""
     if ADDED:
         products -= base
     return tl.exp2(products * in_two - logarithm)
@@ -91,7 +92,7 @@ def _queries_gradient(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """``sums`` [ROWS, DIM] plus dS K over keys ``begin`` to ``end``."""
+    """Returns ``sums`` [ROWS, DIM] plus dS K over keys ``begin`` to ``end``."""
     for first in tl.range(begin, end, COLUMNS):
         key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
         value = load_tile(v, first, keys, v_row, COLUMNS, D, DIM, not WHOLE, TMA)
@@ -181,7 +182,7 @@ def queries_kernel(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """Arguments as of :func:`forward_kernel`."""
+    """Computes the queries' gradient, with arguments as of :func:`forward_kernel`."""
     plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
     if CAUSAL:
         number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first
@@ -294,8 +295,8 @@ def _keys_gradient(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """``dk`` and ``dv`` [COLUMNS, DIM] plus dS^T Q and (Z o P)^T dO over queries ``begin`` to ``end``. Scores lie
-    transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
+    """Returns ``dk`` and ``dv`` [COLUMNS, DIM] plus dS^T Q and (Z o P)^T dO over queries ``begin`` to ``end``. Scores
+    lie transposed, [COLUMNS, ROWS], so that P^T is the left factor of a product as it is."""
     for first in tl.range(begin, end, ROWS):
         query = load_tile(q, first, queries, q_row, ROWS, D, DIM, True, TMA)
         d_output = load_tile(d_out, first, queries, d_row, ROWS, D, DIM, True, TMA)
@@ -389,7 +390,8 @@ def keys_kernel(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """Arguments as of :func:`forward_kernel`; ``heads`` are the queries'."""
+    """Computes the gradients of keys and values, with arguments as of :func:`forward_kernel`; ``heads`` are the
+    queries'."""
     shareds = heads // groups
     plane, number = tl.program_id(0) % (batches * shareds), tl.program_id(0) // (batches * shareds)
     batch, shared, first = (plane // shareds).to(tl.int64), (plane % shareds).to(tl.int64), number * COLUMNS

@@ -1,4 +1,5 @@
-"""FlashAttention's forward pass as a Triton kernel; ``tiled.py`` beside this is its arithmetic in torch's operators.
+"""Implements FlashAttention's forward pass as a Triton kernel; ``tiled.py`` beside this is its arithmetic in torch's
+operators.
 
 A program has a tile of queries, and goes through the tiles of keys that these see. Dao, FlashAttention-2 (2023, arXiv
 2307.08691), section 3: the accumulator is divided once, at the end; of the softmax only the logarithm L of each row's
@@ -35,7 +36,7 @@ HIDDEN = tl.constexpr(float("-inf"))
 
 @triton.jit
 def extent_of(starts, lengths, batch, length):
-    """Where the rows of a sequence begin, and how many they are."""
+    """Returns where the rows of a sequence begin, and how many they are."""
     first = batch * 0
     if starts is not None:
         first = tl.load(starts + batch).to(tl.int64)
@@ -46,7 +47,8 @@ def extent_of(starts, lengths, batch, length):
 
 @triton.jit
 def source_of(base, length, of_row, TALL: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, TMA: tl.constexpr):
-    """Where :func:`load_tile` reads rows of [length, D] from: a descriptor of tiles [TALL, DIM], or the pointer."""
+    """Returns where :func:`load_tile` reads rows of [length, D] from: a descriptor of tiles [TALL, DIM], or the
+    pointer."""
     if TMA:
         return tl.make_tensor_descriptor(
             base, shape=[tl.maximum(length, 1), D], strides=[of_row, 1], block_shape=[TALL, DIM]
@@ -67,7 +69,8 @@ def load_tile(
     BOUNDED: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """Rows ``first`` to ``first`` + TALL [TALL, DIM], 0 beyond ``length``, if ``BOUNDED``, and beyond D components."""
+    """Loads rows ``first`` to ``first`` + TALL [TALL, DIM], 0 beyond ``length``, if ``BOUNDED``, and beyond D
+    components."""
     if TMA:
         return source.load([first, 0])
     else:
@@ -97,10 +100,10 @@ def seen_products(
     ADDED: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """``products``, -inf where a query does not see a key. ``row`` and ``column`` broadcast against them, whichever
-    way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS`` each row is
-    the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale, down to
-    FLOOR: what a type's lowest number makes of them is finite, as in ``tiled.py``."""
+    """Returns ``products``, -inf where a query does not see a key. ``row`` and ``column`` broadcast against them,
+    whichever way they lie. ``WHOLE`` tiles have no key beyond the last, nor any in the future; of a mask of ``KEYS``
+    each row is the same; one that is ``ADDED`` to scores is added to products by ``unscale``, 1 over the scores' scale,
+    down to FLOOR: what a type's lowest number makes of them is finite, as in ``tiled.py``."""
     if not WHOLE:
         if CAUSAL:
             visible = column <= tl.minimum(row, keys - 1)
@@ -124,8 +127,8 @@ def seen_products(
 
 @triton.jit
 def kept_weights(seed, plane, row, column, threshold):
-    """Which weights dropout keeps. Philox counts rows, columns and planes (a head of a sequence), so that tiles of any
-    size, and all three kernels, see the same."""
+    """Tells which weights dropout keeps. Philox counts rows, columns and planes (a head of a sequence), so that tiles
+    of any size, and all three kernels, see the same."""
     high, low = (plane >> 32).to(tl.uint32), (plane & 0xFFFFFFFF).to(tl.uint32)
     zeros = (row * 0 + column * 0).to(tl.uint32)
     drawn, _, _, _ = tl.philox(
@@ -168,8 +171,8 @@ def _attended(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """The online softmax over keys ``begin`` to ``end``: unnormalised output ``sums`` [ROWS, DIM], row sums ``total``
-    and maxima ``peak`` [ROWS], in powers of two."""
+    """Computes the online softmax over keys ``begin`` to ``end``: unnormalised output ``sums`` [ROWS, DIM], row sums
+    ``total`` and maxima ``peak`` [ROWS], in powers of two."""
     for first in tl.range(begin, end, COLUMNS):
         key = load_tile(k, first, keys, k_row, COLUMNS, D, DIM, not WHOLE, TMA)
         products = dot(query, tl.trans(key), tl.zeros((query.shape[0], COLUMNS), tl.float32), PRECISION)
@@ -207,8 +210,8 @@ def _attended(
 
 @triton.jit
 def ends_of(first, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Of the keys that queries from ``first`` on see: where whole tiles end, and where all end. 0 where a sequence is
-    shorter than the longest, and has no such queries."""
+    """Returns, of the keys that queries from ``first`` on see: where whole tiles end, and where all end. 0 where a
+    sequence is shorter than the longest, and has no such queries."""
     end = tl.where(first < queries, keys, 0)
     if CAUSAL:
         return tl.minimum(end, first + 1) // COLUMNS * COLUMNS, tl.minimum(end, first + ROWS)
@@ -266,9 +269,9 @@ def forward_kernel(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to one of keys. ``q_starts``,
-    ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries`` and ``keys``. ``keep_p``: 1
-    minus dropout's probability, and ``threshold`` that probability times 2^31."""
+    """Computes the forward pass of a tile; ``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to
+    one of keys. ``q_starts``, ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries``
+    and ``keys``. ``keep_p``: 1 minus dropout's probability, and ``threshold`` that probability times 2^31."""
     plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
     if CAUSAL:
         number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first

@@ -1,4 +1,4 @@
-"""Launches of FlashAttention's kernels: which tiles, which path; and what is refused.
+"""Launches FlashAttention's kernels: which tiles, which path; and what is refused.
 
 Operands are [batch, heads, length, width], by any strides whose last is 1 (others are copied), or packed sequences of
 uneven lengths, [1, heads, all rows, width], with :class:`Packed`. The Hopper path needs a GPU of capability 9.0 or
@@ -29,7 +29,7 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp
 
 
 class Packed(NamedTuple):
-    """Sequences one after the other: int32 [sequences + 1], where each begins, and the most rows of one."""
+    """Describes sequences one after the other: int32 [sequences + 1], where each begins, and the most rows of one."""
 
     q_starts: Tensor
     k_starts: Tensor
@@ -38,8 +38,8 @@ class Packed(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """Rows (queries) and columns (keys) of a program's tile, its warps, how many tiles are loaded ahead, and whether
-    the copy engine loads them."""
+    """Holds the rows (queries) and columns (keys) of a program's tile, its warps, how many tiles are loaded ahead, and
+    whether the copy engine loads them."""
 
     rows: int
     columns: int
@@ -49,7 +49,7 @@ class Tiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Tiles of the three kernels; ``causal``: of a causal forward pass, where others are faster."""
+    """Holds the tiles of the three kernels; ``causal``: of a causal forward pass, where others are faster."""
 
     forward: Tiles
     queries: Tiles
@@ -75,7 +75,7 @@ SINGLE = {  # float32
 
 
 def filled(width: int) -> int:
-    """The power of two that a head of ``width`` is filled up to."""
+    """Returns the power of two that a head of ``width`` is filled up to."""
     return max(NARROWEST, triton.next_power_of_2(width))
 
 
@@ -97,7 +97,7 @@ def refuse(query: Tensor, key: Tensor, value: Tensor, scale: float) -> None:
 
 
 def hopper(*tensors: Tensor) -> bool:
-    """Whether these run on the Hopper path."""
+    """Tells whether these run on the Hopper path."""
     first = tensors[0]
     if first.dtype.itemsize != 2 or not _has_copy_engine(first.device):
         return False
@@ -118,7 +118,7 @@ def _has_copy_engine(device: torch.device) -> bool:
 
 
 def plan_of(*tensors: Tensor) -> Plan:
-    """Tiles and path for these operands, queries first."""
+    """Returns the tiles and the path for these operands, queries first."""
     table = HOPPER if hopper(*tensors) else PLAIN
     if tensors[0].dtype == torch.float32:
         table = SINGLE
@@ -126,8 +126,8 @@ def plan_of(*tensors: Tensor) -> Plan:
 
 
 def precision() -> str:
-    """How float32 is multiplied: by one product of tensor cores if torch's may be, else by three, near enough to one of
-    float32."""
+    """Tells how float32 is multiplied: by one product of tensor cores if torch's may be, else by three, near enough to
+    one of float32."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
@@ -140,8 +140,8 @@ def forward(
     key_lengths: Tensor | None = None,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch], are of
-    sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
+    """Computes :func:`techniques.attention.flashattention.tiled.forward` by kernels. ``key_lengths``, int32 [batch],
+    are of sequences that are filled up at their ends. Raises ValueError as :func:`refuse` does."""
     refuse(query, key, value, form.scale)
     q, k, v = (_by_rows(operand) for operand in (query, key, value))
     output = _like(q, packed)
@@ -179,7 +179,7 @@ def backward(
     key_lengths: Tensor | None = None,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`techniques.attention.flashattention.tiled.backward` by kernels."""
+    """Computes :func:`techniques.attention.flashattention.tiled.backward` by kernels."""
     q, k, v, o, d = (_by_rows(operand) for operand in (query, key, value, output, d_out))
     uneven = packed if packed is not None else key_lengths
     dq, dk, dv = _like(q, packed), _like(k, uneven), _like(v, uneven)
@@ -228,13 +228,13 @@ def _by_rows(tensor: Tensor) -> Tensor:
 
 
 def _like(tensor: Tensor, uneven: Any) -> Tensor:
-    """0 where not every row is written."""
+    """Allocates a tensor like this one, with 0 where not every row is written."""
     return by_tokens(tensor) if uneven is None else by_tokens(tensor).zero_()
 
 
 def _strides(**tensors: Tensor) -> dict[str, int]:
-    """Of batch, head and row. Packed sequences are many in a single batch; of a single row a descriptor wants a stride
-    that is aligned."""
+    """Returns the strides of batch, head and row. Packed sequences are many in a single batch; of a single row a
+    descriptor wants a stride that is aligned."""
     of_one = {"batch": 0, "head": 0, "row": ALIGNED_BYTES}
     return {
         f"{name}_{part}": stride if size > 1 else of_one[part]
@@ -246,7 +246,7 @@ def _strides(**tensors: Tensor) -> dict[str, int]:
 def _arguments(
     q: Tensor, k: Tensor, form: Attention, packed: Packed | None, key_lengths: Tensor | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all kernels get: arguments, and constants."""
+    """Returns what all kernels get: arguments, and constants."""
     mask = form.mask
     batches, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if packed is not None:
@@ -283,7 +283,7 @@ def _arguments(
 
 
 def _options(tiles: Tiles, device: torch.device) -> dict[str, Any]:
-    """Of a launch. Descriptors that a kernel makes stand in memory that it is lent."""
+    """Returns the options of a launch. Descriptors that a kernel makes stand in memory that it is lent."""
     if tiles.tma and device.type == "cuda":
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
     return {
@@ -307,7 +307,8 @@ def _manifest(
     masked: bool = False,
     spills: int = 0,
 ) -> Manifest:
-    """Of heads that each have their own keys, which Triton compiles in; ``masked``: by a mask that is added."""
+    """Describes the kernel for heads that each have their own keys, which Triton compiles in; ``masked``: by a mask
+    that is added."""
     constants: dict[str, Any] = {
         "q_starts": None,
         "q_lengths": None,

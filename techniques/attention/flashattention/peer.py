@@ -39,7 +39,7 @@ BF16, F32 = torch.bfloat16, torch.float32
 
 
 def shaped(tensor: Tensor) -> Tensor:
-    """[batch, heads, tokens, width], the heads of a token together as a layer has them."""
+    """Lays a tensor out as [batch, heads, tokens, width], the heads of a token together as a layer has them."""
     size = tensor.numel()
     width = next(width for width in WIDTHS if size % width == 0)
     batch, heads, tokens, width = SHAPES.get(size, (1, 1, size // width, width))
@@ -52,20 +52,20 @@ def operands(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The numbers in the order of :func:`shaped`'s argument."""
+    """Returns the numbers in the order of :func:`shaped`'s argument."""
     return tensor.transpose(1, 2).reshape(-1)
 
 
 def added(tokens: int, like: Tensor) -> Tensor:
-    """A mask [1, 1, tokens, tokens] that is added to scores: no row is another's, and rows lie otherwise than columns
-    do, so that an address by the wrong one's stride shows."""
+    """Builds a mask [1, 1, tokens, tokens] that is added to scores: no row is another's, and rows lie otherwise than
+    columns do, so that an address by the wrong one's stride shows."""
     random = torch.Generator(like.device).manual_seed(tokens)
     columns = torch.randn(tokens, tokens + 3, generator=random, device=like.device)
     return columns[:, :tokens].T[None, None]
 
 
 def probabilities(query: Tensor, key: Tensor, causal: bool, mask: Tensor | None = None) -> Tensor:
-    """softmax(Q K^T / sqrt(d) + mask), causal if asked for."""
+    """Computes softmax(Q K^T / sqrt(d) + mask), causal if asked for."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is not None:
         scores = scores + mask
@@ -165,7 +165,7 @@ def backward_bench(shape: tuple[int, ...], causal: bool, dtype: torch.dtype, mas
 
 
 def functions(causal: bool) -> dict[str, Callable[[], Function]]:
-    """By name, what imports or compiles a peer, and raises where it is not there."""
+    """Returns, by name, what imports or compiles a peer, and raises where it is not there."""
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,
         "cuDNN": SDPBackend.CUDNN_ATTENTION,

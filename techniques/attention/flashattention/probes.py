@@ -1,4 +1,5 @@
-"""What a recorded step shows of FlashAttention, beside attention with all its scores, in a pass of the same batch.
+"""Tells what a recorded step shows of FlashAttention, beside attention with all its scores, in a pass of the same
+batch.
 
 The recorded step's gradients are set against those of a definition written here, softmax(Q K^T / sqrt(d)) V in
 float64, causal where the model is. The tiles that compute where there is no GPU (``tiled.py``), and algorithms 1 and 4
@@ -143,13 +144,13 @@ def _of_tiles(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> dict[str, float]
 
 
 def _counted(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mask: Tensor | None) -> list[Tensor]:
-    """Output and gradients of the first paper's algorithms."""
+    """Computes output and gradients by the first paper's algorithms."""
     result = forward(q, k, v, Memory(), ROWS, COLUMNS, mask=mask)
     return [result.o, *backward(q, k, v, result, d_out, Memory(), ROWS, COLUMNS, mask=mask)]
 
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> list[Tensor]:
-    """Output and gradients of the tiles that the model's attention is computed by."""
+    """Computes output and gradients by the tiles that the model's attention is computed by."""
     form = tiled.Attention(None, causal, 1 / math.sqrt(q.shape[1]), 0.0, None)
     query, key, value, d_output = (operand[None, None] for operand in (q, k, v, d_out))
     o, logarithms = tiled.forward(query, key, value, form, ROWS, COLUMNS)
@@ -174,15 +175,15 @@ def _off(ours: Tensor, expected: Tensor) -> float:
 
 
 def _of_pairs(tensor: Tensor, width: int) -> bool:
-    """Whether a tensor of the scores' shape has a number for each pair of tokens. Where a head is as wide as there are
-    tokens, queries have that shape, too: rows of probabilities tell."""
+    """Tells whether a tensor of the scores' shape has a number for each pair of tokens. Where a head is as wide as
+    there are tokens, queries have that shape, too: rows of probabilities tell."""
     rows = tensor.detach().sum(-1)
     return tensor.shape[-1] != width or bool((tensor >= 0).all() and torch.allclose(rows, torch.ones_like(rows)))
 
 
 @contextmanager
 def _saved() -> Iterator[list[Tensor]]:
-    """What is kept for the backward pass meanwhile."""
+    """Collects what is kept for the backward pass meanwhile."""
     tensors: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:

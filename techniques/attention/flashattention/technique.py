@@ -1,4 +1,4 @@
-"""FlashAttention (Dao et al., NeurIPS 2022): exact attention by tiles, without the N x N matrix in memory.
+"""Implements FlashAttention (Dao et al., NeurIPS 2022): exact attention by tiles, without the N x N matrix in memory.
 
     for each tile of queries, over tiles of keys:      S = scale Q K^T          m' = max(m, rowmax S)
                                                        P = exp(S - m')          l <- e^(m - m') l + rowsum P
@@ -32,7 +32,7 @@ from techniques.attention.shared.taking_over import try_out
 
 @dataclass
 class FlashAttention(Technique):
-    """Every block's attention by our own tiles; a model with one that these do not take is refused."""
+    """Computes every block's attention by our own tiles; a model with one that these do not take is refused."""
 
     blocks: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
     swapped: Act = field(init=False, repr=False, default_factory=Act)
@@ -57,7 +57,7 @@ class FlashAttention(Technique):
 
 
 def calling(act: Callable[[], object]) -> AttentionFunction:
-    """The attention function of a model's blocks, which says with ``act`` that it computes."""
+    """Returns the attention function of a model's blocks, which says with ``act`` that it computes."""
 
     def attention(
         query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool, scale: float, dropout_p: float
@@ -72,7 +72,7 @@ def calling(act: Callable[[], object]) -> AttentionFunction:
 
 
 def naming(model: nn.Module, attention: AttentionFunction) -> AttentionFunction:
-    """``attention``, which names the model where the kernels refuse one of its own."""
+    """Returns ``attention``, which names the model where the kernels refuse one of its own."""
 
     def named(*args: Any, **kwargs: Any) -> Tensor:
         try:

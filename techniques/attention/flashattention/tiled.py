@@ -1,4 +1,4 @@
-"""FlashAttention by tiles in torch's operators, for devices without the kernels: the same online softmax.
+"""Implements FlashAttention by tiles in torch's operators, for devices without the kernels: the same online softmax.
 
 Dao et al. 2022 (arXiv 2205.14135), with the order of loops of Dao 2023 (arXiv 2307.08691), section 3.1: over tiles of
 queries outside, of keys inside.
@@ -31,7 +31,7 @@ ROUNDS = 7  # of Philox, as in the kernels
 
 
 class Attention(NamedTuple):
-    """What is attended to, and how.
+    """Says what is attended to, and how.
 
     Attributes:
         mask: [batch, heads, queries, keys] by strides of 0 where it broadcasts, or None.
@@ -48,7 +48,8 @@ class Attention(NamedTuple):
 
 
 def by_tokens(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Empty, in the shape of ``like`` [batch, heads, length, width], the heads of a token together, as layers want."""
+    """Builds an empty tensor, in the shape of ``like`` [batch, heads, length, width], the heads of a token together, as
+    layers want."""
     batch, heads, length, width = like.shape
     return like.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)
 
@@ -56,7 +57,7 @@ def by_tokens(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def forward(
     query: Tensor, key: Tensor, value: Tensor, form: Attention, rows: int = ROWS, columns: int = COLUMNS
 ) -> tuple[Tensor, Tensor]:
-    """O, as the queries, and L [batch, heads, queries] in the type of sums."""
+    """Computes O, as the queries, and L [batch, heads, queries] in the type of sums."""
     sums_dtype, shared = wide(query), key.shape[1]
     q, (k, v) = query.unflatten(1, (shared, -1)), (operand.unsqueeze(2) for operand in (key, value))
     output = by_tokens(query, sums_dtype)
@@ -93,7 +94,8 @@ def backward(
     rows: int = ROWS,
     columns: int = COLUMNS,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values for that of the output; probabilities are exp(S - L), computed again."""
+    """Computes the gradients of queries, keys and values for that of the output; probabilities are exp(S - L), computed
+    again."""
     sums_dtype, shared = wide(query), key.shape[1]
     q, o, d = (operand.unflatten(1, (shared, -1)) for operand in (query, output, d_out))
     k, v = key.unsqueeze(2), value.unsqueeze(2)
@@ -123,14 +125,15 @@ def backward(
 
 
 def _of_rows(logarithms: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms of rows, by which nothing is left of one that sees no key; what is taken from its scores before."""
+    """Returns the logarithms of rows, by which nothing is left of one that sees no key; what is taken from its scores
+    before."""
     low = (logarithms <= -OF_FLOOR) & (logarithms > -math.inf)
     taken = torch.where(low, (logarithms / -OF_FLOOR).log(), logarithms)
     return taken.masked_fill(logarithms == -math.inf, math.inf), low * FLOOR
 
 
 def wide(tensor: Tensor) -> torch.dtype:
-    """The type of sums."""
+    """Returns the type of sums."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
@@ -139,7 +142,8 @@ def _tiles(length: int, size: int) -> Iterator[slice]:
 
 
 def _scores(query: Tensor, key: Tensor, row: slice, column: slice, form: Attention, shared: int) -> Tensor | None:
-    """[batch, shared heads, heads for each, rows, columns]; None of a tile in which no query sees a key."""
+    """Computes the scores [batch, shared heads, heads for each, rows, columns]; None of a tile in which no query sees a
+    key."""
     if form.causal and column.start >= row.stop:
         return None
     visible = bias = None
@@ -168,12 +172,13 @@ A, B, KEY_A, KEY_B = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 
 
 def threshold(dropout_p: float) -> int:
-    """Of 31 random bits: what is smaller is dropped."""
+    """Returns the threshold of 31 random bits: what is smaller is dropped."""
     return round(dropout_p * 2**31)
 
 
 def dropout_mask(form: Attention, like: Tensor, row: slice, column: slice) -> Tensor:
-    """Of the weights ``like`` [batch, shared, heads for each, rows, columns], 1 where dropout keeps one, else 0.
+    """Returns the mask of the weights ``like`` [batch, shared, heads for each, rows, columns], 1 where dropout keeps
+    one, else 0.
 
     Philox 4x32 (Salmon et al., 2011) counts columns, rows and planes, where a plane is a head of a sequence: a weight's
     fate is the same in tiles of any size, in both passes, and in the kernels.
@@ -186,7 +191,8 @@ def dropout_mask(form: Attention, like: Tensor, row: slice, column: slice) -> Te
 
 
 def philox(counts: list[Tensor], seed: int) -> Tensor:
-    """The first of the four words of 32 bits that Philox makes of four int64 tensors of them and a key of 64 bits."""
+    """Computes the first of the four words of 32 bits that Philox makes of four int64 tensors of them and a key of 64
+    bits."""
     c0, c1, c2, c3 = counts
     k0, k1 = seed & LOW, seed >> 32 & LOW
     for _ in range(ROUNDS):
@@ -197,6 +203,7 @@ def philox(counts: list[Tensor], seed: int) -> Tensor:
 
 
 def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """The upper and the lower 32 bits of a product of 64, which has no room in int64: by halves of ``factor``."""
+    """Returns the upper and the lower 32 bits of a product of 64, which has no room in int64: by halves of
+    ``factor``."""
     by_high, by_low = x * (factor >> 16), x * (factor & 0xFFFF)
     return by_high + (by_low >> 16) >> 16, by_low + ((by_high & 0xFFFF) << 16) & LOW

@@ -1,4 +1,4 @@
-"""FlashAttention tile by tile, with every access to slow memory counted (Dao et al. 2022, algorithms 1 and 4).
+"""Computes FlashAttention tile by tile, with every access to slow memory counted (Dao et al. 2022, algorithms 1 and 4).
 
 One head: q, k, v are [n, d]. Arithmetic happens on copies in fast memory; ``Memory.load`` and ``Memory.store`` are the
 only ways between the two, so the counts are those of the algorithm and not of a formula. The formulas (theorem 2) stand
@@ -37,7 +37,8 @@ class Memory:
 
 
 class Partial(NamedTuple):
-    """Attention of some rows to some keys: row maximum m [r], row sum l [r] of exp(s - m), normalised output o [r, d].
+    """Holds the attention of some rows to some keys: row maximum m [r], row sum l [r] of exp(s - m), normalised output
+    o [r, d].
 
     A row that sees no key has m = -inf, l = 0, o = 0: the neutral element of :func:`merged`.
     """
@@ -48,7 +49,7 @@ class Partial(NamedTuple):
 
 
 def partial(scores: Tensor, v: Tensor) -> Partial:
-    """Attention of [r, c] scores (-inf where masked) over v [c, d]."""
+    """Computes the attention of [r, c] scores (-inf where masked) over v [c, d]."""
     m = scores.amax(dim=1)
     p = torch.exp(scores - finite(m)[:, None])
     total = p.sum(dim=1)
@@ -56,7 +57,8 @@ def partial(scores: Tensor, v: Tensor) -> Partial:
 
 
 def merged(a: Partial, b: Partial) -> Partial:
-    """Attention over the union of the two key sets; associative and commutative (algorithm 1, lines 11 and 12)."""
+    """Computes the attention over the union of the two key sets; associative and commutative (algorithm 1, lines 11 and
+    12)."""
     m = torch.maximum(a.m, b.m)
     weight_a, weight_b = a.l * torch.exp(a.m - finite(m)), b.l * torch.exp(b.m - finite(m))
     total = weight_a + weight_b
@@ -65,17 +67,18 @@ def merged(a: Partial, b: Partial) -> Partial:
 
 
 def finite(m: Tensor) -> Tensor:
-    """A maximum that may be subtracted: exp(-inf - 0) is 0, exp(-inf + inf) would be nan."""
+    """Returns a maximum that may be subtracted: exp(-inf - 0) is 0, exp(-inf + inf) would be nan."""
     return m.masked_fill(m == -math.inf, 0.0)
 
 
 def positive(total: Tensor) -> Tensor:
-    """A sum that may be divided by; rows without keys have numerator 0."""
+    """Returns a sum that may be divided by; rows without keys have numerator 0."""
     return total.masked_fill(total == 0, 1.0)
 
 
 def block_sizes(fast: int, d: int) -> tuple[int, int]:
-    """Rows of a query and of a key tile for ``fast`` elements of fast memory: B_r = min(B_c, d), B_c = ceil(M/4d)."""
+    """Returns the rows of a query and of a key tile for ``fast`` elements of fast memory: B_r = min(B_c, d), B_c =
+    ceil(M/4d)."""
     columns = math.ceil(fast / (4 * d))
     return min(columns, d), columns
 
@@ -85,7 +88,8 @@ def tiles(n: int, size: int) -> list[slice]:
 
 
 class Forward(NamedTuple):
-    """Output o [n, d] and the statistics m, l [n] that the backward pass recomputes the probabilities from."""
+    """Holds the output o [n, d] and the statistics m, l [n] that the backward pass recomputes the probabilities
+    from."""
 
     o: Tensor
     m: Tensor
@@ -103,7 +107,7 @@ def forward(
     mask: Tensor | None = None,
     order: Sequence[int] | None = None,
 ) -> Forward:
-    """Algorithm 1: key tiles outside, query tiles inside; o, m and l live in slow memory between visits.
+    """Runs algorithm 1: key tiles outside, query tiles inside; o, m and l live in slow memory between visits.
 
     ``mask`` [n, n] is True where a query sees a key; a tile that sees none is skipped and moves nothing (section 3.3).
     The mask itself is not counted: causal and block masks are arithmetic, not data. ``order`` permutes the key tiles.
@@ -144,7 +148,8 @@ def backward(
     *,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 4: gradients of q, k, v for the output's gradient ``d_out`` [n, d]; probabilities are recomputed."""
+    """Runs algorithm 4: gradients of q, k, v for the output's gradient ``d_out`` [n, d]; probabilities are
+    recomputed."""
     d = q.shape[1]
     scale = 1 / math.sqrt(d)
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -173,17 +178,17 @@ def backward(
 
 
 def forward_accesses(n: int, d: int, columns: int) -> int:
-    """Theorem 2 with constants: K and V once; per key tile Q and O read, O written, and m, l both ways."""
+    """Counts by theorem 2, with constants: K and V once; per key tile Q and O read, O written, and m, l both ways."""
     return 2 * n * d + math.ceil(n / columns) * (3 * n * d + 4 * n)
 
 
 def backward_accesses(n: int, d: int, columns: int) -> int:
-    """K, V read and dK, dV written once; per key tile Q, O, dO, dQ, m, l read and dQ written."""
+    """Counts K, V read and dK, dV written once; per key tile Q, O, dO, dQ, m, l read and dQ written."""
     return 4 * n * d + math.ceil(n / columns) * (5 * n * d + 2 * n)
 
 
 def standard_forward(q: Tensor, k: Tensor, v: Tensor, memory: Memory) -> Tensor:
-    """Algorithm 0: scores and probabilities go through slow memory whole."""
+    """Runs algorithm 0: scores and probabilities go through slow memory whole."""
     n, d = q.shape
     s, p, o = q.new_empty(n, n), q.new_empty(n, n), torch.empty_like(q)
     memory.store(s, memory.load(q) @ memory.load(k).T / math.sqrt(d))
@@ -193,5 +198,5 @@ def standard_forward(q: Tensor, k: Tensor, v: Tensor, memory: Memory) -> Tensor:
 
 
 def standard_forward_accesses(n: int, d: int) -> int:
-    """4 n d + 4 n^2."""
+    """Counts 4 n d + 4 n^2."""
     return 4 * n * d + 4 * n * n

@@ -1,4 +1,4 @@
-"""Sanger's prediction for blocks: those that hold a pair whose predicted probability is above the threshold.
+"""Implements Sanger's prediction for blocks: those that hold a pair whose predicted probability is above the threshold.
 
 Levels of 4 bits are multiplied as integers of 8, a row of blocks at a time: the probabilities of all never stand in
 memory. All queries see all keys: the model is no causal one.
@@ -17,9 +17,9 @@ from techniques.attention.shared.kept_pairs import BLOCK
 def predicted_blocks(
     query: Tensor, key: Tensor, largest: Tensor, bits: int, threshold: float, scale: float, block: int = BLOCK
 ) -> Tensor:
-    """bool [batch, heads, blocks, blocks] of ``query`` and ``key`` [batch, heads, tokens, width], one token or more;
-    ``largest`` [2] is of unit queries and keys, ``bits`` at most 8. A query that would keep no pair keeps all, as the
-    authors' code has it."""
+    """Returns bool [batch, heads, blocks, blocks] of ``query`` and ``key`` [batch, heads, tokens, width], one token or
+    more; ``largest`` [2] is of unit queries and keys, ``bits`` at most 8. A query that would keep no pair keeps all, as
+    the authors' code has it."""
     levels = 2 ** (bits - 1) - 1
     of = [(x, levels / peak.clamp(min=TINY)) for x, peak in zip((query, key), largest, strict=True)]
     queries, keys = ((unit(x) * one).round().clamp(-levels, levels).to(torch.int8) for x, one in of)

@@ -1,4 +1,4 @@
-"""Sanger's array on a mask: the prediction, scores and values as phases of the accelerator model. Modelled.
+"""Models Sanger's array on a mask: the prediction, scores and values as phases of the accelerator model. Modelled.
 
 The prediction's products of 4 bits take a sixteenth of the units' time, which the authors' released cost model leaves
 out; scores and values take the density over the load balance of pack and split (``packing.py``). Operands have 16 bits
@@ -17,7 +17,7 @@ PAPERS = ((0.087, 0.56), (0.331, 0.74))  # density and balance: second-hand
 
 
 def phases(tokens: int, density: float, balance: float) -> list[Phase]:
-    """Of HEADS heads; density and balance 1 without a prediction is dense attention."""
+    """Returns the phases of HEADS heads; density and balance 1 without a prediction is dense attention."""
     macs, rows = tokens**2 * WIDTH * HEADS, tokens * WIDTH * HEADS * 2
     products = Phase(density * macs, 16, 2 * rows, balance)
     return [Phase(macs, BITS, 2 * rows * BITS / 16), products, products]
@@ -28,8 +28,8 @@ def dense(tokens: int) -> list[Phase]:
 
 
 def modelled(seen: list[dict[str, float]]) -> list[Number]:
-    """Replays of the released model, with its slip and without, the phases at the paper's densities, and at those that
-    trained models here were ``seen`` to have."""
+    """Returns replays of the released model, with its slip and without, the phases at the paper's densities, and at
+    those that trained models here were ``seen`` to have."""
     chip, whole = chips()["sanger"], layer_s(TOKENS, 1.0, 1.0)
     layer = f"a layer, {TOKENS} tokens, density {PAPERS[0][0]}, balance {PAPERS[0][1]}"
     rows = [
@@ -60,7 +60,8 @@ def at(chip: Chip, density: float, balance: float, inputs: str) -> list[Number]:
 
 
 def over_gpu(seen: list[dict[str, float]]) -> Modelled:
-    """Over unfused attention on the modelled GPU, at the paper's densities and at what was ``seen``."""
+    """Returns the speed over unfused attention on the modelled GPU, at the paper's densities and at what was
+    ``seen``."""
     shares = [*PAPERS, *((call["density"], call["load_balance"]) for call in seen[:1])]
     gpu, chip = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False), chips()["sanger"]
     inputs = f"{TOKENS} tokens, density {', '.join(f'{density:.3g}' for density, _ in shares)}"

@@ -1,4 +1,4 @@
-"""How Sanger's array takes a mask: rows are cut into vectors, empty ones are left out and full ones split.
+"""Packs a mask as Sanger's array takes it: rows are cut into vectors, empty ones are left out and full ones split.
 
 Section 4 of the paper, as in the authors' load-balance script: each row of the mask is cut into vectors of ``width``
 keys; a vector without a kept pair is left out; one with z kept pairs becomes ceil(z / p) sub-rows of at most p pairs,
@@ -17,19 +17,19 @@ WIDTH, ELEMENTS = 64, 16  # keys of a vector; processing elements of a row of th
 
 
 class SubRow(NamedTuple):
-    """Kept pairs that one row of the array computes at once: of ``row``, at these ``keys``, p at most."""
+    """Holds the kept pairs that one row of the array computes at once: of ``row``, at these ``keys``, p at most."""
 
     row: int
     keys: tuple[int, ...]
 
 
 def vectors(mask: Tensor, width: int = WIDTH) -> Tensor:
-    """int64 [..., rows, ceil(keys / width)]: the kept pairs of each vector of ``mask`` [..., rows, keys]."""
+    """Counts, as int64 [..., rows, ceil(keys / width)]: the kept pairs of each vector of ``mask`` [..., rows, keys]."""
     return F.pad(mask, (0, -mask.shape[-1] % width)).unflatten(-1, (-1, width)).sum(-1)
 
 
 def sub_rows(mask: Tensor, width: int = WIDTH, elements: int = ELEMENTS) -> list[SubRow]:
-    """The packed and split form of one mask [rows, keys]: each of its kept pairs in one sub-row."""
+    """Returns the packed and split form of one mask [rows, keys]: each of its kept pairs in one sub-row."""
     if width < 1 or elements < 1:
         raise ValueError(f"a vector has 1 key or more and a row 1 element or more, not {width} and {elements}")
     parts = []
@@ -41,7 +41,7 @@ def sub_rows(mask: Tensor, width: int = WIDTH, elements: int = ELEMENTS) -> list
 
 
 def load_balance(mask: Tensor, width: int = WIDTH, elements: int = ELEMENTS, split: bool = True) -> float:
-    """The share of the array's elements that compute a kept pair, in (0, 1].
+    """Returns the share of the array's elements that compute a kept pair, in (0, 1].
 
     Without ``split`` a vector takes as many passes as the fullest one. Raises ValueError for a mask that keeps nothing.
     """

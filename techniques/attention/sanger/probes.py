@@ -1,5 +1,5 @@
-"""What a recorded step shows of Sanger: that masks are those of the 4-bit prediction, from queries and keys of the step
-and the moving means before it, and that each kept pair has one place in the packed and split form."""
+"""Tells what a recorded step shows of Sanger: that masks are those of the 4-bit prediction, from queries and keys of
+the step and the moving means before it, and that each kept pair has one place in the packed and split form."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _misplaced(call: Seen, largest: Tensor, bits: int) -> int:
-    """Beside pairs of vectors with a number so near the middle of two levels that a rounding decides."""
+    """Counts misplaced pairs, beside pairs of vectors with a number so near the middle of two levels that a rounding
+    decides."""
     levels = 2 ** (bits - 1) - 1
     scaled = [_unit(x) * levels / one for x, one in zip((call.query, call.key), largest, strict=True)]
     query, key = (x.round().clamp(-levels, levels) for x in scaled)
@@ -142,6 +143,6 @@ def _packed(masks: list[Tensor]) -> dict[str, float]:
 
 
 def _wide() -> Tensor:
-    """A mask of several vectors a row, some empty and some full, the last one short."""
+    """Builds a mask of several vectors a row, some empty and some full, the last one short."""
     keys = torch.arange(200)
     return torch.stack([keys % (row + 1) < row % 5 * (keys // WIDTH != 1) for row in range(24)])

@@ -1,4 +1,4 @@
-"""What Sanger's prediction saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
+"""Measures what Sanger's prediction saves where it chooses blocks (:mod:`techniques.attention.shared.skipping`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
+    """Returns the tables ``headlines``, ``numbers``, ``skipping``, ``break_even`` and ``masks``."""
     folder, tables, seen = Path(__file__).parent, skipping(lab, "sanger", predict, keep), traces(lab, "sanger", TOKENS)
     here = measured(tables)
     values = {"chip_against_gpu": beside(over_gpu(seen), here, drift(TOKENS))}
@@ -38,7 +38,7 @@ def largest(head: Head) -> Tensor:
 
 
 def predict(head: Head, density: float) -> Tensor:
-    """The threshold decides, and not ``density``."""
+    """Predicts blocks by the threshold, and not by ``density``."""
     return predicted_blocks(head.query, head.key, largest(head), Sanger().bits, threshold(head), WIDTH**-0.5)
 
 
@@ -47,7 +47,7 @@ def keep(head: Head) -> Tensor:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time against the share of blocks, as measured; what is modelled has no place in it."""
+    """Draws the time against the share of blocks, as measured; what is modelled has no place in it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")

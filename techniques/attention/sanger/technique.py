@@ -1,4 +1,5 @@
-"""Sanger: attention over the pairs to which a prediction from 4-bit queries and keys gives enough probability.
+"""Implements Sanger: attention over the pairs to which a prediction from 4-bit queries and keys gives enough
+probability.
 
 Lu, Jin, Bi, Luo, Li, Wang & Liang, "Sanger: A Co-Design Framework for Enabling Sparse Attention using Reconfigurable
 Architecture" (MICRO 2021), section 3:
@@ -35,14 +36,16 @@ TINY = 1e-30  # a largest number of 0 divides nothing
 
 
 def quantised(x: Tensor, largest: Tensor, bits: int) -> Tensor:
-    """``x`` rounded to 2^bits - 1 levels of which the outermost are at +-``largest``, beyond which it is cut off."""
+    """Returns ``x`` rounded to 2^bits - 1 levels of which the outermost are at +-``largest``, beyond which it is cut
+    off."""
     levels = 2 ** (bits - 1) - 1
     scale = levels / largest.clamp(min=TINY)
     return (x * scale).round().clamp(-levels, levels) / scale
 
 
 def predicted(pairs: Pairs, largest: Tensor, bits: int) -> Tensor:
-    """The predicted scores [batch, heads, queries, keys], float32; ``largest`` [2] is of unit queries and keys."""
+    """Returns the predicted scores [batch, heads, queries, keys], float32; ``largest`` [2] is of unit queries and
+    keys."""
     query, key = pairs.query.float(), pairs.key.float()
     lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1, keepdim=True).transpose(-2, -1)
     of_query, of_key = (quantised(unit(x), peak, bits) for x, peak in zip((query, key), largest, strict=True))
@@ -50,12 +53,12 @@ def predicted(pairs: Pairs, largest: Tensor, bits: int) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """``x`` [..., width] over the length of each of its vectors; 0 stays 0."""
+    """Returns ``x`` [..., width] over the length of each of its vectors; 0 stays 0."""
     return nn.functional.normalize(x.float(), dim=-1)
 
 
 def prediction_mask(pairs: Pairs, largest: Tensor, bits: int, threshold: float, empty: EmptyRows = "dense") -> Tensor:
-    """bool: the pairs whose predicted probability is above ``threshold``."""
+    """Returns bool: the pairs whose predicted probability is above ``threshold``."""
     probabilities = softmax_over(predicted(pairs, largest, bits), pairs.visible.expand(pairs.shape))
     return with_empty_rows(probabilities > threshold, pairs.visible, empty)
 
@@ -94,8 +97,8 @@ class Sanger(ByBlocks, KeptPairs):
         return prediction_mask(pairs, self.largest(layer, pairs), self.bits, threshold, self.empty)
 
     def largest(self, layer: nn.Module, pairs: Pairs) -> Tensor:
-        """The moving means: with this pass in training, of the steps before in evaluation. The first pass fills them.
-        A pass that is repeated within a step (recomputation) finds the same ones."""
+        """Returns the moving means: with this pass in training, of the steps before in evaluation. The first pass fills
+        them. A pass that is repeated within a step (recomputation) finds the same ones."""
         means, now = layer.get_buffer(LARGEST), torch.stack([unit(x).abs().amax() for x in (pairs.query, pairs.key)])
         moved = torch.where(means > 0, torch.lerp(now, means, self.decay), now)
         if layer.training:

@@ -1,4 +1,4 @@
-"""Attention that computes the kept blocks of pairs and no others, forward and backward, by PyTorch's operators.
+"""Computes attention over the kept blocks of pairs and no others, forward and backward, by PyTorch's operators.
 
     S = scale Q K^T             at the kept blocks of queries and keys; what is hidden inside a block is masked
     O = dropout(softmax(S)) V   over them; a query whose row of blocks is empty gets 0
@@ -39,8 +39,8 @@ def block_attention(
     block: int = BLOCK,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """``query`` [batch, heads, queries, width] over ``key`` and ``value`` [batch, heads, keys, width], in the query's
-    dtype.
+    """Computes the attention of ``query`` [batch, heads, queries, width] over ``key`` and ``value`` [batch, heads,
+    keys, width], in the query's dtype.
 
     ``blocks`` bool [batch, heads, ceil(queries / block), ceil(keys / block)]: which are computed. Inside of these all
     pairs take part, or those of ``mask`` (bool, broadcasts to all pairs); with ``causal`` none after the query's own
@@ -69,7 +69,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor, block: int
 
 
 class Form(NamedTuple):
-    """What is computed of the blocks; which weights are dropped follows from ``seed``, in both passes."""
+    """Says what is computed of the blocks; which weights are dropped follows from ``seed``, in both passes."""
 
     scale: float
     causal: bool
@@ -79,9 +79,9 @@ class Form(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some rows of blocks that keep equally many: ``rows`` int64 [g] counts them through batch and heads; ``columns``
-    int64 [g, count] counts blocks of keys likewise; ``hidden`` bool [g, block, count * block], or None where nothing
-    inside is."""
+    """Describes some rows of blocks that keep equally many: ``rows`` int64 [g] counts them through batch and heads;
+    ``columns`` int64 [g, count] counts blocks of keys likewise; ``hidden`` bool [g, block, count * block], or None
+    where nothing inside is."""
 
     rows: Tensor
     columns: Tensor
@@ -89,7 +89,7 @@ class Group(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Queries, keys and values as rows of blocks [batch * heads * blocks, block, width], filled up with zeros."""
+    """Holds queries, keys and values as rows of blocks [batch * heads * blocks, block, width], filled up with zeros."""
 
     query: Tensor
     key: Tensor
@@ -104,8 +104,8 @@ def _in_blocks(x: Tensor, block: int) -> Tensor:
 def groups(
     blocks: Tensor, shape: tuple[int, int], block: int, mask: Tensor | None = None, causal: bool = False
 ) -> Iterator[Group]:
-    """The rows of ``blocks`` that keep any, by how many they keep, AT_ONCE scores or one row at a time. ``shape`` is
-    (queries, keys)."""
+    """Yields the rows of ``blocks`` that keep any, by how many they keep, AT_ONCE scores or one row at a time.
+    ``shape`` is (queries, keys)."""
     of_rows, of_keys = blocks.shape[-2:]
     if causal:
         row, column = (torch.arange(n, device=blocks.device) for n in (of_rows, of_keys))
@@ -124,7 +124,7 @@ def groups(
 
 
 def _in_tiles(mask: Tensor, block: int) -> Tensor:
-    """bool [batch * heads * blocks of queries, blocks of keys, block, block]."""
+    """Returns the mask in tiles, bool [batch * heads * blocks of queries, blocks of keys, block, block]."""
     padded = F.pad(mask, (0, -mask.shape[-1] % block, 0, -mask.shape[-2] % block))
     tiles = padded.unflatten(-1, (-1, block)).unflatten(-3, (-1, block)).transpose(-3, -2)
     return tiles.flatten(0, 2)
@@ -133,7 +133,7 @@ def _in_tiles(mask: Tensor, block: int) -> Tensor:
 def _hidden(
     rows: Tensor, local: Tensor, of: torch.Size, shape: tuple[int, int], block: int, inside: Tensor | None, causal: bool
 ) -> Tensor | None:
-    """Which pairs of a group's blocks take no part: those beyond the last key, after the query, or not kept."""
+    """Returns which pairs of a group's blocks take no part: those beyond the last key, after the query, or not kept."""
     hidden = None
     if inside is not None:
         hidden = ~inside[rows[:, None], local].transpose(1, 2).flatten(2)
@@ -151,21 +151,22 @@ def _hidden(
 
 
 class Room:
-    """Memory that tensors of many shapes use one after the other: fresh memory for each costs a CPU as much as a
+    """Holds memory that tensors of many shapes use one after the other: fresh memory for each costs a CPU as much as a
     product."""
 
     def __init__(self, like: Tensor) -> None:
         self.whole = like.new_empty(0)
 
     def of(self, *shape: int) -> Tensor:
-        """An unfilled tensor, which the next one overwrites."""
+        """Returns an unfilled tensor, which the next one overwrites."""
         if (size := math.prod(shape)) > self.whole.numel():
             self.whole = self.whole.new_empty(size)
         return self.whole[:size].view(shape)
 
 
 class Dropout:
-    """Of each group's weights, in one order in both passes: what they are multiplied with, None where all stay."""
+    """Draws the dropout of each group's weights, in one order in both passes: what they are multiplied with, None where
+    all stay."""
 
     def __init__(self, form: Form, like: Tensor) -> None:
         self.stays = 1 - form.dropout_p
@@ -173,7 +174,7 @@ class Dropout:
         self.room = Room(like)
 
     def of(self, weights: Tensor) -> Tensor | None:
-        """0, or the inverse of the share that stays."""
+        """Returns the factors of the weights: 0, or the inverse of the share that stays."""
         if self.stays == 1:
             return None
         drawn = self.room.of(*weights.shape).bernoulli_(self.stays, generator=self.random)
@@ -181,7 +182,7 @@ class Dropout:
 
 
 def _side_by_side(x: Tensor, columns: Tensor, room: Room) -> Tensor:
-    """The blocks ``columns`` [g, count] of ``x`` as [g, count * block, width]."""
+    """Returns the blocks ``columns`` [g, count] of ``x`` as [g, count * block, width]."""
     g, count = columns.shape
     into = room.of(g * count, *x.shape[1:])
     return torch.index_select(x, 0, columns.flatten(), out=into).view(g, count * x.shape[1], x.shape[2])
@@ -192,7 +193,7 @@ def _product(x: Tensor, y: Tensor, room: Room) -> Tensor:
 
 
 def _weights(query: Tensor, key: Tensor, scale: float, hidden: Tensor | None, rooms: tuple[Room, Room]) -> Tensor:
-    """The softmax of each row; 0 where a pair is hidden, and all of a row that has no other."""
+    """Computes the softmax of each row; 0 where a pair is hidden, and all of a row that has no other."""
     scores = _product(query * scale, key.transpose(1, 2), rooms[0])
     if hidden is not None:
         scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
@@ -252,7 +253,7 @@ def _add(x: Tensor, columns: Tensor, parts: Tensor) -> None:
 
 
 def _whole(x: Tensor, shape: torch.Size) -> Tensor:
-    """Rows of blocks [batch * heads * blocks, block, width] as [batch, heads, tokens, width], without what was filled
-    up."""
+    """Returns rows of blocks [batch * heads * blocks, block, width] as [batch, heads, tokens, width], without what was
+    filled up."""
     tokens = math.prod(x.shape[:2]) // max(1, math.prod(shape[:2]))
     return x.view(*shape[:2], tokens, x.shape[-1])[:, :, : shape[2]]

@@ -1,4 +1,5 @@
-"""Largest products of blocks of pairs, made a few at a time, so that they stay in the cache and never all in memory.
+"""Finds the largest products of blocks of pairs, made a few at a time, so that they stay in the cache and never all in
+memory.
 
 Products of one turn are written where those of the last one were: fresh memory for each costs a CPU as much as the
 products. Integers of 8 bits are multiplied as such where a CPU does that faster than floats, and rightly; a float32
@@ -24,19 +25,20 @@ WIDEST = 2**24 // 128**2  # products of integers of 8 bits whose sum a float32 a
 
 
 def over_queries(scores: Tensor, block: int = BLOCK) -> Tensor:
-    """[queries, keys] -> [ceil(queries / block), keys]: the largest score that each key gets in a row of blocks."""
+    """Maps [queries, keys] -> [ceil(queries / block), keys]: the largest score that each key gets in a row of
+    blocks."""
     return _filled(scores, (0, 0, 0, -len(scores) % block)).unflatten(0, (-1, block)).amax(1)
 
 
 def over_keys(scores: Tensor, block: int = BLOCK) -> Tensor:
-    """[queries, keys] -> [queries, ceil(keys / block)]: the largest score of each query in a block of keys."""
+    """Maps [queries, keys] -> [queries, ceil(keys / block)]: the largest score of each query in a block of keys."""
     return _filled(scores, (0, -scores.shape[1] % block)).unflatten(1, (-1, block)).amax(2)
 
 
 def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int = BLOCK) -> Tensor:
-    """[batch, heads, ceil(queries / block), ceil(keys / block)]: the largest product of each block, of ``query`` and
-    ``key`` [batch, heads, tokens, width], floats or integers of 8 bits; ``less`` [batch, heads, keys] is taken from the
-    products of each key."""
+    """Computes, as [batch, heads, ceil(queries / block), ceil(keys / block)]: the largest product of each block, of
+    ``query`` and ``key`` [batch, heads, tokens, width], floats or integers of 8 bits; ``less`` [batch, heads, keys] is
+    taken from the products of each key."""
     tall, wide = (max(1, most // block) * block for most in (QUERIES, KEYS))
     times, room = _products(query, key, tall * wide)
     exact = torch.int32 if query.dtype == torch.int8 else query.dtype
@@ -56,8 +58,9 @@ def of_blocks(query: Tensor, key: Tensor, less: Tensor | None = None, block: int
 def by_rows_of_blocks(
     query: Tensor, key: Tensor, said: Callable[[Tensor, int, slice], Tensor], block: int = BLOCK
 ) -> Tensor:
-    """What ``said`` of the products of a row of blocks with all keys of its head, for all of them: [batch, heads,
-    ceil(queries / block), ...], of ``query`` and ``key`` [batch, heads, tokens, width], floats or integers of 8 bits.
+    """Returns what ``said`` makes of the products of a row of blocks with all keys of its head, for all of them:
+    [batch, heads, ceil(queries / block), ...], of ``query`` and ``key`` [batch, heads, tokens, width], floats or
+    integers of 8 bits.
 
     ``said`` gets the products [queries, keys], which it may change, the head, counted through the batch, and which
     queries these are.
@@ -75,7 +78,8 @@ Products = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
-    """How rows and columns are multiplied, and room for so many products. Raises ValueError where there are none."""
+    """Returns how rows and columns are multiplied, and room for so many products. Raises ValueError where there are
+    none."""
     if not query.numel() or not key.numel():
         raise ValueError(
             f"blocks are predicted of one query and one key or more, not {[*query.shape]} and {[*key.shape]}"
@@ -99,9 +103,9 @@ def _products(query: Tensor, key: Tensor, most: int) -> tuple[Products, Tensor]:
 
 @cache
 def integers_are_faster(width: int, threads: int) -> bool:
-    """Whether this CPU multiplies integers of 8 bits faster than the floats that they are, and rightly, by ``threads``:
-    each is tried a few times, once a process. Without an instruction for them (VNNI) it takes many times as long, and
-    sums of large ones saturate."""
+    """Tells whether this CPU multiplies integers of 8 bits faster than the floats that they are, and rightly, by
+    ``threads``: each is tried a few times, once a process. Without an instruction for them (VNNI) it takes many times
+    as long, and sums of large ones saturate."""
     rows = torch.full((QUERIES, width), 127, dtype=torch.int8)
     columns = rows[:KEYS].T.contiguous()
     ways = (lambda: torch._int_mm(rows, columns), lambda: rows.float() @ columns.float())

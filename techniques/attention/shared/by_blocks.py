@@ -1,4 +1,4 @@
-"""Masked attention that computes the blocks of pairs that hold a kept one, and skips the others.
+"""Computes the blocks of pairs of masked attention that hold a kept one, and skips the others.
 
 The mask is the technique's own, pair by pair, and so is the result, up to rounding: what changes is the work, and what
 is kept for the backward pass, which follow the number of blocks (:mod:`techniques.attention.shared.block_attention`).
@@ -22,7 +22,8 @@ Execution = Literal["pairs", "blocks"]
 
 @dataclass
 class ByBlocks(MaskedAttention):
-    """``execution``: all scores are computed and masked (``pairs``), or those of the ``blocks`` that are needed."""
+    """Reads ``execution``: all scores are computed and masked (``pairs``), or those of the ``blocks`` that are
+    needed."""
 
     execution: Execution = field(default="pairs", kw_only=True)
 

@@ -1,4 +1,4 @@
-"""Softmax attention over the pairs of a query and a key that a mask keeps, and what such a mask is worth.
+"""Computes softmax attention over the pairs of a query and a key that a mask keeps, and what such a mask is worth.
 
     S = scale Q K^T + bias                              all pairs that may attend: ``visible``
     P = softmax(S) over the kept pairs, 0 elsewhere     kept: a subset of the visible ones, a constant of the backward
@@ -21,7 +21,7 @@ EmptyRows = Literal["dense", "nothing"]
 
 
 class Pairs(NamedTuple):
-    """Queries and keys of one attention, and which of their pairs may attend at all.
+    """Holds the queries and keys of one attention, and which of their pairs may attend at all.
 
     Attributes:
         query: [batch, heads, queries, width].
@@ -39,23 +39,23 @@ class Pairs(NamedTuple):
 
     @property
     def scores(self) -> Tensor:
-        """scale Q K^T + bias [batch, heads, queries, keys], of visible pairs and of others."""
+        """Returns scale Q K^T + bias [batch, heads, queries, keys], of visible pairs and of others."""
         return scored(self.query @ self.key.transpose(-2, -1), self)
 
     @property
     def shape(self) -> torch.Size:
-        """[batch, heads, queries, keys]."""
+        """Returns [batch, heads, queries, keys]."""
         return torch.Size((*self.query.shape[:-1], self.key.shape[-2]))
 
     @property
     def longest(self) -> int:
-        """The keys of a row."""
+        """Returns the number of keys of a row."""
         return self.key.shape[-2]
 
 
 def pairs_of(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Pairs:
-    """The pairs of an attention function's arguments (:class:`suite.model.attention.AttentionFunction`). A mask that is
-    added is a bias, and hides what it takes to the lower end of its type."""
+    """Returns the pairs of an attention function's arguments (:class:`suite.model.attention.AttentionFunction`). A mask
+    that is added is a bias, and hides what it takes to the lower end of its type."""
     queries, keys = query.shape[-2], key.shape[-2]
     bias = None
     if mask is None:
@@ -69,26 +69,26 @@ def pairs_of(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scal
 
 
 def scored(products: Tensor, pairs: Pairs) -> Tensor:
-    """scale times ``products`` [batch, heads, queries, keys], plus the bias."""
+    """Returns scale times ``products`` [batch, heads, queries, keys], plus the bias."""
     scores = products * pairs.scale
     return scores if pairs.bias is None else scores + pairs.bias
 
 
 def softmax_over(scores: Tensor, mask: Tensor) -> Tensor:
-    """The softmax of each row of ``scores`` [..., queries, keys] over its pairs in ``mask``, 0 elsewhere; a row that
-    keeps none is all 0, and its gradient too."""
+    """Computes the softmax of each row of ``scores`` [..., queries, keys] over its pairs in ``mask``, 0 elsewhere; a
+    row that keeps none is all 0, and its gradient too."""
     probabilities = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
     return probabilities.masked_fill(~mask, 0.0)
 
 
 def with_empty_rows(mask: Tensor, visible: Tensor, rule: EmptyRows) -> Tensor:
-    """``mask`` and visible; where a row would keep nothing, all of its visible pairs (``dense``) or nothing."""
+    """Returns ``mask`` and visible; where a row would keep nothing, all of its visible pairs (``dense``) or nothing."""
     mask = mask & visible
     return mask if rule == "nothing" else mask | (~mask.any(-1, keepdim=True) & visible)
 
 
 def kept_attention(pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float = 0.0) -> Tensor:
-    """Attention over the pairs in ``mask``, bool [batch, heads, queries, keys], all of them visible.
+    """Computes attention over the pairs in ``mask``, bool [batch, heads, queries, keys], all of them visible.
 
     ``value`` [batch, heads, keys, width] -> [batch, heads, queries, width] in its dtype. Gradients go through the kept
     pairs; the mask is a constant.
@@ -98,14 +98,15 @@ def kept_attention(pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float =
 
 
 def or_best(mask: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
-    """``mask``, and in each row that keeps nothing the visible pair with the highest of ``scores``."""
+    """Returns ``mask``, and in each row that keeps nothing the visible pair with the highest of ``scores``."""
     best = scores.masked_fill(~visible, -math.inf).argmax(-1, keepdim=True)
     lone = torch.zeros_like(mask).scatter_(-1, best, True) & visible
     return mask | (~mask.any(-1, keepdim=True) & lone)
 
 
 def largest_kept(scores: Tensor, visible: Tensor, count: int) -> Tensor:
-    """bool: the ``count`` largest ``scores`` of each row among the visible ones, all of a row that has no more."""
+    """Returns bool: the ``count`` largest ``scores`` of each row among the visible ones, all of a row that has no
+    more."""
     hidden = scores.masked_fill(~visible, -math.inf)
     count = min(count, scores.shape[-1])
     mask = torch.zeros_like(hidden, dtype=torch.bool).scatter_(-1, hidden.topk(count, -1).indices, True)
@@ -116,7 +117,7 @@ def largest_kept(scores: Tensor, visible: Tensor, count: int) -> Tensor:
 
 
 class Worth(NamedTuple):
-    """Of one mask, over all rows with a visible key.
+    """Says what one mask is worth, over all rows with a visible key.
 
     Attributes:
         density: kept pairs over visible ones (what Sanger's paper calls sparsity).
@@ -137,7 +138,7 @@ BLOCK = 64  # rows and columns of a GPU kernel's tile
 
 
 def worth(pairs: Pairs, value: Tensor, mask: Tensor) -> Worth:
-    """What ``mask`` keeps of dense attention. Raises ValueError where no pair is visible."""
+    """Measures what ``mask`` keeps of dense attention. Raises ValueError where no pair is visible."""
     visible = pairs.visible.expand(pairs.shape)
     if not visible.any():
         raise ValueError("no query sees a key: there is no attention that a mask could keep a part of")
@@ -157,6 +158,6 @@ def worth(pairs: Pairs, value: Tensor, mask: Tensor) -> Worth:
 
 
 def touched(mask: Tensor, block: int = BLOCK) -> Tensor:
-    """bool [..., ceil(queries / block), ceil(keys / block)]: the blocks that hold a kept pair."""
+    """Returns bool [..., ceil(queries / block), ceil(keys / block)]: the blocks that hold a kept pair."""
     padded = F.pad(mask, (0, -mask.shape[-1] % block, 0, -mask.shape[-2] % block))
     return padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)

@@ -1,4 +1,4 @@
-"""What a recorded step shows of masked attention, beside softmax over the kept pairs in float64, written here.
+"""Tells what a recorded step shows of masked attention, beside softmax over the kept pairs in float64, written here.
 
 The masks are those of a pass like the step's: at its parameters, buffers and random state. Whether they are the right
 ones is for each technique's own probes.
@@ -22,8 +22,8 @@ Added = Callable[[Any], Tensor]
 
 
 class Seen(NamedTuple):
-    """One attention of a pass: its module and that one's input, its queries and keys as scores get them, its values,
-    which pairs it kept, what came out."""
+    """Records one attention of a pass: its module and that one's input, its queries and keys as scores get them, its
+    values, which pairs it kept, what came out."""
 
     layer: nn.Module
     came: Tensor
@@ -37,14 +37,14 @@ class Seen(NamedTuple):
 
     @property
     def scores(self) -> Tensor:
-        """float64, -inf where a pair may not attend."""
+        """Returns the scores, float64, -inf where a pair may not attend."""
         scores = self.query.double() @ self.key.double().transpose(-2, -1) * self.scale
         return scores.masked_fill(~self.visible, -math.inf)
 
 
 def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -> tuple[list[Seen], dict[str, float]]:
-    """The attentions of the recorded step's pass, and :func:`shown` of them, with ``gradient_roundings``: of the step's
-    gradients from those through the same masks as constants."""
+    """Returns the attentions of the recorded step's pass, and :func:`shown` of them, with ``gradient_roundings``: of
+    the step's gradients from those through the same masks as constants."""
     trace = recording.trace
     with as_before(recording), watched(own) as seen:
         recording.gradients_at(trace.before.parameters, added=added)
@@ -71,7 +71,7 @@ def of_masks(recording: Recording, own: KeptPairs, added: Added | None = None) -
 
 
 def in_evaluation(recording: Recording, own: KeptInEvaluation) -> tuple[list[Seen], dict[str, float]]:
-    """The attentions of the evaluated model for the recorded batch, and :func:`shown` of them, with
+    """Returns the attentions of the evaluated model for the recorded batch, and :func:`shown` of them, with
     ``training_roundings``: of the step's gradients from the baseline's own."""
     trace = recording.trace
     with recording.run.predicting() as predict, watched(own) as seen:
@@ -82,8 +82,8 @@ def in_evaluation(recording: Recording, own: KeptInEvaluation) -> tuple[list[See
 
 
 def shown(seen: Sequence[Seen]) -> dict[str, float]:
-    """``output_off``: the largest error of the outputs, of the largest; ``hidden_kept``: kept pairs that may not
-    attend; ``masks_left``: the share of attentions that leave a visible pair out."""
+    """Returns ``output_off``: the largest error of the outputs, of the largest; ``hidden_kept``: kept pairs that may
+    not attend; ``masks_left``: the share of attentions that leave a visible pair out."""
     return {
         "output_off": max(_off(call) for call in seen),
         "hidden_kept": sum(int((call.mask & ~call.visible).sum()) for call in seen),
@@ -93,7 +93,7 @@ def shown(seen: Sequence[Seen]) -> dict[str, float]:
 
 @contextmanager
 def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
-    """Every attention of the passes that run meanwhile."""
+    """Records every attention of the passes that run meanwhile."""
     seen: list[Seen] = []
     attention, pair_mask, masks = own.attention, own.pair_mask, []
 
@@ -121,7 +121,7 @@ def watched(own: MaskedAttention) -> Iterator[list[Seen]]:
 
 @contextmanager
 def as_before(recording: Recording) -> Iterator[None]:
-    """The model has the buffers of the recorded step's begin meanwhile; parameters are for Recording to set."""
+    """Gives the model the buffers of the recorded step's begin meanwhile; parameters are for Recording to set."""
     before: Mapping[str, Tensor] = recording.trace.before.buffers
     own = dict(recording.run.model.named_buffers())
     copies = {name: value.clone() for name, value in own.items()}
@@ -145,7 +145,7 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> T
 
 
 def _softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Rows that keep nothing are 0."""
+    """Computes the softmax, in which rows that keep nothing are 0."""
     largest = scores.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
     weights = torch.exp(scores - largest.clamp(min=torch.finfo(scores.dtype).min)) * mask
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)

@@ -1,4 +1,4 @@
-"""What techniques share that keep some pairs of queries and keys, and leave the others out of the softmax.
+"""Has what techniques share that keep some pairs of queries and keys, and leave the others out of the softmax.
 
 A technique says which pairs of one attention it keeps (:meth:`MaskedAttention.pair_mask`). Every attention of the
 model's blocks then runs over these, by the function that :mod:`suite.model.attention` puts there: :class:`KeptPairs` in
@@ -34,7 +34,7 @@ from techniques.attention.shared.taking_over import try_out
 
 @dataclass
 class MaskedAttention(Technique):
-    """Base of a technique that masks attention."""
+    """Serves as the base of a technique that masks attention."""
 
     takes: ClassVar[str] = "chooses the pairs that attend"
     acts: dict[str, Act] = field(init=False, repr=False, default_factory=dict)
@@ -47,12 +47,12 @@ class MaskedAttention(Technique):
         self.function = masked_by(self)
 
     def pair_mask(self, layer: nn.Module, pairs: Pairs) -> Tensor:
-        """bool [batch, heads, queries, keys]: the pairs that the attention module ``layer`` keeps, visible ones only.
-        Called without gradients."""
+        """Returns bool [batch, heads, queries, keys]: the pairs that the attention module ``layer`` keeps, visible ones
+        only. Called without gradients."""
         raise NotImplementedError
 
     def prepared(self, layer: nn.Module, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of the attention module ``layer`` as its scores get them: as they are."""
+        """Returns the queries and keys of the attention module ``layer`` as its scores get them: as they are."""
         return query, key
 
     def attach(self, model: nn.Module) -> None:
@@ -63,7 +63,7 @@ class MaskedAttention(Technique):
         parts.attention_sites.swap(self.function)
 
     def tried(self, model: nn.Module, run: Run) -> None:
-        """One pass with the technique's own masks. Raises ValueError where it does not fit the model."""
+        """Tries one pass with the technique's own masks. Raises ValueError where it does not fit the model."""
         parts = anatomy(model)
         called = {block.path: self.acts[block.attention.path] for block in parts.every_block}
         try_out(parts, called, lambda: run.trial(model))
@@ -93,7 +93,8 @@ class MaskedAttention(Technique):
         scale: float,
         dropout_p: float,
     ) -> Tensor:
-        """The attention function of the model's blocks (:class:`suite.model.attention.AttentionFunction`)."""
+        """Computes attention as the function of the model's blocks
+        (:class:`suite.model.attention.AttentionFunction`)."""
         if self.now is None or not query.shape[-2] * key.shape[-2]:
             return eager(query, key, value, mask=mask, causal=causal, scale=scale, dropout_p=dropout_p)
         path, layer = self.now
@@ -110,19 +111,19 @@ class MaskedAttention(Technique):
         return self.attend(pairs, value, pair_mask, dropout_p)
 
     def attend(self, pairs: Pairs, value: Tensor, mask: Tensor, dropout_p: float) -> Tensor:
-        """Attention over the pairs in ``mask``, in the dtype of ``value``."""
+        """Computes attention over the pairs in ``mask``, in the dtype of ``value``."""
         return kept_attention(pairs, value, mask, dropout_p)
 
     def sites(self, run: Run) -> Mapping[str, Site]:
         return self.acts
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
-        """What :meth:`probes` says of one mask: the fields of :class:`Worth`, the ``tokens`` of its rows, and what a
-        subclass adds."""
+        """Returns what :meth:`probes` says of one mask: the fields of :class:`Worth`, the ``tokens`` of its rows, and
+        what a subclass adds."""
         return {**worth(pairs, value, mask)._asdict(), "tokens": float(pairs.longest)}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Means over the blocks' masks for a validation batch."""
+        """Returns the means over the blocks' masks for a validation batch."""
         if self.is_reference:
             return {}
         batch = run.data.held_out("validation", run.baseline.recipe_of(run.job.setting).batch_size)[0]
@@ -138,7 +139,7 @@ class MaskedAttention(Technique):
 
 @dataclass
 class KeptPairs(MaskedAttention):
-    """Base of a technique whose model trains and is evaluated over the pairs that it keeps."""
+    """Serves as the base of a technique whose model trains and is evaluated over the pairs that it keeps."""
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.is_reference:
@@ -154,7 +155,7 @@ class KeptPairs(MaskedAttention):
 
 @dataclass
 class KeptInEvaluation(MaskedAttention):
-    """Base of a technique that approximates the attention of a model which was trained without it."""
+    """Serves as the base of a technique that approximates the attention of a model which was trained without it."""
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.is_reference:
@@ -182,7 +183,7 @@ class KeptInEvaluation(MaskedAttention):
 
 
 def masked_by(own: MaskedAttention) -> AttentionFunction:
-    """The technique's attention as a function of its own, by which transformers may know it."""
+    """Returns the technique's attention as a function of its own, by which transformers may know it."""
 
     def attention(*args: Any, **kwargs: Any) -> Tensor:
         return own.attention(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What a study measures of attention that skips blocks, beside fused dense attention on the same machine.
+"""Measures attention that skips blocks for a study, beside fused dense attention on the same machine.
 
 ``skipping``: time of predicting which blocks are kept and of attending to those very blocks, over that of dense
 attention, against the number of tokens and the share of blocks. Where the technique's rule decides that share, heads
@@ -42,7 +42,7 @@ FORWARD, BOTH = "forward", "forward and backward"
 
 
 class Head(NamedTuple):
-    """One head of one example: what comes into the attention [1, tokens, width], and its queries, keys and values
+    """Holds one head of one example: what comes into the attention [1, tokens, width], and its queries, keys and values
     [1, 1, tokens, width]. ``topic``: the part of each that a segment shares."""
 
     x: Tensor
@@ -63,8 +63,8 @@ Keep = Callable[[Head], Tensor]
 
 
 class SkippingRow(NamedTuple):
-    """Times over fused dense attention's: ``whole`` is of predicting and attending, ``whole_cpu`` in processor time.
-    Predicting belongs to the forward pass. ``block_density`` is of what was predicted."""
+    """Holds times over fused dense attention's: ``whole`` is of predicting and attending, ``whole_cpu`` in processor
+    time. Predicting belongs to the forward pass. ``block_density`` is of what was predicted."""
 
     tokens: int
     passes: str
@@ -88,7 +88,8 @@ MASKS = (
 
 
 def skipping(lab: Lab, technique: str, predict: Predict, keep: Keep, *, chooses: bool = False) -> list[StudyTable]:
-    """The tables ``skipping``, ``break_even`` and ``masks``; ``chooses``: the share of blocks is one to choose."""
+    """Returns the tables ``skipping``, ``break_even`` and ``masks``; ``chooses``: the share of blocks is one to
+    choose."""
     rows = []
     with one_thread():
         for number, tokens in enumerate(TOKENS):
@@ -106,7 +107,7 @@ def skipping(lab: Lab, technique: str, predict: Predict, keep: Keep, *, chooses:
 
 
 def drawn(tokens: int, topic: float = 0.0) -> Head:
-    """Gaussian numbers; with a ``topic`` the tokens of a segment share that part of what comes in."""
+    """Draws Gaussian numbers; with a ``topic`` the tokens of a segment share that part of what comes in."""
     random = torch.Generator().manual_seed(tokens)
     shared = torch.randn(-(-tokens // SEGMENT), WIDTH, generator=random).repeat_interleave(SEGMENT, 0)[:tokens]
     own = torch.randn(4, tokens, WIDTH, generator=random)
@@ -116,7 +117,7 @@ def drawn(tokens: int, topic: float = 0.0) -> Head:
 
 
 def timed(head: Head, predict: Predict, density: float, passes: str) -> SkippingRow:
-    """Dense attention, the prediction, and attention to what it predicts."""
+    """Times dense attention, the prediction, and attention to what it predicts."""
     tokens, blocks = head.query.shape[2], predict(head, density)
     query, key, value = (tensor.clone().requires_grad_(passes == BOTH) for tensor in head[1:4])
     ways: tuple[Callable[[], Tensor], ...] = (
@@ -133,18 +134,18 @@ Turns = list[list[float]]  # seconds of each way in each turn
 
 
 def turn_by_turn(ways: Sequence[Callable[[], Tensor]], inputs: list[Tensor]) -> tuple[Turns, Turns]:
-    """By the clock, and of the processor: TURNS turns of all ``ways``, after one that is left out."""
+    """Measures by the clock, and of the processor: TURNS turns of all ``ways``, after one that is left out."""
     turns = [[_seconds(way, inputs) for way in ways] for _ in range(TURNS + 1)][1:]
     return [[wall for wall, _ in turn] for turn in turns], [[cpu for _, cpu in turn] for turn in turns]
 
 
 def over_first(turns: Turns, *which: int) -> float:
-    """The median over turns of what these ways take together, over the first one."""
+    """Returns the median over turns of what these ways take together, over the first one."""
     return median(sum(turn[way] for way in which) / turn[0] for turn in turns)
 
 
 def _seconds(way: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[float, float]:
-    """By the clock and of the processor; with a backward pass where the result has one."""
+    """Measures the seconds by the clock and of the processor; with a backward pass where the result has one."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = way()
     if result.requires_grad:
@@ -153,9 +154,9 @@ def _seconds(way: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[float, fl
 
 
 def at_even(rows: Sequence[SkippingRow], tokens: int, passes: str) -> tuple[float | None, float | None]:
-    """The share of blocks at which predicting and attending take as long as dense attention, on straight lines between
-    the shares that were tried (1 where it never is slower, None where it never is faster); and the speed-up nearest to
-    a tenth of the blocks."""
+    """Returns the share of blocks at which predicting and attending take as long as dense attention, on straight lines
+    between the shares that were tried (1 where it never is slower, None where it never is faster); and the speed-up
+    nearest to a tenth of the blocks."""
     own = sorted((row.block_density, row.whole) for row in rows if (row.tokens, row.passes) == (tokens, passes))
     _, nearest = min((abs(density - 0.1), whole) for density, whole in own)
     even = None
@@ -179,7 +180,7 @@ def synthetic(keep: Keep) -> Iterator[tuple[str | float | None, ...]]:
 
 
 def recorded(lab: Lab, technique: str) -> Iterator[tuple[str | float | None, ...]]:
-    """The probes of trained models, where there are any."""
+    """Yields the probes of trained models, where there are any."""
     seen = traces(lab, technique)
     if seen:
         density, blocks, mass, error = (
@@ -189,8 +190,8 @@ def recorded(lab: Lab, technique: str) -> Iterator[tuple[str | float | None, ...
 
 
 def traces(lab: Lab, technique: str, tokens: int = 0) -> list[dict[str, float]]:
-    """What the technique's probes say at the end of each finished run, without its name before them; of those whose
-    rows have as many ``tokens``: what shorter ones show says nothing of longer ones."""
+    """Returns what the technique's probes say at the end of each finished run, without its name before them; of those
+    whose rows have as many ``tokens``: what shorter ones show says nothing of longer ones."""
     contenders = [contender for _, contender in lab.runs([technique])[canonical(technique)]]
     own = f"{technique}."
     rows = [
@@ -205,8 +206,8 @@ def traces(lab: Lab, technique: str, tokens: int = 0) -> list[dict[str, float]]:
 
 
 def measured(tables: Sequence[StudyTable]) -> list[Number]:
-    """Of the table ``skipping`` the rows nearest to a tenth of the blocks, and how much faster fused attention is than
-    the unfused one that papers compared with, both at the most tokens."""
+    """Returns, of the table ``skipping``, the rows nearest to a tenth of the blocks, and how much faster fused
+    attention is than the unfused one that papers compared with, both at the most tokens."""
     rows = [SkippingRow(*row) for table in tables if table.name == "skipping" for row in table.rows]
     most = max(row.tokens for row in rows)
     speeds = []
@@ -222,7 +223,7 @@ HERE = "fused attention on this machine, one thread"
 
 
 def drift_here(tokens: int) -> Number:
-    """Unfused over fused attention."""
+    """Measures unfused over fused attention."""
     with one_thread():
         head = drawn(tokens)
         wall, cpu = turn_by_turn((lambda: dense(head), lambda: unfused(head)), [])
@@ -232,7 +233,7 @@ def drift_here(tokens: int) -> Number:
 
 
 def as_it_is(what: str, head: Head, way: Callable[[], Tensor]) -> Number:
-    """The technique's own form, which skips nothing, beside fused attention of the same head."""
+    """Measures the technique's own form, which skips nothing, beside fused attention of the same head."""
     with one_thread(), torch.no_grad():
         wall, cpu = turn_by_turn((lambda: dense(head), way), [])
     return Number(
@@ -241,13 +242,13 @@ def as_it_is(what: str, head: Head, way: Callable[[], Tensor]) -> Number:
 
 
 def beside(modelled: Modelled, here: Sequence[Number], drifted: Sequence[Number]) -> Beside:
-    """What stands beside a headline over a GPU: ``here`` is what was measured, this machine's drift last; ``drifted``
-    the modelled one, in float32 first."""
+    """Returns what stands beside a headline over a GPU: ``here`` is what was measured, this machine's drift last;
+    ``drifted`` the modelled one, in float32 first."""
     return Beside(modelled, here[0].speedup, _of(here[0]), drifted[0].speedup, here[-1].speedup)
 
 
 def without_model(here: Sequence[Number], why: str) -> Beside:
-    """What stands beside a headline of which ``why`` says that no arithmetic reaches it."""
+    """Returns what stands beside a headline of which ``why`` says that no arithmetic reaches it."""
     return Beside(None, here[0].speedup, _of(here[0]), None, None, why)
 
 
@@ -264,8 +265,8 @@ def unfused(head: Head) -> Tensor:
 
 
 def draw(axes: Axes, table: StudyTable) -> None:
-    """``whole`` over the share of blocks: a line for each number of tokens, dashed with the backward pass; circles are
-    where it takes as long as dense attention."""
+    """Draws ``whole`` over the share of blocks: a line for each number of tokens, dashed with the backward pass;
+    circles are where it takes as long as dense attention."""
     rows = [SkippingRow(*row) for row in table.rows]
     for number, tokens in enumerate(dict.fromkeys(row.tokens for row in rows)):
         for passes, line in ((FORWARD, "-"), (BOTH, "--")):

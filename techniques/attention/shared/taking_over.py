@@ -1,4 +1,4 @@
-"""One pass at attachment, so that a model that another attention does not fit is refused before it trains."""
+"""Runs one pass at attachment, so that a model that another attention does not fit is refused before it trains."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ViTCoD's chip: the authors' released simulator replayed in integers, also with its other half's multipliers, and what
-attention is of a whole model. Modelled; ``cost.py`` has the formulas.
+"""Models ViTCoD's chip: the authors' released simulator replayed in integers, also with its other half's multipliers,
+and what attention is of a whole model. Modelled; ``cost.py`` has the formulas.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NARROW = 8  # times fewer multipliers in the simulator's other half
 
 
 def totals() -> tuple[int, int]:
-    """Cycles of all layers: as released, where loading is the longer part, and with as many multipliers as the
-    simulator's linear layers have, where computing is."""
+    """Counts the cycles of all layers: as released, where loading is the longer part, and with as many multipliers as
+    the simulator's linear layers have, where computing is."""
     computed = total_cycles(LAYERS)
     return max(LOADED, computed), max(LOADED, NARROW * computed)
 
 
 def modelled() -> list[Number]:
-    """The log's own row, the corrected one, both beside a modelled GPU, and the end-to-end bound."""
+    """Returns the log's own row, the corrected one, both beside a modelled GPU, and the end-to-end bound."""
     chip, (released, consistent) = chips()["vitcod"], totals()
     computed = total_cycles(LAYERS) - len(LAYERS) * decode_cycles()
     rows = []
@@ -60,7 +60,8 @@ def modelled() -> list[Number]:
 
 
 def over_gpu() -> Modelled:
-    """Over unfused attention on the modelled GPU, with the multipliers of either half of the released simulator."""
+    """Returns the speed over unfused attention on the modelled GPU, with the multipliers of either half of the released
+    simulator."""
     gpu = gpu_attention_s(TOKENS, WIDTH, HEADS, fused=False) * len(LAYERS) * chips()["vitcod"].clock_hz
     of = f"DeiT-Tiny at 95 % sparsity, by the corrected simulator to the released one, over unfused attention on {GPU}"
     return between([gpu / cycles for cycles in totals()], f"{of}, modelled")

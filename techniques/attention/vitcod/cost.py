@@ -1,4 +1,5 @@
-"""Cycles of the accelerator's core attention by the authors' released simulator. Modelled, and nothing measured.
+"""Counts the cycles of the accelerator's core attention by the authors' released simulator. Modelled, and nothing
+measured.
 
 One head's mask stands for all heads of a layer, as there. 64 lines of elements take the dense columns and the sparse
 rest in proportion; a line multiplies 64 / heads numbers of each head at once. The simulator's attention takes 64 x 64
@@ -14,7 +15,8 @@ LINES, WIDTH = 64, 64
 
 
 def compute_cycles(columns: int, rest: int, tokens: int = 197, heads: int = 3, width: int = 64) -> int:
-    """Of scores and of values for one layer with ``columns`` dense ones and ``rest`` kept pairs outside of them.
+    """Counts the cycles of scores and of values for one layer with ``columns`` dense ones and ``rest`` kept pairs
+    outside of them.
 
     Raises ValueError where one of the two parts gets no line.
     """
@@ -33,10 +35,11 @@ def compute_cycles(columns: int, rest: int, tokens: int = 197, heads: int = 3, w
 
 
 def decode_cycles(tokens: int = 197, heads: int = 3, width: int = 64, kept_share: float = 2 / 3) -> int:
-    """Of the auto-encoder's decoder for queries and keys of one layer, of which ``kept_share`` is loaded."""
+    """Counts the cycles of the auto-encoder's decoder for queries and keys of one layer, of which ``kept_share`` is
+    loaded."""
     return 2 * tokens * ceil(heads * kept_share * width / int(LINES * WIDTH / heads))
 
 
 def total_cycles(layers: Iterable[tuple[int, int]]) -> int:
-    """Decoding and computing of all layers, each with its dense columns and the pairs besides."""
+    """Counts the cycles of decoding and computing all layers, each with its dense columns and the pairs besides."""
     return sum(compute_cycles(columns, rest) + decode_cycles() for columns, rest in layers)

@@ -1,4 +1,5 @@
-"""Fixed masks from averaged attention, and their two parts: a few columns that are nearly full, and the sparse rest.
+"""Makes fixed masks from averaged attention, and their two parts: a few columns that are nearly full, and the sparse
+rest.
 
 mask     each row: its largest averages until they hold ``information`` of the row; leading tokens always
 global   a token that more than ``share`` of the queries keep; global tokens come first, in rows and columns alike
@@ -17,7 +18,7 @@ from techniques.attention.shared.kept_pairs import Pairs
 
 
 def informative(average: Tensor, information: float, leading: int = 0) -> Tensor:
-    """bool [..., tokens, tokens]: of each row of ``average`` attention the fewest largest entries that sum to
+    """Returns bool [..., tokens, tokens]: of each row of ``average`` attention the fewest largest entries that sum to
     ``information`` of it or more, and the rows and columns of the ``leading`` tokens.
 
     Raises ValueError for a share outside (0, 1].
@@ -33,15 +34,15 @@ def informative(average: Tensor, information: float, leading: int = 0) -> Tensor
 
 
 class Polarised(NamedTuple):
-    """``order`` int64 [tokens]: the global tokens, and then the others, each in their old order; ``columns``: how many
-    are global."""
+    """Describes a polarised mask by ``order`` int64 [tokens]: the global tokens, and then the others, each in their old
+    order; ``columns``: how many are global."""
 
     order: Tensor
     columns: int
 
 
 def polarised(mask: Tensor, share: float) -> Polarised:
-    """Of one mask [tokens, tokens]. Raises ValueError for a share outside [0, 1)."""
+    """Polarises one mask [tokens, tokens]. Raises ValueError for a share outside [0, 1)."""
     if not 0 <= share < 1:
         raise ValueError(f"a global token is kept by more than this share of queries, in [0, 1), not {share:g}")
     is_global = mask.sum(0) > share * len(mask)
@@ -49,8 +50,8 @@ def polarised(mask: Tensor, share: float) -> Polarised:
 
 
 class Part(NamedTuple):
-    """Attention over some of the keys: maximum ``m`` and sum ``l`` of the exponentials [queries, 1], and the output
-    ``o`` [queries, width], not divided by ``l``."""
+    """Holds the attention over some of the keys: maximum ``m`` and sum ``l`` of the exponentials [queries, 1], and the
+    output ``o`` [queries, width], not divided by ``l``."""
 
     m: Tensor
     l: Tensor  # noqa: E741
@@ -58,7 +59,7 @@ class Part(NamedTuple):
 
 
 def part(scores: Tensor, mask: Tensor, value: Tensor) -> Part:
-    """Of ``scores`` [queries, keys] over those in ``mask``; a row without any has l = 0."""
+    """Computes the attention part of ``scores`` [queries, keys] over those in ``mask``; a row without any has l = 0."""
     hidden = scores.masked_fill(~mask, -math.inf)
     m = hidden.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_full((len(scores), 1), -math.inf)
     weights = torch.exp(hidden - m.clamp(min=torch.finfo(scores.dtype).min))
@@ -66,7 +67,7 @@ def part(scores: Tensor, mask: Tensor, value: Tensor) -> Part:
 
 
 def merged(one: Part, other: Part) -> Tensor:
-    """The output of both parts' keys together; 0 where neither has one."""
+    """Returns the output of both parts' keys together; 0 where neither has one."""
     m = torch.maximum(one.m, other.m).clamp(min=torch.finfo(one.m.dtype).min)
     weights = [torch.exp(side.m - m) for side in (one, other)]
     total = weights[0] * one.l + weights[1] * other.l
@@ -74,8 +75,8 @@ def merged(one: Part, other: Part) -> Tensor:
 
 
 def split_attention(pairs: Pairs, value: Tensor, mask: Tensor, share: float) -> Tensor:
-    """Attention of one head (queries, keys and values [tokens, width]) over ``mask`` [tokens, tokens] in its two parts:
-    tokens reordered, the columns of global tokens by themselves, merged, and in the old order again."""
+    """Computes the attention of one head (queries, keys and values [tokens, width]) over ``mask`` [tokens, tokens] in
+    its two parts: tokens reordered, the columns of global tokens by themselves, merged, and in the old order again."""
     order, count = polarised(mask, share)
     query, key, values = pairs.query[order], pairs.key[order], value[order]
     ordered_mask = (mask & pairs.visible)[order][:, order]

@@ -1,5 +1,5 @@
-"""What a recorded step over the masks shows of ViTCoD: masks from the average attention of the training examples again,
-auto-encoders over heads written out here, and the reordered two parts beside attention as it was."""
+"""Tells what a recorded step over the masks shows of ViTCoD: masks from the average attention of the training examples
+again, auto-encoders over heads written out here, and the reordered two parts beside attention as it was."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEIT_TINY = (
 
 
 def records(run: Run, own: Vitcod) -> bool:
-    """The step after masks are made at half of the run."""
+    """Tells whether it is the step after masks are made at half of the run."""
     return run.step == max(1, round(0.5 * run.recipe.steps))
 
 
@@ -142,7 +142,7 @@ def _norms(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _coded(coder: Any, x: Tensor) -> Tensor:
-    """Head by head."""
+    """Runs the auto-encoder head by head."""
     first, second = coder
     few = torch.einsum("fh,bhnd->bfnd", first.weight, x) + first.bias[None, :, None, None]
     return torch.einsum("hf,bfnd->bhnd", second.weight, few) + second.bias[None, :, None, None]
@@ -150,7 +150,8 @@ def _coded(coder: Any, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _averages(recording: Recording) -> list[Tensor]:
-    """Average attention of each layer over the training examples at the recorded step's parameters, float64."""
+    """Computes the average attention of each layer over the training examples at the recorded step's parameters,
+    float64."""
     run, own = recording.run, recording.run.anatomy
     maps: list[list[Tensor]] = [[] for _ in own.every_block]
     layers = [block.attention.module for block in own.every_block]
@@ -182,7 +183,7 @@ def _averages(recording: Recording) -> list[Tensor]:
 
 
 def _misplaced(mask: Tensor, average: Tensor, leading: int) -> int:
-    """Row by row: the fewest largest entries that hold the share."""
+    """Counts misplaced pairs row by row: the fewest largest entries that hold the share."""
     wrong = 0
     for flags, row, place in zip(mask.flatten(0, 1), average.flatten(0, 1), range(mask[..., 0].numel()), strict=True):
         token = place % mask.shape[-1]

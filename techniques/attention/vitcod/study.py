@@ -1,5 +1,5 @@
-"""ViTCoD's numbers: what is quoted of its chip, what its released simulator and a corrected one say, and what its two
-parts of a mask take on this machine."""
+"""Has ViTCoD's numbers: what is quoted of its chip, what its released simulator and a corrected one say, and what its
+two parts of a mask take on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from techniques.shared.chips.numbers import drift, numbers, quoted
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines`` and ``numbers``."""
+    """Returns the tables ``headlines`` and ``numbers``."""
     lab.progress(0.0, "attending in two parts")
     folder, head = Path(__file__).parent, drawn(TOKENS, TOPIC)
     mask = informative(head.pairs.scores.softmax(-1)[0, 0], Vitcod().information, leading=1)

@@ -1,4 +1,5 @@
-"""ViTCoD: masks from averaged attention, fixed for all inputs, and queries and keys through half as many heads.
+"""Implements ViTCoD: masks from averaged attention, fixed for all inputs, and queries and keys through half as many
+heads.
 
 You, Sun, Shi, Yu, Zhao, Zhang, Li, Li & Lin, "ViTCoD: Vision Transformer Acceleration via Dedicated Algorithm and
 Accelerator Co-Design" (HPCA 2023, arXiv 2210.09573), section IV, and the authors' code:
@@ -38,7 +39,7 @@ QUERY, KEY = "vitcod_query", "vitcod_key"  # the auto-encoders
 
 
 class AutoEncoder(nn.Sequential):
-    """[batch, heads, tokens, width] -> the same, through ceil(heads / 2) heads."""
+    """Maps [batch, heads, tokens, width] -> the same, through ceil(heads / 2) heads."""
 
     def __init__(self, heads: int) -> None:
         few = -(-heads // 2)
@@ -96,7 +97,8 @@ class Vitcod(ByBlocks, KeptPairs):
         self.errors.clear()
 
     def measured(self, model: nn.Module, run: Run) -> dict[str, tuple[int, int]]:
-        """Heads and tokens of each attention. Raises ValueError where its queries are not as many as its keys."""
+        """Returns the heads and tokens of each attention. Raises ValueError where its queries are not as many as its
+        keys."""
         sizes: dict[str, tuple[int, int]] = {}
         self.sizes = sizes
         try:
@@ -152,7 +154,7 @@ class Vitcod(ByBlocks, KeptPairs):
 
     @torch.no_grad()
     def make_masks(self, run: Run) -> None:
-        """Masks of all layers from the model as it is."""
+        """Makes the masks of all layers from the model as it is."""
         maps: dict[str, list[Tensor]] = {path: [] for path in self.acts}
         self.maps, size = maps, run.recipe.batch_size
         run.model.eval()
@@ -183,7 +185,7 @@ class Vitcod(ByBlocks, KeptPairs):
         return {**super().sites(run), **coders, **mask_sites}
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:
-        """With the share of global tokens, and of kept pairs in their columns, of the first head."""
+        """Adds the share of global tokens, and of kept pairs in their columns, of the first head."""
         first = mask[0, 0]
         order, count = polarised(first, self.shared)
         columns = first[:, order[:count]].sum().item() / first.sum().item()

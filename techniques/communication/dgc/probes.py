@@ -1,4 +1,4 @@
-"""What steps of every rank show of Deep Gradient Compression: local clipping, what was sent, what is masked."""
+"""Tells what steps of every rank show of Deep Gradient Compression: local clipping, what was sent, what is masked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BYTES = 8  # a float32 value, an int32 index
 
 
 def records(run: Run, own: DGC) -> bool:
-    """The first step, in the warm-up."""
+    """Tells whether it is the first step, in the warm-up."""
     return run.step == 0
 
 
@@ -101,8 +101,8 @@ def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
 
 
 def _step(step: Exchanged, own: DGC, velocities: Mapping[str, Tensor]) -> tuple[Named, Named, Named, int, float]:
-    """What the optimizer should have got, what should be remembered (v, u), entries that are wrongly remembered, and
-    the bytes on a ring, from Algorithm 4 in float64."""
+    """Returns what the optimizer should have got, what should be remembered (v, u), entries that are wrongly
+    remembered, and the bytes on a ring, from Algorithm 4 in float64."""
     ranks = step.recording.run.world_size
     reference = step.recording.run.baseline.recipe_of(step.recording.run.job.setting)
     norm = torch.cat([gradient.double().flatten() for gradient in step.gradients.values()]).norm().item()
@@ -134,8 +134,8 @@ def _step(step: Exchanged, own: DGC, velocities: Mapping[str, Tensor]) -> tuple[
 
 
 def _share(recording: Recording) -> float:
-    """Of the first step: entries of matrices that are not 0 in the mean, over those where any rank has a gradient; at
-    two ranks with other examples between the ratio and twice that."""
+    """Returns the share, in the first step: entries of matrices that are not 0 in the mean, over those where any rank
+    has a gradient; at two ranks with other examples between the ratio and twice that."""
     trace = recording.traces[0]
     got = trace.update.before.gradients
     shares = []
@@ -147,7 +147,7 @@ def _share(recording: Recording) -> float:
 
 
 def _step_roundings(trace: Trace) -> float:
-    """In float32 roundings of a weight and its step."""
+    """Returns the step's error in float32 roundings of a weight and its step."""
     worst, before = 0.0, trace.update.before
     for name, gradient in before.gradients.items():
         hyper, old = before.hyper[name], before.parameters[name].double()

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression: top-k sparsification that momentum survives.
+"""Implements Deep Gradient Compression: top-k sparsification that momentum survives.
 
 Lin, Han, Mao, Wang & Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training"
 (ICLR 2018, arXiv 1712.01887), Algorithm 4; of N ranks:
@@ -35,8 +35,8 @@ STAGES = 4
 
 
 def corrected(gradient: Tensor, velocity: Tensor, pending: Tensor, momentum: float, ratio: float) -> tuple[Tensor, ...]:
-    """Values and indices, as :func:`top_k` gives them, of what is sent; ``velocity`` and ``pending`` (u and v) in
-    place."""
+    """Returns the values and indices, as :func:`top_k` gives them, of what is sent; ``velocity`` and ``pending`` (u and
+    v) in place."""
     pending += velocity.mul_(momentum).add_(gradient)
     values, indices = top_k(pending, ratio)
     for tensor in (velocity, pending):
@@ -45,7 +45,7 @@ def corrected(gradient: Tensor, velocity: Tensor, pending: Tensor, momentum: flo
 
 
 def ratio_at(progress: float, ratio: float, warmup: float) -> float:
-    """The share of entries that are sent at ``progress``, in [0, 1], whose part ``warmup`` is the warm-up."""
+    """Returns the share of entries that are sent at ``progress``, in [0, 1], whose part ``warmup`` is the warm-up."""
     if progress >= warmup:
         return ratio
     return max(ratio, 0.25 ** (1 + math.floor(STAGES * progress / warmup)))
@@ -76,7 +76,7 @@ class DGC(CompressedRanks):
             raise ValueError(f"factor multiplies the learning rate and must be positive, not {self.factor}")
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Clipping is local, before anything is added up."""
+        """Makes clipping local, before anything is added up."""
         self.largest_norm = recipe.gradient_clip / math.sqrt(self.ranks)
         rate, decay = recipe.learning_rate * self.factor, recipe.weight_decay / self.factor
         return replace(super().recipe(recipe), learning_rate=rate, weight_decay=decay, gradient_clip=0.0)

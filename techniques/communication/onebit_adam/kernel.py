@@ -1,4 +1,4 @@
-"""1-bit Adam's two compressions, each with its error feedback in a single pass over memory.
+"""Runs 1-bit Adam's two compressions, each with its error feedback in a single pass over memory.
 
 What a tensor's signs leave out depends on its norm, so that remembering it would take a second pass. It is remembered
 by halves instead: what was wanted, a, and the scale s that a was sent with, of which the next pass makes
@@ -43,7 +43,7 @@ OPTIONS = {"enable_fp_fusion": False}
 
 @triton.jit
 def _place(n, ROWS: tl.constexpr):
-    """The program's bytes of bits, its entries [ROWS, 8] and which of them there are."""
+    """Returns the program's bytes of bits, its entries [ROWS, 8] and which of them there are."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     offsets = row[:, None] * EIGHT + tl.arange(0, EIGHT)[None, :]
     return row, offsets, offsets < n
@@ -51,7 +51,8 @@ def _place(n, ROWS: tl.constexpr):
 
 @triton.jit
 def _tensors(firsts, pairs):
-    """The tensors that the program's entries are of, from the first to before the last, and where their sums go."""
+    """Returns the tensors that the program's entries are of, from the first to before the last, and where their sums
+    go."""
     first, pair = tl.load(firsts + tl.program_id(0)), tl.load(pairs + tl.program_id(0))
     return first, first + tl.load(pairs + tl.program_id(0) + 1) - pair, pair
 
@@ -63,7 +64,7 @@ def _inside(starts, tensor, offsets):
 
 @triton.jit
 def _sizes(scales, starts, first, last, offsets):
-    """Of each entry its tensor's scale."""
+    """Loads each entry's scale, which is its tensor's."""
     sizes = tl.zeros_like(offsets).to(tl.float32)
     for tensor in range(first, last):
         sizes = tl.where(_inside(starts, tensor, offsets), tl.load(scales + tensor), sizes)
@@ -100,7 +101,7 @@ def worker_kernel(x, memory, before, bits, sums, starts, firsts, pairs, n, ROWS:
 def server_kernel(
     received, scales, memory, before, bits, sums, starts, firsts, pairs, n, tensors, ranks, ROWS: tl.constexpr
 ):
-    """``received`` [ranks, n / 8] and ``scales`` [ranks, tensors]: what the ranks have sent."""
+    """Compresses ``received`` [ranks, n / 8] and ``scales`` [ranks, tensors]: what the ranks have sent."""
     row, offsets, mask = _place(n, ROWS)
     first, last, pair = _tensors(firsts, pairs)
     a = _left_out(memory, before, starts, first, last, offsets, mask)
@@ -114,7 +115,7 @@ def server_kernel(
 
 @triton.jit
 def scales_kernel(sums, bounds, starts, scales, SUMS: tl.constexpr):
-    """Of each tensor the root of its mean square."""
+    """Computes, of each tensor, the root of its mean square."""
     tensor = tl.program_id(0)
     low, high = tl.load(bounds + tensor), tl.load(bounds + tensor + 1)
     total = tl.zeros((SUMS,), tl.float32)
@@ -126,9 +127,9 @@ def scales_kernel(sums, bounds, starts, scales, SUMS: tl.constexpr):
 
 
 class Tables(NamedTuple):
-    """Where tensors lie, int32 on the device. ``starts`` [tensors + 1]: their first entries; ``firsts`` [programs]: the
-    tensor of a program's first entry; ``pairs`` [programs + 1]: how many sums come before a program's; ``bounds``
-    [tensors + 1]: which of them are a tensor's; of ``sums``."""
+    """Says where tensors lie, int32 on the device. ``starts`` [tensors + 1]: their first entries; ``firsts``
+    [programs]: the tensor of a program's first entry; ``pairs`` [programs + 1]: how many sums come before a program's;
+    ``bounds`` [tensors + 1]: which of them are a tensor's; of ``sums``."""
 
     starts: Tensor
     firsts: Tensor
@@ -139,7 +140,7 @@ class Tables(NamedTuple):
 
 @lru_cache(maxsize=8)
 def tables(lengths: tuple[int, ...], device: torch.device) -> Tables:
-    """Of tensors of these lengths, end to end."""
+    """Builds the tables of tensors of these lengths, end to end."""
     sizes = torch.tensor(lengths)
     ends = sizes.cumsum(0)
     starts = torch.cat([ends.new_zeros(1), ends])
@@ -154,24 +155,24 @@ def tables(lengths: tuple[int, ...], device: torch.device) -> Tables:
 
 
 def from_worker(x: Tensor, memory: Tensor, before: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """What a worker sends of flat ``x`` [n], tensors of these lengths, and of what it left out: their scales, and bits
-    [n / 8]. In place: its ``memory`` [n] and the scales ``before`` of the last time; of zeros, a memory is what was
-    left out. All float32, n a multiple of 8 and less than 2^31."""
+    """Returns what a worker sends of flat ``x`` [n], tensors of these lengths, and of what it left out: their scales,
+    and bits [n / 8]. In place: its ``memory`` [n] and the scales ``before`` of the last time; of zeros, a memory is
+    what was left out. All float32, n a multiple of 8 and less than 2^31."""
     return _launched(worker_kernel, (x,), memory, before, lengths)
 
 
 def from_server(
     messages: tuple[Tensor, Tensor], memory: Tensor, before: Tensor, lengths: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """What a server sends of the mean of its ranks' ``messages``, scales [ranks, tensors] and bits [ranks, n / 8], and
-    of what it left out; as :func:`from_worker`."""
+    """Returns what a server sends of the mean of its ranks' ``messages``, scales [ranks, tensors] and bits [ranks, n /
+    8], and of what it left out; as :func:`from_worker`."""
     scales, bits = messages
     return _launched(server_kernel, (bits, scales), memory, before, lengths, tensors=len(lengths), ranks=len(bits))
 
 
 @dataclass(frozen=True)
 class WithScales:
-    """The memories of a worker and of a server as these kernels keep them."""
+    """Holds the memories of a worker and of a server as these kernels keep them."""
 
     worker: Tensor
     server: Tensor
@@ -213,7 +214,7 @@ def _launched(
 
 
 def _manifest(kernel: Any, read: int, moved: float, **budget: Any) -> Manifest:
-    """``read``: lists of floats that are read, ``moved`` bytes an entry."""
+    """Describes the kernel; ``read``: lists of floats that are read, ``moved`` bytes an entry."""
     types = {"bits": "*u8", "received": "*u8", "starts": "*i32", "firsts": "*i32", "pairs": "*i32"}
     counts = dict.fromkeys(("n", "tensors", "ranks"), "i32")
     names = [name for name in kernel.arg_names if name != "ROWS"]

@@ -1,4 +1,5 @@
-"""Adam whose second moment stands still from some step on: the optimizer of 1-bit Adam (2102.02888, Algorithm 1)."""
+"""Implements Adam whose second moment stands still from some step on: the optimizer of 1-bit Adam (2102.02888,
+Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ def frozen_step(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """AdamW's step number ``step`` along a given first moment, in place on ``parameter``; the second moment is that of
-    the step ``frozen_at``, with that one's bias correction. An entry whose second moment is 0 has never had a gradient
-    and stays where it is: a sign would move it by a whole step over ``eps``."""
+    """Takes AdamW's step number ``step`` along a given first moment, in place on ``parameter``; the second moment is
+    that of the step ``frozen_at``, with that one's bias correction. An entry whose second moment is 0 has never had a
+    gradient and stays where it is: a sign would move it by a whole step over ``eps``."""
     parameter.mul_(1 - learning_rate * weight_decay)
     deviation = (second_moment.sqrt() / math.sqrt(1 - beta2**frozen_at)).add_(eps)
     direction = torch.where(second_moment > 0, first_moment / deviation, 0.0)
@@ -36,8 +37,8 @@ def frozen_step(
 
 
 class FrozenAdam(Adam):
-    """AdamW until :meth:`freeze`; then a step goes along ``first_moment`` of the state as it stands, whatever the
-    gradients are: who exchanges it has put it there."""
+    """Takes AdamW's steps until :meth:`freeze`; then a step goes along ``first_moment`` of the state as it stands,
+    whatever the gradients are: who exchanges it has put it there."""
 
     def freeze(self, step: int) -> None:
         """Keeps the second moment as it is after ``step`` steps."""

@@ -17,13 +17,13 @@ CHECKED = (1, 3, 511, 513, 2048, kernel.BLOCK, 3 * kernel.BLOCK + 77)
 
 
 def lengths_of(sizes: Sequence[int]) -> list[int]:
-    """Of tensors that have entries, and of what fills the last byte."""
+    """Returns the lengths of tensors that have entries, and of what fills the last byte."""
     whole = [max(1, size) for size in sizes]
     return [*whole, *([-sum(whole) % 8] if sum(whole) % 8 else [])]
 
 
 def remembered(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """What was wanted, the scales that it was sent with, and the tensors' lengths."""
+    """Draws what was wanted, the scales that it was sent with, and the tensors' lengths."""
     lengths = lengths_of(sizes)
     return {
         "memory": [torch.randn(sum(lengths), device=device, generator=generator)],
@@ -38,7 +38,7 @@ def for_worker(sizes: Sequence[int], device: torch.device, generator: torch.Gene
 
 
 def for_server(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """Each rank's scales and bits, one rank after the other."""
+    """Draws each rank's scales and bits, one rank after the other."""
     own = remembered(sizes, device, generator)
     tensors, entries = len(own["lengths"][0]), len(own["memory"][0])
     scales = torch.randn(RANKS * tensors, device=device, generator=generator).abs()
@@ -61,7 +61,7 @@ def left_out(inputs: Inputs, kind: torch.dtype) -> Tensor:
 
 
 def mean(inputs: Inputs, kind: torch.dtype) -> Tensor:
-    """Of what the ranks have sent, in torch's order: what was left out first."""
+    """Computes the mean of what the ranks have sent, in torch's order: what was left out first."""
     total = left_out(inputs, kind)
     for scales, bits in zip(*messages(inputs), strict=True):
         total = total + signed(scales.to(kind), bits, of(inputs)[2]).to(kind) / RANKS
@@ -73,7 +73,8 @@ def wanted(inputs: Inputs, kind: torch.dtype) -> Tensor:
 
 
 def reference(inputs: Inputs, of_kind: Callable[[Inputs, torch.dtype], Tensor]) -> Inputs:
-    """Signs are those of float32 sums: which side of 0 an entry is on that is next to nothing decides nothing else."""
+    """Computes the reference, whose signs are those of float32 sums: which side of 0 an entry is on that is next to
+    nothing decides nothing else."""
     lengths = of(inputs)[2]
     a = of_kind(inputs, torch.float64)
     scales = torch.stack([tensor.square().mean().sqrt() for tensor in a.split(list(lengths))])
@@ -97,7 +98,7 @@ def unpack(inputs: Inputs) -> None:
 
 
 def by_torch(inputs: Inputs, source: Callable[[Inputs], Tensor]) -> Callable[[], object]:
-    """With a memory of what was left out, as two_sided has it."""
+    """Returns a run by torch's operators, with a memory of what was left out, as two_sided has it."""
     memory, _, lengths = of(inputs)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What steps of every rank show of 1-bit Adam: Adam at first, then one bit there and back, and nothing lost."""
+"""Tells what steps of every rank show of 1-bit Adam: Adam at first, then one bit there and back, and nothing lost."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ UNIT = torch.finfo(torch.float32).eps
 
 
 def warmup_steps(run: Run, own: OneBitAdam) -> int:
-    """T_w: its share of the run's steps, and one at least."""
+    """Returns T_w: its share of the run's steps, and one at least."""
     return max(1, round(own.warmup * run.recipe.steps))
 
 
 def records(run: Run, own: OneBitAdam) -> bool:
-    """The warm-up's first two, from which AdamW can be followed, and its last, and the middle one of all."""
+    """Tells whether it is one of the warm-up's first two, from which AdamW can be followed, or its last, or the middle
+    one of all."""
     warmup = warmup_steps(run, own)
     return run.step in (0, min(1, warmup - 1), warmup - 1, run.recipe.steps // 2)
 
@@ -103,8 +104,8 @@ def probes(recording: Recording, own: OneBitAdam) -> Mapping[str, float]:
 
 
 def _one_size(wanted: Tensor, sent: Tensor, lengths: list[int]) -> tuple[float, int]:
-    """How far magnitudes of what was sent are from the root mean square of what a tensor wanted, and how many have
-    another sign than it, roundings aside."""
+    """Returns how far magnitudes of what was sent are from the root mean square of what a tensor wanted, and how many
+    have another sign than it, roundings aside."""
     worst, wrong = 0.0, 0
     for a, q in zip(wanted.split(lengths), sent.split(lengths), strict=True):
         size = a.norm() / math.sqrt(len(a)) + torch.finfo(torch.float32).tiny
@@ -114,7 +115,7 @@ def _one_size(wanted: Tensor, sent: Tensor, lengths: list[int]) -> tuple[float, 
 
 
 def _telescope(step: Exchanged, sent: Tensor, received: Tensor) -> float:
-    """The servers' parts lie end to end."""
+    """Measures the error of the telescoping sum, where the servers' parts lie end to end."""
     recording, run = step.recording, step.recording.run
     mean = summed(recording, sent) / run.world_size
     part = len(step.before["server"])
@@ -140,8 +141,8 @@ def _step_roundings(trace: Trace, warmup: int) -> float:
 
 
 def _bytes(lengths: list[int], ranks: int) -> float:
-    """On a ring, of rank 0, which has as large a message as the all-to-all's whole: a bit an entry there and back, and
-    a float32 for each tensor's piece in each part."""
+    """Counts the bytes on a ring, of rank 0, which has as large a message as the all-to-all's whole: a bit an entry
+    there and back, and a float32 for each tensor's piece in each part."""
     part = 8 * math.ceil(sum(lengths) / (8 * ranks))
     edges = [0, *accumulate(lengths), ranks * part]
     pieces = [

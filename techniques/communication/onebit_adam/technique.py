@@ -1,4 +1,5 @@
-"""1-bit Adam: Adam until its second moment has settled, then momentum SGD over that, with momenta sent in one bit.
+"""Implements 1-bit Adam: Adam until its second moment has settled, then momentum SGD over that, with momenta sent in
+one bit.
 
 Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang & He, "1-bit Adam: Communication Efficient Large-Scale Training with
 Adam's Convergence Speed" (ICML 2021, arXiv 2102.02888), Algorithm 1; of rank n:
@@ -32,9 +33,9 @@ from techniques.communication.shared.ranks import CompressedRanks
 
 @dataclass
 class OneBitAdam(CompressedRanks):
-    """``warmup``: the share of the run's steps that are Adam's (15 to 25 % in the paper). ``errors`` are one vector of
-    the worker, and one of the server; on CUDA, where a kernel compresses and remembers in one pass, their last scales
-    besides."""
+    """Reads ``warmup``: the share of the run's steps that are Adam's (15 to 25 % in the paper). ``errors`` are one
+    vector of the worker, and one of the server; on CUDA, where a kernel compresses and remembers in one pass, their
+    last scales besides."""
 
     warmup: float = 0.15
     largest_norm: float = field(init=False, repr=False, default=0.0)
@@ -80,7 +81,7 @@ class OneBitAdam(CompressedRanks):
         return gradients  # what a step takes is the momentum
 
     def mean(self, tensors: list[Tensor], run: Run) -> list[Tensor]:
-        """The ranks' mean in one bit an entry, flat."""
+        """Returns the ranks' mean in one bit an entry, flat."""
         layout = Layout(tuple(tensor.numel() for tensor in tensors), self.ranks)
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         if not self.errors:
@@ -90,7 +91,8 @@ class OneBitAdam(CompressedRanks):
         return list(mean[: len(flat)].split(layout.lengths))
 
     def _memories(self, x: Tensor, layout: Layout, run: Run) -> Memories:
-        """The kernels' remember scales beside ``errors``, which are then what was wanted; none, or zeros, at first."""
+        """Returns the memories, of which the kernels' remember scales beside ``errors``, which are then what was
+        wanted; none, or zeros, at first."""
         lengths = {"worker": layout.whole, "server": [count for _, count in layout.pieces(run.rank)]}
         if not launchable(x):
             for side in lengths.keys() & {name.removesuffix("_scales") for name in self.errors if "_" in name}:

@@ -1,4 +1,5 @@
-"""A mean over ranks of signs, compressed on the way there and on the way back, with an error memory on either side.
+"""Computes a mean over ranks of signs, compressed on the way there and on the way back, with an error memory on either
+side.
 
 Tang et al., "1-bit Adam" (ICML 2021, arXiv 2102.02888), section 4.1 and figure 3; of rank n, and of the server of the
 j-th part of the vector, which is rank j:
@@ -25,7 +26,7 @@ from techniques.shared import packed
 
 @dataclass(frozen=True)
 class Layout:
-    """Tensors of ``lengths`` laid end to end, padded, and divided among ``ranks`` servers in equal parts of whole
+    """Lays tensors of ``lengths`` end to end, padded, and divides them among ``ranks`` servers in equal parts of whole
     bytes of signs."""
 
     lengths: tuple[int, ...]
@@ -33,7 +34,7 @@ class Layout:
 
     @property
     def part(self) -> int:
-        """Entries of a server's part."""
+        """Returns the number of entries of a server's part."""
         return 8 * math.ceil(sum(self.lengths) / (8 * self.ranks))
 
     @property
@@ -42,12 +43,12 @@ class Layout:
 
     @property
     def whole(self) -> list[int]:
-        """Lengths of the tensors, and of the padding where there is some."""
+        """Returns the lengths of the tensors, and of the padding where there is some."""
         rest = self.padded - sum(self.lengths)
         return [*self.lengths, *([rest] if rest else [])]
 
     def pieces(self, rank: int) -> list[tuple[int, int]]:
-        """What lies in a server's part: number of a tensor, and how many entries of it."""
+        """Returns what lies in a server's part: number of a tensor, and how many entries of it."""
         pieces, start = [], 0
         for number, length in enumerate(self.whole):
             low, high = max(start, rank * self.part), min(start + length, (rank + 1) * self.part)
@@ -58,14 +59,14 @@ class Layout:
 
 
 def signs(x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """||x|| / sqrt(length) of each of the tensors of ``lengths`` that flat ``x`` is made of, float32, and a bit an
-    entry: whether it is at least 0, uint8 [n / 8]."""
+    """Computes ||x|| / sqrt(length) of each of the tensors of ``lengths`` that flat ``x`` is made of, float32, and a
+    bit an entry: whether it is at least 0, uint8 [n / 8]."""
     scales = torch.stack([tensor.norm() / math.sqrt(len(tensor)) for tensor in x.split(list(lengths))])
     return scales, packed.in_bytes((x >= 0).to(torch.uint8).view(1, -1), 1)[0]
 
 
 def signed(scales: Tensor, bits: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The inverse of :func:`signs`, float32 [sum of lengths]."""
+    """Computes the inverse of :func:`signs`, float32 [sum of lengths]."""
     counts = torch.tensor(lengths, device=scales.device)
     positive = packed.from_bytes(bits.view(1, -1), 1, 8 * len(bits))[0].bool()
     sizes = scales.repeat_interleave(counts, output_size=len(positive))
@@ -73,26 +74,27 @@ def signed(scales: Tensor, bits: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 def left_out(wanted: Tensor, scales: Tensor, lengths: Sequence[int]) -> Tensor:
-    """What signs of flat ``wanted`` leave out of it, that were sent with the ``scales`` of its tensors."""
+    """Returns what signs of flat ``wanted`` leave out of it, that were sent with the ``scales`` of its tensors."""
     counts = torch.tensor(lengths, device=scales.device)
     sizes = scales.repeat_interleave(counts, output_size=len(wanted))
     return wanted - torch.where(wanted >= 0, sizes, -sizes)
 
 
 class Memories(Protocol):
-    """What a worker and a server remember. Each adds to what it is given what it left out before, and says what it
-    sends of that: scales of tensors of ``lengths`` end to end, and bits."""
+    """Holds what a worker and a server remember. Each adds to what it is given what it left out before, and says what
+    it sends of that: scales of tensors of ``lengths`` end to end, and bits."""
 
     def from_worker(self, x: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of flat ``x``."""
+        """Returns what a worker sends of flat ``x``."""
 
     def from_server(self, messages: Sequence[Message], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of the mean of the ranks' scales and bits."""
+        """Returns what a server sends of the mean of the ranks' scales and bits."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The memories ``worker`` [padded] and ``server`` [part] of what was left out, in place, by torch's operators."""
+    """Keeps the memories ``worker`` [padded] and ``server`` [part] of what was left out, in place, by torch's
+    operators."""
 
     worker: Tensor
     server: Tensor
@@ -112,7 +114,7 @@ class LeftOut:
 
 
 def mean_of_signs(x: Tensor, memories: Memories, layout: Layout, group: ProcessGroup) -> Tensor:
-    """The ranks' mean of flat ``x`` [padded], in one bit an entry there and back: the same on every rank. One
+    """Computes the ranks' mean of flat ``x`` [padded], in one bit an entry there and back: the same on every rank. One
     all-to-all, one all-gather."""
     own, servers = group.rank(), range(layout.ranks)
     scales, bits = memories.from_worker(x, layout.whole)
@@ -127,7 +129,7 @@ def mean_of_signs(x: Tensor, memories: Memories, layout: Layout, group: ProcessG
 
 
 def _spread(scales: Tensor, bits: Tensor, layout: Layout, group: ProcessGroup) -> Tensor:
-    """Every server's part, decoded. Parts have different numbers of scales: all send as many as the most."""
+    """Gathers every server's part, decoded. Parts have different numbers of scales: all send as many as the most."""
     most = max(len(layout.pieces(rank)) for rank in range(layout.ranks))
     message = (torch.nn.functional.pad(scales, (0, most - len(scales))), bits)
     decoded = []

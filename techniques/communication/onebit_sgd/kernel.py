@@ -1,4 +1,4 @@
-"""1-bit SGD's message and memory in one pass: a = g + e, its bits, two means a column, and what they leave out.
+"""Makes 1-bit SGD's message and memory in one pass: a = g + e, its bits, two means a column, and what they leave out.
 
     read g, e ── a in registers ── means of its negative and its other entries ── write e = a - Q(a) and the bits
 
@@ -36,8 +36,8 @@ OPTIONS = {"enable_fp_fusion": False}
 
 @triton.jit
 def _place(start, rows, columns, WIDTH: tl.constexpr, ROWS: tl.constexpr, VECTOR: tl.constexpr):
-    """Of the program's entries from row ``start`` on: where the first is, and offsets from there and a mask, both
-    [ROWS, WIDTH]. Offsets are of 32 bits: those of 64 take registers of which there are none left."""
+    """Returns, of the program's entries from row ``start`` on: where the first is, and offsets from there and a mask,
+    both [ROWS, WIDTH]. Offsets are of 32 bits: those of 64 take registers of which there are none left."""
     row = tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     here = tl.full((), start, tl.int64)
@@ -60,8 +60,8 @@ def _wanted(gradients, errors, place, FEEDBACK: tl.constexpr):
 
 @triton.jit
 def _sums(a, mask, VECTOR: tl.constexpr):
-    """Of each column: the sum of its negative and of its other entries, and how many the latter are. A product and no
-    choice, so that what is not finite spoils both; what the mask leaves out is 0."""
+    """Computes, of each column: the sum of its negative and of its other entries, and how many the latter are. A
+    product and no choice, so that what is not finite spoils both; what the mask leaves out is 0."""
     upper = (a >= 0.0).to(tl.float32)
     high, low = tl.sum(upper * a, 0), tl.sum((1.0 - upper) * a, 0)
     highs = tl.sum(((a >= 0.0) & mask).to(tl.int32), 0)
@@ -119,7 +119,8 @@ def pack_kernel(
     VECTOR: tl.constexpr,
     FEEDBACK: tl.constexpr,
 ):
-    """``WHOLE``: all rows are held at once. Of a VECTOR ``columns`` is the length, ``rows`` the bytes of its bits."""
+    """Packs gradients and errors; ``WHOLE``: all rows are held at once. Of a VECTOR ``columns`` is the length, ``rows``
+    the bytes of its bits."""
     if WHOLE:
         place = _place(0, rows, columns, WIDTH, ROWS, VECTOR)
         a = _wanted(gradients, errors, place, FEEDBACK)
@@ -152,13 +153,14 @@ def pack_kernel(
 
 
 def takes(shape: torch.Size) -> bool:
-    """Whether the kernel takes tensors of this shape: vectors, and matrices whose rows are whole bytes of bits."""
+    """Tells whether the kernel takes tensors of this shape: vectors, and matrices whose rows are whole bytes of
+    bits."""
     columns = shape[1:].numel()
     return 0 < shape.numel() < 2**31 and (columns == 1 or (columns % EIGHT.value == 0 and columns <= WIDE))
 
 
 def pack(gradient: Tensor, errors: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means [2, columns] and bits [ceil(n / 8)] of ``gradient`` and ``errors`` together, as
+    """Returns the means [2, columns] and bits [ceil(n / 8)] of ``gradient`` and ``errors`` together, as
     :func:`techniques.communication.onebit_sgd.technique.one_bit` has them; ``errors`` in place, none where they are
     None. Both are float32, contiguous, and of a shape that it :func:`takes`."""
     n = gradient.numel()
@@ -186,7 +188,7 @@ def pack(gradient: Tensor, errors: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _tile(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of a program."""
+    """Returns the rows and columns of a program."""
     if rows > MOST_ROWS:
         return LOOPED_ROWS, EIGHT.value
     held = triton.next_power_of_2(rows)

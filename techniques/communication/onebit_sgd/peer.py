@@ -21,25 +21,25 @@ Packing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def columns_of(size: int, checked: int) -> int:
-    """Of a tensor of that many entries: the model's where it is timed."""
+    """Returns the columns of a tensor of that many entries: the model's where it is timed."""
     return WIDTH if size in (SQUARE, TALL, TABLE) else checked
 
 
 def make(columns: int, sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """Whole rows, at least one."""
+    """Draws whole rows, at least one."""
     whole = [max(1, size // columns_of(size, columns)) * columns_of(size, columns) for size in sizes]
     return random_lists(whole, device, generator, gradients=torch.float32, errors=torch.float32)
 
 
 def matrices(inputs: Inputs, columns: int) -> list[tuple[Tensor, Tensor]]:
-    """Gradients and memories, [rows, columns]; of one column, vectors."""
+    """Returns the gradients and memories, [rows, columns]; of one column, vectors."""
     pairs = zip(inputs["gradients"], inputs["errors"], strict=True)
     shaped = ((g, e, (-1, columns_of(len(g), columns))) for g, e in pairs)
     return [(g, e) if columns == 1 else (g.view(shape), e.view(shape)) for g, e, shape in shaped]
 
 
 def reference(inputs: Inputs, columns: int) -> Inputs:
-    """Column by column; what is not finite spoils its column."""
+    """Computes the reference column by column; what is not finite spoils its column."""
     results: Inputs = {"errors": [], "sent": []}
     for g, e in matrices(inputs, columns):
         wanted = (g.double() + e.double()).view(len(g), -1)
@@ -57,7 +57,7 @@ def reference(inputs: Inputs, columns: int) -> Inputs:
 
 
 def step(inputs: Inputs, columns: int, through: Packing) -> Callable[[], object]:
-    """Bits and means, one after the other."""
+    """Returns a step that computes bits and means, one after the other."""
     drawn = matrices(inputs, columns)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What a step of every rank shows of 1-bit SGD: two values a column, which ones, and what is remembered."""
+"""Tells what a step of every rank shows of 1-bit SGD: two values a column, which ones, and what is remembered."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def probes(recording: Recording, own: OneBitSGD) -> Mapping[str, float]:
 
 
 def _two_valued(x: Tensor) -> Tensor:
-    """Each entry by the mean of those of its column that have its sign, column by column."""
+    """Replaces each entry by the mean of those of its column that have its sign, column by column."""
     columns = x.reshape(len(x), -1).T.clone()
     for column in columns:
         for side in (column < 0, column >= 0):

@@ -1,4 +1,4 @@
-"""1-bit SGD: the sign of each entry, two values for each column, and error feedback.
+"""Implements 1-bit SGD: the sign of each entry, two values for each column, and error feedback.
 
 Seide, Fu, Droppo, Li & Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
 Training of Speech DNNs" (Interspeech 2014), section 3; of each column of a gradient's matrix:
@@ -23,13 +23,13 @@ from techniques.shared.packed import from_bytes, in_bytes
 
 
 def columns(x: Tensor) -> Tensor:
-    """``x`` as a matrix whose columns share values: [first dimension, the others]; a vector is one column."""
+    """Returns ``x`` as a matrix whose columns share values: [first dimension, the others]; a vector is one column."""
     return x.reshape(len(x) if x.ndim else 1, -1)
 
 
 def one_bit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The means of the negative and of the other entries of each column of ``x``, [2, columns] in its dtype, and one
-    bit an entry, row after row: uint8 [ceil(n / 8)]."""
+    """Returns the means of the negative and of the other entries of each column of ``x``, [2, columns] in its dtype,
+    and one bit an entry, row after row: uint8 [ceil(n / 8)]."""
     matrix = columns(x)
     positive = matrix >= 0
     sides = torch.stack([~positive, positive]).to(x.dtype)  # [2, rows, columns]
@@ -38,7 +38,7 @@ def one_bit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_valued(means: Tensor, bits: Tensor, shape: torch.Size) -> Tensor:
-    """The inverse of :func:`one_bit`: each entry is the mean of its side of its column."""
+    """Computes the inverse of :func:`one_bit`: each entry is the mean of its side of its column."""
     positive = from_bytes(bits.view(1, -1), 1, shape.numel()).view(-1, means.shape[1])
     return torch.where(positive.bool(), means[1], means[0]).view(shape)
 

@@ -1,4 +1,4 @@
-"""PowerSGD's orthogonalisation of all matrices at once, in one launch: a program has a matrix [n, r], r few columns.
+"""Orthogonalises all of PowerSGD's matrices at once, in one launch: a program has a matrix [n, r], r few columns.
 
 Classical Gram-Schmidt, twice (Giraud, Langou and Rozloznik 2005: twice is enough), column by column, j-th:
 
@@ -37,7 +37,7 @@ OPTIONS = {"enable_fp_fusion": False}
 
 @triton.jit
 def _noise(row, column):
-    """Numbers from -1/2 to 1/2: a hash of their place (lowbias32)."""
+    """Returns numbers from -1/2 to 1/2: a hash of their place (lowbias32)."""
     x = tl.add(tl.mul(row.to(tl.uint32), 0x9E3779B9, sanitize_overflow=False), column * 0x85EBCA6 + 1)
     x = tl.mul(x ^ (x >> 16), 0x21F0AAAD, sanitize_overflow=False)
     x = tl.mul(x ^ (x >> 15), 0x735A2D97, sanitize_overflow=False)
@@ -47,7 +47,7 @@ def _noise(row, column):
 
 @triton.jit
 def _piece(start, rows, RANK: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
-    """Rows and columns from row ``start`` on, their offsets [ROWS, COLUMNS] and which there are."""
+    """Returns the rows and columns from row ``start`` on, their offsets [ROWS, COLUMNS] and which there are."""
     row = start + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     offsets = row.to(tl.int64)[:, None] * RANK + column[None, :]
@@ -56,7 +56,7 @@ def _piece(start, rows, RANK: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.cons
 
 @triton.jit
 def _products(matrix, rows, own, RANK: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
-    """Of the column ``own`` with all columns, [COLUMNS]."""
+    """Computes the products of the column ``own`` with all columns, [COLUMNS]."""
     total = tl.zeros((COLUMNS,), tl.float32)
     for start in range(0, rows, ROWS):
         _, column, offsets, mask = _piece(start, rows, RANK, COLUMNS, ROWS)
@@ -109,7 +109,8 @@ def _scaled(matrix, rows, own, square, RANK: tl.constexpr, COLUMNS: tl.constexpr
 
 @triton.jit
 def orthogonalise_kernel(matrices, starts, heights, RANK: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):
-    """``starts``: where each of the matrices begins, int64; ``heights``: its rows."""
+    """Orthogonalises the matrices, each by a program; ``starts``: where each of the matrices begins, int64;
+    ``heights``: its rows."""
     matrix = matrices + tl.load(starts + tl.program_id(0))
     rows = tl.load(heights + tl.program_id(0))
     for own in range(RANK):
@@ -123,7 +124,8 @@ def orthogonalise_kernel(matrices, starts, heights, RANK: tl.constexpr, COLUMNS:
 
 
 def orthogonalised(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Orthonormal columns that span those of each [n, r], whose r is the same: float32, on one device, n at least r."""
+    """Returns orthonormal columns that span those of each [n, r], whose r is the same: float32, on one device, n at
+    least r."""
     rank = matrices[0].shape[1]
     bases = torch.cat([matrix.reshape(-1) for matrix in matrices])
     heights = torch.tensor([len(matrix) for matrix in matrices])

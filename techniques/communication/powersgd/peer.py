@@ -18,7 +18,7 @@ LOW = (3, 17)
 
 
 def make(rank: int, sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """Matrices of that many entries, at least as high as they are wide."""
+    """Draws matrices of that many entries, at least as high as they are wide."""
     heights = [max(rank, size // rank) for size in sizes]
     drawn = [torch.randn(height * rank, device=device, generator=generator) for height in heights]
     return {"matrices": drawn}
@@ -29,7 +29,7 @@ def matrices(inputs: Inputs, rank: int) -> list[Tensor]:
 
 
 def reference(inputs: Inputs, rank: int) -> Inputs:
-    """Gram-Schmidt in float64, twice; what is not finite spoils its matrix."""
+    """Computes Gram-Schmidt in float64, twice; what is not finite spoils its matrix."""
     bases = []
     for matrix in matrices(inputs, rank):
         basis = matrix.double() if matrix.isfinite().all() else torch.full_like(matrix, torch.nan, dtype=torch.float64)
@@ -50,13 +50,13 @@ def by_kernel(inputs: Inputs, rank: int) -> Callable[[], object]:
 
 
 def by_qr(inputs: Inputs, rank: int) -> Callable[[], object]:
-    """One batch for each shape."""
+    """Returns a run that takes one batch for each shape."""
     named = {str(number): matrix for number, matrix in enumerate(matrices(inputs, rank))}
     return lambda: factored(named)
 
 
 def by_hook(inputs: Inputs, rank: int) -> Callable[[], object]:
-    """torch's, column by column of a batch of one shape."""
+    """Returns a run of torch's, column by column of a batch of one shape."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
     return lambda: [_orthogonalize(matrix.clone().unsqueeze(0)) for matrix in matrices(inputs, rank)]

@@ -1,4 +1,5 @@
-"""What a step of every rank shows of PowerSGD: two products and a projection, in float64, from the last step's Q."""
+"""Tells what a step of every rank shows of PowerSGD: two products and a projection, in float64, from the last
+step's Q."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def probes(recording: Recording, own: PowerSGD) -> Mapping[str, float]:
 
 
 def _query_roundings(own: PowerSGD, expected: Mapping[str, Tensor]) -> float:
-    """Up to a rotation, which the basis leaves open: Q Q^T has none."""
+    """Measures Q up to a rotation, which the basis leaves open: Q Q^T has none."""
     worst = 0.0
     for name, value in expected.items():
         ours = own.queries[name].double()

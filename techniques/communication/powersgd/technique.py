@@ -32,7 +32,7 @@ FEW = 32  # columns that the kernel takes
 
 
 def factored(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The Q of each [n, r]: one batched QR for all of a shape."""
+    """Returns the Q of each [n, r]: one batched QR for all of a shape."""
     by_shape: dict[torch.Size, list[str]] = {}
     for name, matrix in matrices.items():
         by_shape.setdefault(matrix.shape, []).append(name)
@@ -43,8 +43,8 @@ def factored(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Orthonormal columns that span those of each [n, r]; on CUDA one launch for all. Columns that depend on others,
-    all zeros included, become directions of their own, so that nothing is counted twice."""
+    """Returns orthonormal columns that span those of each [n, r]; on CUDA one launch for all. Columns that depend on
+    others, all zeros included, become directions of their own, so that nothing is counted twice."""
     if matrices and all(launchable(matrix) and matrix.shape[1] <= FEW for matrix in matrices.values()):
         from techniques.communication.powersgd import kernel
 
@@ -53,21 +53,21 @@ def orthogonalised(matrices: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def projected(matrices: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """M^T P: [m, r] of each matrix [n, m] and its basis [n, r]."""
+    """Computes M^T P: [m, r] of each matrix [n, m] and its basis [n, r]."""
     return {name: matrix.T @ bases[name] for name, matrix in matrices.items()}
 
 
 def started(
     matrices: Mapping[str, Tensor], names: Iterable[str], rank: int, noise: torch.Generator
 ) -> dict[str, Tensor]:
-    """The first Q [m, r] of the named matrices: Gaussian, from a generator that is the same on every rank."""
+    """Returns the first Q [m, r] of the named matrices: Gaussian, from a generator that is the same on every rank."""
     drawn = {name: torch.randn(matrices[name].shape[1], rank, generator=noise) for name in names}
     return {name: value.to(matrices[name].device) for name, value in drawn.items()}
 
 
 @dataclass
 class PowerSGD(CompressedRanks):
-    """``rank`` of what is sent of a matrix; ``warm_start`` goes on from the last step's Q, ``feedback`` adds what was
+    """Sends a matrix by factors of ``rank``; ``warm_start`` goes on from the last step's Q, ``feedback`` adds what was
     not sent to the next gradient."""
 
     rank: int = 2

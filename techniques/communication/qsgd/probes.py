@@ -1,4 +1,4 @@
-"""What a step of every rank shows of QSGD: levels around each entry, no bias, independent noise."""
+"""Tells what a step of every rank shows of QSGD: levels around each entry, no bias, independent noise."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def probes(recording: Recording, own: QSGD) -> Mapping[str, float]:
 
 
 def _rounding(v: Tensor, own: QSGD, highest: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every entry the distance of two levels and the variance of unbiased rounding to its neighbours, p (1 - p)
-    times its square; and the paper's bound of the whole tensor's (lemma 3.1)."""
+    """Returns, of every entry, the distance of two levels and the variance of unbiased rounding to its neighbours, p (1
+    - p) times its square; and the paper's bound of the whole tensor's (lemma 3.1)."""
     distance, variance, bound = torch.zeros_like(v), torch.zeros_like(v), v.new_zeros(())
     for start in range(0, len(v), own.bucket):
         part = v[start : start + own.bucket]

@@ -1,4 +1,5 @@
-"""QSGD: each entry rounded at random to one of a few levels of its bucket's norm, so that the mean stays right.
+"""Implements QSGD: each entry rounded at random to one of a few levels of its bucket's norm, so that the mean stays
+right.
 
 Alistarh, Grubic, Li, Tomioka & Vojnovic, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
 (NeurIPS 2017, arXiv 1610.02132), section 3.1; of a bucket v of d entries and s levels:
@@ -34,7 +35,7 @@ ORDERS: dict[Scale, float] = {"norm": 2.0, "max": torch.inf}
 
 
 def levels_of(bits: int) -> int:
-    """The highest level s that a sign and ``bits`` - 1 bits can name; level 0 is one of them."""
+    """Returns the highest level s that a sign and ``bits`` - 1 bits can name; level 0 is one of them."""
     return 2 ** (bits - 1) - 1
 
 
@@ -51,7 +52,7 @@ def quantized(x: Tensor, bits: int, bucket: int, noise: Tensor, scale: Scale = "
 
 
 def dequantized(scales: Tensor, codes: Tensor, bits: int, bucket: int, length: int) -> Tensor:
-    """Q(v), float32 [length], from what :func:`quantized` gives."""
+    """Returns Q(v), float32 [length], from what :func:`quantized` gives."""
     codes = from_bytes(codes.view(1, -1), bits, length)[0]
     levels = (codes & levels_of(bits)).float()
     signed = torch.where(codes > levels_of(bits), -levels, levels)
@@ -61,7 +62,7 @@ def dequantized(scales: Tensor, codes: Tensor, bits: int, bucket: int, length: i
 
 @dataclass
 class QSGD(CompressedRanks):
-    """``bits`` for the sign and the level of an entry (2, 4, 8); ``bucket`` entries share a ``scale``."""
+    """Takes ``bits`` for the sign and the level of an entry (2, 4, 8); ``bucket`` entries share a ``scale``."""
 
     bits: int = 4
     bucket: int = 512

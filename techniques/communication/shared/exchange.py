@@ -1,4 +1,5 @@
-"""What ranks send each other: any tensors as one message of bytes, and means over ranks. For every entry of the folder.
+"""Exchanges what ranks send each other: any tensors as one message of bytes, and means over ranks. For every entry of
+the folder.
 
 All collectives of a step are launched from one thread, in one order on every rank. Messages of one call have the same
 shapes and dtypes on every rank.
@@ -21,14 +22,14 @@ BUCKET_BYTES = 25 * 2**20
 
 
 def in_bytes(messages: Sequence[Message]) -> Tensor:
-    """All parts of all messages, one after the other: uint8 [bytes]."""
+    """Returns all parts of all messages, one after the other: uint8 [bytes]."""
     parts = [part.contiguous().view(-1).view(torch.uint8) for message in messages for part in message]
     return torch.cat(parts)
 
 
 def from_bytes(sent: Tensor, like: Sequence[Message]) -> list[Message]:
-    """The inverse of :func:`in_bytes`, for messages with the shapes and dtypes of ``like``. Copies, so that each part
-    begins at an address of its dtype."""
+    """Computes the inverse of :func:`in_bytes`, for messages with the shapes and dtypes of ``like``. Copies, so that
+    each part begins at an address of its dtype."""
     messages, start = [], 0
     for message in like:
         parts = []
@@ -41,8 +42,8 @@ def from_bytes(sent: Tensor, like: Sequence[Message]) -> list[Message]:
 
 
 def gathered(messages: Sequence[Message], group: ProcessGroup) -> Iterator[list[Message]]:
-    """Every rank's messages, rank by rank: one all-gather. A rank sends its bytes to each of the N - 1 others; where
-    there is no message, nothing."""
+    """Yields every rank's messages, rank by rank: one all-gather. A rank sends its bytes to each of the N - 1 others;
+    where there is no message, nothing."""
     if not messages:
         return ([] for _ in range(group.size()))
     own = in_bytes(messages)
@@ -52,8 +53,8 @@ def gathered(messages: Sequence[Message], group: ProcessGroup) -> Iterator[list[
 
 
 def mean_over_ranks(tensors: Mapping[str, Tensor], group: ProcessGroup) -> dict[str, Tensor]:
-    """The mean of each tensor, uncompressed: all-reduces of buckets. Divides before it adds, as data parallelism
-    does: so the bits are the same."""
+    """Computes the mean of each tensor, uncompressed: all-reduces of buckets. Divides before it adds, as data
+    parallelism does: so the bits are the same."""
     means: dict[str, Tensor] = {}
     for bucket in buckets(tensors):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket.values()]).div_(group.size())
@@ -64,7 +65,8 @@ def mean_over_ranks(tensors: Mapping[str, Tensor], group: ProcessGroup) -> dict[
 
 
 def buckets(tensors: Mapping[str, Tensor], most: int = BUCKET_BYTES) -> Iterator[dict[str, Tensor]]:
-    """The tensors in their order, in groups of one dtype and of at most ``most`` bytes, or of a single tensor."""
+    """Yields the tensors in their order, in groups of one dtype and of at most ``most`` bytes, or of a single
+    tensor."""
     bucket: dict[str, Tensor] = {}
     held = 0
     for name, tensor in tensors.items():
@@ -78,8 +80,8 @@ def buckets(tensors: Mapping[str, Tensor], most: int = BUCKET_BYTES) -> Iterator
 
 
 def clipped(gradients: dict[str, Tensor], largest_norm: float, beside: Collection[str] = ()) -> dict[str, Tensor]:
-    """The gradients times what makes their joint norm at most ``largest_norm``; so are those of what trains ``beside``
-    the model, by a norm of their own."""
+    """Returns the gradients times what makes their joint norm at most ``largest_norm``; so are those of what trains
+    ``beside`` the model, by a norm of their own."""
     factors = {}
     for auxiliary in (False, True):
         if norms := [gradient.norm() for name, gradient in gradients.items() if (name in beside) == auxiliary]:

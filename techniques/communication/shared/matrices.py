@@ -1,4 +1,5 @@
-"""Which gradients are sent as matrices of low rank, and which as they are. For ``powersgd`` and ``svd_lowrank``."""
+"""Tells which gradients are sent as matrices of low rank, and which as they are. For ``powersgd`` and
+``svd_lowrank``."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from torch import Tensor
 
 
 def as_matrix(x: Tensor) -> Tensor:
-    """[first dimension, the others] (PowerSGD, section 3: convolutions are flattened so); a view where it can be."""
+    """Returns [first dimension, the others] (PowerSGD, section 3: convolutions are flattened so); a view where it can
+    be."""
     return x.reshape(len(x), -1)
 
 
 def split(gradients: dict[str, Tensor], rank: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Matrices [n, m] of which ``rank`` (n + m) numbers are fewer than n m, and the other tensors, which are sent as
-    they are: vectors, and matrices too small to have a rank of ``rank`` and less than all."""
+    """Returns the matrices [n, m] of which ``rank`` (n + m) numbers are fewer than n m, and the other tensors, which
+    are sent as they are: vectors, and matrices too small to have a rank of ``rank`` and less than all."""
     low = {
         name: as_matrix(gradient)
         for name, gradient in gradients.items()
@@ -22,5 +24,5 @@ def split(gradients: dict[str, Tensor], rank: int) -> tuple[dict[str, Tensor], d
 
 
 def with_memory(matrices: dict[str, Tensor], errors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each matrix and what was not sent of it before."""
+    """Returns each matrix with what was not sent of it before."""
     return {name: matrix + as_matrix(errors[name]) if name in errors else matrix for name, matrix in matrices.items()}

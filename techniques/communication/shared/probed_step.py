@@ -1,4 +1,5 @@
-"""One more recorded step of ranks that exchange gradients: what each had, got, kept and sent. For all probes here.
+"""Takes one more recorded step of ranks that exchange gradients: what each had, got, kept and sent. For all probes
+here.
 
 What a rank remembers goes through no optimizer, so that no trace has it: here it is copied before and after the step.
 """
@@ -22,7 +23,7 @@ from techniques.shared.ranks import summed
 
 @dataclass(frozen=True)
 class Exchanged:
-    """A step of this rank.
+    """Records a step of this rank.
 
     Attributes:
         gradients: its own, before they were exchanged, float32, by the parameter's name; 0 where there was none.
@@ -42,20 +43,21 @@ class Exchanged:
     sent_bytes: int
 
     def wanted(self) -> dict[str, Tensor]:
-        """Gradient and memory together: float32, one addition, which has one result."""
+        """Returns gradient and memory together: float32, one addition, which has one result."""
         return {
             name: gradient + self.before[name] if name in self.before else gradient
             for name, gradient in self.gradients.items()
         }
 
     def mean(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The mean over ranks, float64."""
+        """Computes the mean over ranks, float64."""
         run = self.recording.run
         return {name: summed(self.recording, value.double()) / run.world_size for name, value in values.items()}
 
     def received_roundings(self, expected: Mapping[str, Tensor]) -> float:
-        """How far what the exchange gave is from the ``expected`` mean, and what the optimizer got from that, but for
-        the factor of clipping, which hides a sum in the place of a mean: in float32 roundings of a tensor's norm."""
+        """Measures how far what the exchange gave is from the ``expected`` mean, and what the optimizer got from that,
+        but for the factor of clipping, which hides a sum in the place of a mean: in float32 roundings of a tensor's
+        norm."""
         limit = self.recording.run.recipe.gradient_clip
         norm = torch.cat([mean.flatten() for mean in self.means.values()]).norm().item()
         factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
@@ -63,8 +65,8 @@ class Exchanged:
         return max(apart(self.means, expected), apart(self.received, clipped))
 
     def memory_roundings(self, expected: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> float:
-        """How far what this rank remembers is from the ``expected``, in float32 roundings of the norm of what was to be
-        sent, ``sizes``."""
+        """Measures how far what this rank remembers is from the ``expected``, in float32 roundings of the norm of what
+        was to be sent, ``sizes``."""
         sizes = {name: size.double().norm() for name, size in sizes.items()}
         floor = torch.finfo(torch.float32).tiny
         return (
@@ -77,7 +79,7 @@ class Exchanged:
 
 
 def one_more(recording: Recording, own: CompressedRanks) -> Exchanged:
-    """The run's next step, recorded and metered. All ranks call it together."""
+    """Takes the run's next step, recorded and metered. All ranks call it together."""
     before = {name: error.clone() for name, error in own.errors.items()}
     means: dict[str, Tensor] = {}
     exchange = own.exchange

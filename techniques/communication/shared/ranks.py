@@ -1,4 +1,5 @@
-"""Data-parallel ranks that exchange compressed gradients. For every entry of the folder: each says what is exchanged.
+"""Has the data-parallel ranks that exchange compressed gradients. For every entry of the folder: each says what is
+exchanged.
 
 ::
 
@@ -45,8 +46,8 @@ class CompressedRanks(Technique):
             raise ValueError(f"ranks that exchange gradients are 2 or more, not {self.ranks}")
 
     def exchange(self, gradients: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
-        """From this rank's gradients, float32, what the optimizer gets, by the parameter's name; the same on every
-        rank."""
+        """Returns, from this rank's gradients, float32, what the optimizer gets, by the parameter's name; the same on
+        every rank."""
         raise NotImplementedError
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -71,7 +72,7 @@ class CompressedRanks(Technique):
         return {"exchanges the gradients": self.exchanged, **run.trained_parameters()}
 
     def state(self) -> dict[str, Any]:
-        """Of this rank: no other has the same."""
+        """Returns the state of this rank: no other has the same."""
         return {"errors": dict(self.errors)}
 
     def restore(self, state: dict[str, Any], run: Run) -> None:
@@ -91,16 +92,17 @@ class GatheredRanks(CompressedRanks):
     feedback: bool = True
 
     def compress(self, x: Tensor) -> Message:
-        """What is sent for ``x``, float32 of a gradient's shape; parts have shapes that follow from it alone."""
+        """Returns what is sent for ``x``, float32 of a gradient's shape; parts have shapes that follow from it
+        alone."""
         raise NotImplementedError
 
     def decompress(self, message: Message, shape: torch.Size) -> Tensor:
-        """What :meth:`compress` has kept, float32."""
+        """Returns what :meth:`compress` has kept, float32."""
         raise NotImplementedError
 
     def pack(self, gradient: Tensor, error: Tensor | None) -> tuple[Message, Tensor | None]:
-        """What is sent for ``gradient`` and ``error`` together, and what that leaves out, with feedback. A kernel that
-        does both in one pass is called here."""
+        """Returns what is sent for ``gradient`` and ``error`` together, and what that leaves out, with feedback. A
+        kernel that does both in one pass is called here."""
         wanted = gradient + error if error is not None else gradient
         message = self.compress(wanted)
         return message, wanted - self.decompress(message, wanted.shape) if self.feedback else None

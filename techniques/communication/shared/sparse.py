@@ -1,4 +1,5 @@
-"""The largest entries of a tensor, as values and indices. For ``topk_ef`` and ``dgc``. On CUDA a kernel finds them."""
+"""Finds the largest entries of a tensor, as values and indices. For ``topk_ef`` and ``dgc``. On CUDA a kernel finds
+them."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from techniques.communication.shared.dispatch import launchable
 
 
 def count_of(x: Tensor, ratio: float) -> int:
-    """How many entries ``ratio`` of a tensor's are, at least one."""
+    """Returns how many entries ``ratio`` of a tensor's are, at least one."""
     return max(1, math.ceil(ratio * x.numel()))
 
 
 def top_k(x: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
-    """Values, in ``x``'s dtype, and flat indices, int32, of the ceil(ratio n) entries of the largest magnitude."""
+    """Returns the values, in ``x``'s dtype, and flat indices, int32, of the ceil(ratio n) entries of the largest
+    magnitude."""
     if launchable(x):
         from techniques.communication.shared import top_k_kernel as kernel
 
@@ -26,5 +28,5 @@ def top_k(x: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
 
 
 def scattered(values: Tensor, indices: Tensor, shape: Size) -> Tensor:
-    """The inverse of :func:`top_k`: zeros elsewhere."""
+    """Computes the inverse of :func:`top_k`: zeros elsewhere."""
     return values.new_zeros(shape.numel()).index_put_((indices,), values).view(shape)

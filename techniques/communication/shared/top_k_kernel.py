@@ -1,4 +1,5 @@
-"""The k entries of the largest magnitude, exactly, without sorting; gradient and memory added and parted on the way.
+"""Finds the k entries of the largest magnitude, exactly, without sorting; gradient and memory added and parted on the
+way.
 
 The 31 bits of a float's magnitude, as an integer, are in its order. So the k-th largest is found digit by digit::
 
@@ -41,7 +42,7 @@ def _magnitude(x):
 
 @triton.jit
 def _block(n, BLOCK: tl.constexpr):
-    """Offsets of the program's entries, and which of them there are."""
+    """Returns the offsets of the program's entries, and which of them there are."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     return offsets, offsets < n
 
@@ -64,7 +65,8 @@ def add_kernel(gradients, errors, histogram, n, FEEDBACK: tl.constexpr, BLOCK: t
 
 @triton.jit
 def choose_kernel(histogram, chosen, BITS: tl.constexpr):
-    """``chosen``: the digits so far, and how many entries of those that share them are wanted; in place."""
+    """Chooses the next digit; ``chosen``: the digits so far, and how many entries of those that share them are wanted;
+    in place."""
     digit = tl.arange(0, 1 << BITS)
     counts = tl.load(histogram + digit)
     wanted = tl.load(chosen + 1)
@@ -92,7 +94,8 @@ def tally_kernel(values, larger, equal, chosen, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def compact_kernel(values, larger, equal, chosen, top_values, indices, n, FEEDBACK: tl.constexpr, BLOCK: tl.constexpr):
-    """``larger`` and ``equal`` of all blocks up to this one, added up."""
+    """Stores the largest entries of a block, where ``larger`` and ``equal`` are of all blocks up to this one, added
+    up."""
     offsets, mask = _block(n, BLOCK)
     a = tl.load(values + offsets, mask=mask, other=0.0)
     size, least, ties = _magnitude(a), tl.load(chosen), tl.load(chosen + 1)
@@ -108,9 +111,9 @@ def compact_kernel(values, larger, equal, chosen, top_values, indices, n, FEEDBA
 
 
 def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """Values and flat indices, int32 and ascending, of the ``count`` entries of ``gradient`` and ``errors`` together
-    with the largest magnitudes; ``errors`` in place, none where they are None. Both are float32, contiguous, not empty,
-    of less than 2^31 entries."""
+    """Returns the values and flat indices, int32 and ascending, of the ``count`` entries of ``gradient`` and ``errors``
+    together with the largest magnitudes; ``errors`` in place, none where they are None. Both are float32, contiguous,
+    not empty, of less than 2^31 entries."""
     n, device = gradient.numel(), gradient.device
     blocks = triton.cdiv(n, BLOCK)
     histograms = torch.zeros(sum(1 << bits for _, bits in DIGITS), dtype=torch.int32, device=device)
@@ -134,8 +137,8 @@ def top_k(gradient: Tensor, errors: Tensor | None, count: int) -> tuple[Tensor, 
 
 
 def _manifest(kernel: Any, read: int, moved: int, extra: int = 0, **constants: Any) -> Manifest:
-    """``read``: lists of floats that are read, ``moved`` bytes an entry; ``extra`` instructions beside those that run
-    while they move."""
+    """Describes the kernel; ``read``: lists of floats that are read, ``moved`` bytes an entry; ``extra`` instructions
+    beside those that run while they move."""
     types = {"gradients": "*fp32", "errors": "*fp32", "values": "*fp32", "top_values": "*fp32", "n": "i32"}
     names = [name for name in kernel.arg_names if name not in ("FEEDBACK", "BLOCK", "SHIFT", "BITS")]
     accesses = BLOCK * 4 // (NUM_WARPS * 32 * 16)

@@ -1,4 +1,4 @@
-"""What a step of every rank shows of truncated decompositions: the best of their rank, and what is remembered."""
+"""Tells what a step of every rank shows of truncated decompositions: the best of their rank, and what is remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Truncated singular value decomposition of each rank's gradient: the best approximation of a rank, at its price.
+"""Computes the truncated singular value decomposition of each rank's gradient: the best approximation of a rank, at its
+price.
 
 The survey's "matrix rank reduction", as Wang et al., "ATOMO: Communication-efficient Learning via Atomic
 Sparsification" (NeurIPS 2018, arXiv 1806.04090) have it with singular vectors as atoms, but truncated and with error
@@ -24,14 +25,15 @@ from techniques.communication.shared.ranks import GatheredRanks
 
 
 def truncated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """U [n, rank], S [rank], V^T [rank, m] of the largest singular values of ``matrix`` [n, m]."""
+    """Returns U [n, rank], S [rank], V^T [rank, m] of the largest singular values of ``matrix`` [n, m]."""
     u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
     return u[:, :rank], s[:rank], vt[:rank]
 
 
 @dataclass
 class SVDLowRank(GatheredRanks):
-    """``rank`` of what is sent of a matrix; ``feedback=false`` forgets the rest. Vectors are reduced as they are."""
+    """Sends the factors of a matrix at ``rank``; ``feedback=false`` forgets the rest. Vectors are reduced as they
+    are."""
 
     rank: int = 2
 

@@ -1,4 +1,4 @@
-"""The kernels that find the largest entries (`techniques.communication.shared.top_k_kernel`)."""
+"""Has the kernels that find the largest entries (`techniques.communication.shared.top_k_kernel`)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Packing = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """Without tensors that have no entry, of which nothing can be sent."""
+    """Draws tensors, without those that have no entry, of which nothing can be sent."""
     return random_lists(
         [max(1, size) for size in sizes], device, generator, gradients=torch.float32, errors=torch.float32
     )
@@ -28,7 +28,7 @@ def count(x: Tensor) -> int:
 
 
 def reference(inputs: Inputs) -> Inputs:
-    """By sorting the sums, which are float32 ones: those decide which entry is the larger."""
+    """Computes the reference by sorting the sums, which are float32 ones: those decide which entry is the larger."""
     results: Inputs = {"errors": [], "sent": []}
     for g, e in zip(inputs["gradients"], inputs["errors"], strict=True):
         wanted = (g + e).double()

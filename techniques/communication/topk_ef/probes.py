@@ -1,4 +1,4 @@
-"""What a step of every rank shows of top-k sparsification: what was sent of which sum, and what is remembered."""
+"""Tells what a step of every rank shows of top-k sparsification: what was sent of which sum, and what is remembered."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def probes(recording: Recording, own: TopK) -> Mapping[str, float]:
 
 
 def _largest(x: Tensor, ratio: float) -> Tensor:
-    """``x`` where it is among the largest, by sorting; ties are no matter where they are zeros."""
+    """Returns ``x`` where it is among the largest, by sorting; ties are no matter where they are zeros."""
     order = x.flatten().abs().argsort(descending=True)[: max(1, math.ceil(ratio * x.numel()))]
     return torch.where(torch.zeros(x.numel(), dtype=torch.bool).index_fill(0, order.cpu(), True).view(x.shape), x, 0.0)
 

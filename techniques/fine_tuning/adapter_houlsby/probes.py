@@ -1,4 +1,5 @@
-"""What recorded steps show of adapters, beside the plain model with their formula behind its branches' last layers.
+"""Tells what recorded steps show of adapters, beside the plain model with their formula behind its branches' last
+layers.
 
 The formula is written out here, gelu by its tanh; the chain rule gives the gradients that the recorded step must have
 had, of adapters, layer norms and the output layer.
@@ -129,7 +130,7 @@ def _formula(values: Mapping[str, Tensor], path: str, h: Tensor) -> Tensor:
 
 
 def _off_identity(recording: Recording, first: Trace, ends: list[Part]) -> float:
-    """What the adapters of the recorded start do to what the layers before them give."""
+    """Measures what the adapters of the recorded start do to what the layers before them give."""
     ratios = [0.0]
     model = recording.run.model
 
@@ -147,7 +148,8 @@ def _off_identity(recording: Recording, first: Trace, ends: list[Part]) -> float
 def _gradient_roundings(
     recording: Recording, trace: Trace, plain: nn.Module, ends: list[Part], trained: Mapping[str, str]
 ) -> float:
-    """``trained``: parameters of the plain model, and their names in the run's."""
+    """Compares the gradients with the plain model's; ``trained``: parameters of the plain model, and their names in the
+    run's."""
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
     filled(plain, values)
     behind: dict[str, Tensor] = {}

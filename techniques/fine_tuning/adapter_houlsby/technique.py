@@ -1,4 +1,5 @@
-"""Adapters (Houlsby et al., ICML 2019, arXiv 1902.00751, section 2.1): a bottleneck at the end of each branch.
+"""Implements adapters (Houlsby et al., ICML 2019, arXiv 1902.00751, section 2.1): a bottleneck at the end of each
+branch.
 
     adapter(h) = h + W2 gelu(W1 h + b1) + b2          x' = norm(x + adapter(branch(x)))
 
@@ -31,13 +32,13 @@ DEVIATION = 1e-3  # of the authors' code; the paper calls anything below 1e-2 ro
 
 
 def adapted(h: Tensor, down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor) -> Tensor:
-    """h + W2 gelu(W1 h + b1) + b2 for h [..., d], ``down`` W1 [m, d], ``up`` W2 [d, m]; gelu by tanh, as BERT's code
-    has it."""
+    """Computes h + W2 gelu(W1 h + b1) + b2 for h [..., d], ``down`` W1 [m, d], ``up`` W2 [d, m]; gelu by tanh, as
+    BERT's code has it."""
     return h + F.linear(F.gelu(F.linear(h, down, down_bias), approximate="tanh"), up, up_bias)
 
 
 class Adapter(AroundLinear):
-    """The end of a branch (its last linear layer, or a mixture of experts) of ``width`` and an adapter behind it."""
+    """Puts an adapter behind the end of a branch (its last linear layer, or a mixture of experts) of ``width``."""
 
     def __init__(self, end: nn.Module, width: int, bottleneck: int, generator: torch.Generator) -> None:
         super().__init__(end)
@@ -52,13 +53,13 @@ class Adapter(AroundLinear):
 
 
 def _near_zero(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Normal with DEVIATION, cut off at two of it: torch's own bounds are absolute."""
+    """Draws normal numbers with DEVIATION, cut off at two of it: torch's own bounds are absolute."""
     empty, bound = torch.empty(rows, columns), 2 * DEVIATION
     return nn.init.trunc_normal_(empty, std=DEVIATION, a=-bound, b=bound, generator=generator)
 
 
 def adapters(model: nn.Module) -> dict[str, Adapter]:
-    """The adapters by the name of the layer that each stands behind."""
+    """Returns the adapters by the name of the layer that each stands behind."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Adapter)}
 
 

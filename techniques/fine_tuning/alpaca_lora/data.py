@@ -1,4 +1,5 @@
-"""What Alpaca-LoRA is measured on: instructions about words and small numbers in its schema, the same at every call.
+"""Makes what Alpaca-LoRA is measured on: instructions about words and small numbers in its schema, the same at every
+call.
 
 Numbers are words, since the CPU sizes read letters alone.
 """
@@ -26,7 +27,7 @@ Entry = dict[str, str]
 
 
 def number(value: int) -> str:
-    """A number below 200 in words."""
+    """Writes a number below 200 in words."""
     if value >= 100:
         rest = value - 100
         return "one hundred" + (f" and {number(rest)}" if rest else "")
@@ -93,11 +94,11 @@ TASKS: tuple[Callable[[random.Random], Entry], ...] = (
 
 
 def entries(count: int = ENTRIES, seed: int = 0) -> list[Entry]:
-    """``count`` entries, the kinds of tasks in turn."""
+    """Draws ``count`` entries, the kinds of tasks in turn."""
     draw = random.Random(seed)
     return [TASKS[place % len(TASKS)](draw) for place in range(count)]
 
 
 def as_text() -> str:
-    """A JSON list, an entry a line."""
+    """Returns a JSON list, an entry a line."""
     return "[\n" + ",\n".join(json.dumps(entry) for entry in entries()) + "\n]\n"

@@ -1,4 +1,4 @@
-"""What recorded steps show of the recipe: its batches and passes, its rate and decay, and what trains."""
+"""Tells what recorded steps show of the recipe: its batches and passes, its rate and decay, and what trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_ITS_BASELINES = True  # whose projections are apart, or three equal parts
 
 
 def records(run: Run, own: AlpacaLoRA) -> bool:
-    """The start, where the update is 0, and the middle."""
+    """Tells whether it is the start, where the update is 0, or the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 

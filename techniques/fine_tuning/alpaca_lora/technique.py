@@ -30,7 +30,7 @@ LEAST_STEPS = math.ceil(STEPS / 100)  # of which one warms up
 
 @dataclass
 class AlpacaLoRA(Technique):
-    """As many examples as the reference sees, in steps of ``batch_size``, but a dozen steps at least;
+    """Learns from as many examples as the reference sees, in steps of ``batch_size``, but takes a dozen steps at least;
     ``micro_batch_size`` examples pass at once."""
 
     takes: ClassVar[str] = "puts low-rank updates on the layers"
@@ -93,6 +93,6 @@ class AlpacaLoRA(Technique):
 
 
 def parts(batch: Batch, size: int) -> list[Batch]:
-    """The batch in parts of ``size`` examples."""
+    """Splits the batch into parts of ``size`` examples."""
     split = {name: tensor.split(size) for name, tensor in batch.items()}
     return [dict(zip(split, tensors, strict=True)) for tensors in zip(*split.values(), strict=True)]

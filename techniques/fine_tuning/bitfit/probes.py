@@ -1,4 +1,4 @@
-"""What recorded steps show of BitFit, beside full fine-tuning of the plain model at the same parameters.
+"""Tells what recorded steps show of BitFit, beside full fine-tuning of the plain model at the same parameters.
 
 Bias terms are taken as the baselines have them: the ``bias`` of a linear layer, a convolution or a layer norm.
 """

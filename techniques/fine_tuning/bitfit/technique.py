@@ -1,4 +1,5 @@
-"""BitFit (Ben Zaken, Goldberg & Ravfogel, ACL 2022, arXiv 2106.10199): train the bias terms and nothing else.
+"""Implements BitFit (Ben Zaken, Goldberg & Ravfogel, ACL 2022, arXiv 2106.10199): train the bias terms and nothing
+else.
 
 Section 3: every linear layer of the encoder computes W x + b and every layer norm g * z + b; the vectors b are trained,
 with the output layer of the task. A block of width d with four times as wide an MLP has 11 d numbers in its biases.
@@ -20,7 +21,8 @@ from techniques.fine_tuning.shared.frozen import freeze
 
 
 def biases(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The bias terms by name: of linear layers, convolutions and norms, and of a projection's rows (``q_bias``)."""
+    """Returns the bias terms by name: of linear layers, convolutions and norms, and of a projection's rows
+    (``q_bias``)."""
     return {name: parameter for name, parameter in model.named_parameters() if name.endswith("bias")}
 
 

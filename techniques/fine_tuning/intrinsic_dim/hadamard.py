@@ -1,4 +1,5 @@
-"""The fast Walsh-Hadamard transform: n log2 n additions in place of a product with n^2 signs (Sylvester's order).
+"""Computes the fast Walsh-Hadamard transform: n log2 n additions in place of a product with n^2 signs (Sylvester's
+order).
 
     H_1 = [1]        H_2n = [[H_n, H_n], [H_n, -H_n]]        H = H^T        H H = n I
 
@@ -16,7 +17,7 @@ from torch.compiler import is_compiling
 
 
 def walsh_hadamard(x: Tensor) -> Tensor:
-    """H x along the last dimension of ``x`` [..., n], in its dtype; differentiable any number of times.
+    """Computes H x along the last dimension of ``x`` [..., n], in its dtype; differentiable any number of times.
 
     Raises ValueError unless n is a power of 2.
     """
@@ -28,7 +29,7 @@ def walsh_hadamard(x: Tensor) -> Tensor:
 
 
 class WalshHadamard(torch.autograd.Function):
-    """H x, and H dy for its gradient. It saves nothing."""
+    """Computes H x, and H dy for its gradient. It saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -44,12 +45,12 @@ class WalshHadamard(torch.autograd.Function):
 
 
 def launchable(x: Tensor) -> bool:
-    """Whether the kernel takes it: float32 on a GPU. The compiler fuses torch's operators by itself."""
+    """Tells whether the kernel takes it: float32 on a GPU. The compiler fuses torch's operators by itself."""
     return x.is_cuda and x.dtype == torch.float32 and not is_compiling()
 
 
 def butterflies(x: Tensor) -> Tensor:
-    """H x by torch's operators: log2 n times, sums and differences of numbers that are ``stride`` apart."""
+    """Computes H x by torch's operators: log2 n times, sums and differences of numbers that are ``stride`` apart."""
     stride, y = 1, x
     while stride < x.shape[-1]:
         pairs = y.reshape(-1, 2, stride)

@@ -1,4 +1,5 @@
-"""The Walsh-Hadamard transform in Triton: many butterflies for each time that the numbers are read and written.
+"""Computes the Walsh-Hadamard transform in Triton: many butterflies for each time that the numbers are read and
+written.
 
 H of n = l_1 l_2 ... l_p numbers is H of l_1 neighbours, then of l_2 numbers that are l_1 apart, and so on. A program
 loads a tile of such numbers once, makes all butterflies of it in registers, and stores it:
@@ -50,7 +51,7 @@ def butterflies_kernel(source, target, inner, STAGES: tl.constexpr, COLUMNS: tl.
 
 
 def walsh_hadamard(x: Tensor) -> Tensor:
-    """H x along the last dimension of ``x`` [..., n], float32 and contiguous, n a power of 2."""
+    """Computes H x along the last dimension of ``x`` [..., n], float32 and contiguous, n a power of 2."""
     output, source = torch.empty_like(x), x
     if not x.numel():
         return output
@@ -64,7 +65,7 @@ def walsh_hadamard(x: Tensor) -> Tensor:
 
 
 def passes(bits: int) -> list[tuple[int, int, int]]:
-    """For n = 2^``bits``: the stages, columns and distance of numbers of each pass."""
+    """Plans the passes for n = 2^``bits``: the stages, columns and distance of numbers of each pass."""
     first, further = BLOCK.bit_length() - 1, (BLOCK // COLUMNS).bit_length() - 1
     plan, done = [(min(bits, first), 1, 1)], min(bits, first)
     while done < bits:

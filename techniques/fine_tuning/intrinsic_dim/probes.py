@@ -1,4 +1,4 @@
-"""What recorded steps show of fine-tuning in a subspace, beside the plain model at theta_0 + lambda P z.
+"""Tells what recorded steps show of fine-tuning in a subspace, beside the plain model at theta_0 + lambda P z.
 
 P is applied here by halves, H [a, b] = [H a + H b, H a - H b], in float64, with the random numbers that the run drew;
 its transpose takes the plain model's gradients to those that z and the scales must have had.
@@ -34,8 +34,8 @@ records = at_the_start_and_in_the_middle
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A parameter of the plain model: its name in the run's, its layer (None outside of the blocks), and what its
-    projection was drawn as, float64 and int64."""
+    """Describes a parameter of the plain model: its name in the run's, its layer (None outside of the blocks), and what
+    its projection was drawn as, float64 and int64."""
 
     theirs: str
     layer: int | None
@@ -49,12 +49,12 @@ class _Tensor:
         return (self.size * self.gains.square().sum()).sqrt()
 
     def forth(self, z: Tensor) -> Tensor:
-        """P z, with zeros behind z up to as many numbers as there are gains."""
+        """Computes P z, with zeros behind z up to as many numbers as there are gains."""
         first = _hadamard(torch.cat([self.signs * z, z.new_zeros(len(self.gains) - len(z))]))
         return _hadamard(self.gains * first[self.places])[: self.size] / self.norm
 
     def back(self, gradient: Tensor) -> Tensor:
-        """P^T of a gradient [size]."""
+        """Computes P^T of a gradient [size]."""
         padded = torch.cat([gradient, gradient.new_zeros(len(self.gains) - self.size)])
         first = torch.zeros_like(padded).index_add(0, self.places, self.gains * _hadamard(padded))
         return self.signs * _hadamard(first)[: len(self.signs)] / self.norm
@@ -182,7 +182,7 @@ def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]
 
 
 def _names(plain: nn.Module, values: Mapping[str, Tensor]) -> dict[str, str]:
-    """For each parameter of the plain model its name in the run's, in the first of its places there."""
+    """Finds for each parameter of the plain model its name in the run's, in the first of its places there."""
     first = {id(parameter): name for name, parameter in plain.named_parameters()}
     names: dict[str, str] = {}
     for place, parameter in plain.named_parameters(remove_duplicate=False):
@@ -195,7 +195,7 @@ def _names(plain: nn.Module, values: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _tensors(plain: nn.Module, names: Mapping[str, str], moment: Moment) -> Iterator[tuple[str, _Tensor]]:
-    """The projected parameters by their names in the plain model."""
+    """Yields the projected parameters by their names in the plain model."""
     blocks = [f"{block.path}." for block in anatomy(plain).blocks]
     for name, parameter in plain.named_parameters():
         theirs = names.get(name, "")
@@ -207,7 +207,8 @@ def _tensors(plain: nn.Module, names: Mapping[str, str], moment: Moment) -> Iter
 
 
 def _unevenly(tensor: _Tensor) -> int:
-    """Entries that are not taken n / k times, where the transform repeats itself after k, the power of 2 from d on."""
+    """Counts the entries that are not taken n / k times, where the transform repeats itself after k, the power of 2
+    from d on."""
     period = 1
     while period < len(tensor.signs):
         period *= 2
@@ -216,7 +217,7 @@ def _unevenly(tensor: _Tensor) -> int:
 
 
 def _length(recording: Recording, start: Moment, tensors: Mapping[str, _Tensor]) -> float:
-    """Of what the run's own weights move by."""
+    """Measures the length of what the run's own weights move by."""
     random = torch.Generator().manual_seed(0)
     squares = []
     for _ in range(DIRECTIONS):

@@ -1,4 +1,4 @@
-"""How many dimensions fine-tuning needs: accuracy over d, with and without scales of layers, and d_90 of both.
+"""Measures how many dimensions fine-tuning needs: accuracy over d, with and without scales of layers, and d_90 of both.
 
 Aghajanyan et al. (arXiv 2012.13255), section 3 and figure 1: d_90 is the smallest d whose subspace gives 90 % of full
 fine-tuning's accuracy. ``accuracy`` has every d, and d = 0, the model as it was before; ``d_90`` the smallest of them
@@ -33,7 +33,7 @@ SMALLEST = (
 
 
 class Point(NamedTuple):
-    """One method at one dimension."""
+    """Records one method at one dimension."""
 
     method: str
     dimension: int
@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``accuracy`` and ``d_90``."""
+    """Returns the tables ``accuracy`` and ``d_90``."""
     stacks = {
         (method, dimension): canonical(f"intrinsic_dim:dimension={dimension},structure_aware={aware}")
         for method, aware in METHODS.items()
@@ -65,7 +65,8 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def before(runs: Sequence[Learned]) -> list[Point]:
-    """What full fine-tuning's curves begin with, over what they end with; nothing where none has come to its end."""
+    """Returns what full fine-tuning's curves begin with, over what they end with; nothing where none has come to its
+    end."""
     curves = list({run.seed: run.curve for run in runs if run.final}.values())
     if not curves:
         return []
@@ -79,13 +80,13 @@ def before(runs: Sequence[Learned]) -> list[Point]:
 
 
 def smallest(points: Sequence[Point], method: str) -> int | None:
-    """The smallest dimension that is enough."""
+    """Finds the smallest dimension that is enough."""
     enough = [point.dimension for point in points if point.method in (method, BEFORE) and point.share >= ENOUGH]
     return min(enough, default=None)
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The share of full fine-tuning's accuracy over d, a line for each method."""
+    """Draws the share of full fine-tuning's accuracy over d, a line for each method."""
     from matplotlib.figure import Figure
 
     points = [Point(*record) for record in tables[0].rows]

@@ -1,4 +1,5 @@
-"""Intrinsic dimension (Aghajanyan, Zettlemoyer & Gupta, ACL 2021, arXiv 2012.13255): fine-tuning in a random subspace.
+"""Implements intrinsic dimension (Aghajanyan, Zettlemoyer & Gupta, ACL 2021, arXiv 2012.13255): fine-tuning in a random
+subspace.
 
     DID    theta = theta_0 + P z                    d numbers z, from 0; P random and fixed
     SAID   theta_i = theta_0,i + lambda_i P_i z     with a scale, from 1, for each of m layers i, and d - m numbers z
@@ -32,7 +33,7 @@ SUBSPACE = "intrinsic_subspace"  # what the model calls it
 
 
 def fastfood(z: Tensor, signs: Tensor, places: Tensor, gains: Tensor, size: int) -> Tensor:
-    """P z, float32 [``size``], for z [d], ``signs`` B [d] and ``gains`` G [n].
+    """Computes P z, float32 [``size``], for z [d], ``signs`` B [d] and ``gains`` G [n].
 
     The transform of d numbers and then zeros repeats itself with the period k, the power of 2 that d needs: so the
     first transform is of k numbers, and ``places`` [n], each below k, is Pi modulo k.
@@ -43,12 +44,12 @@ def fastfood(z: Tensor, signs: Tensor, places: Tensor, gains: Tensor, size: int)
 
 
 def padded(count: int) -> int:
-    """The smallest power of 2 that is at least ``count``, which is positive."""
+    """Returns the smallest power of 2 that is at least ``count``, which is positive."""
     return 1 << (count - 1).bit_length()
 
 
 class Subspace(nn.Module):
-    """What is trained: ``z`` [d], and ``scales`` [m] where layers have their own."""
+    """Holds what is trained: ``z`` [d], and ``scales`` [m] where layers have their own."""
 
     def __init__(self, dimension: int, layers: int, like: Tensor) -> None:
         super().__init__()
@@ -58,7 +59,8 @@ class Subspace(nn.Module):
 
 
 class Projected(nn.Module):
-    """A parametrization: a tensor theta_0 becomes theta_0 + lambda P z. ``layer`` is that of its scale, or None.
+    """Acts as a parametrization: a tensor theta_0 becomes theta_0 + lambda P z. ``layer`` is that of its scale, or
+    None.
 
     P is drawn from ``generator`` and is no part of the state: who has the seed has it.
     """

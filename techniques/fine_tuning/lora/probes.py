@@ -1,4 +1,4 @@
-"""What recorded steps show of LoRA, beside a plain model with weights W0 + (alpha / r) B A.
+"""Tells what recorded steps show of LoRA, beside a plain model with weights W0 + (alpha / r) B A.
 
 The chain rule gives the gradients of A and B that the recorded step must have had.
 """
@@ -23,7 +23,7 @@ OF_ITS_BASELINES = True  # whose projections are apart, or three equal parts
 
 
 def records(run: Run, own: LoRA) -> bool:
-    """The start, where the update is 0, and the middle."""
+    """Tells whether it is the start, where the update is 0, or the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., ICLR 2022, section 4.1): h = W0 x + (alpha / r) B A x, with W0 frozen.
+"""Implements LoRA (Hu et al., ICLR 2022, section 4.1): h = W0 x + (alpha / r) B A x, with W0 frozen.
 
 W_q and W_v of every attention get an update of rank r (section 4.2 and table 5); everything else that is pre-trained is
 frozen. B starts at zero, so the adapted model starts as the pre-trained one.

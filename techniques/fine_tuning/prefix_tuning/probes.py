@@ -1,4 +1,5 @@
-"""What recorded steps show of prefix-tuning, beside the pre-trained model with another form of the same attention.
+"""Tells what recorded steps show of prefix-tuning, beside the pre-trained model with another form of the same
+attention.
 
 Attention over a prefix and a text is a mean of the attentions over each, by the share s of the prefix (He et al., ICLR
 2022, equation 7), where no key of the one meets a mask of the other:
@@ -116,7 +117,7 @@ def probes(recording: Recording, own: PrefixTuning) -> Mapping[str, float]:
 
 
 def _prefixes(values: Values, layers: list[str], heads: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Keys and values [heads, l, head_dim] of each layer."""
+    """Yields the keys and values [heads, l, head_dim] of each layer."""
     source, inner, bias = (values[f"{layers[0]}.inner.{name}"] for name in INNER)
     hidden = (source @ inner.T + bias).tanh()
     for layer in layers:
@@ -142,8 +143,8 @@ def _mean_of_attentions(ahead: Iterator[tuple[Tensor, Tensor]]) -> AttentionFunc
 
 
 def _flops_over_formula(recording: Recording, plain: nn.Module, own: PrefixTuning) -> float:
-    """FLOPs of a forward pass over B (2 T entries + 4 T (T + l) d L), and those of the MLP, which a batch does not
-    multiply: each layer makes its own prefix, from P' on."""
+    """Returns the FLOPs of a forward pass over B (2 T entries + 4 T (T + l) d L), and those of the MLP, which a batch
+    does not multiply: each layer makes its own prefix, from P' on."""
     batch, parts = recording.trace.batch, anatomy(plain)
     with FlopCounter() as counter, torch.no_grad():
         recording.run.baseline.forward(recording.run.model, batch)

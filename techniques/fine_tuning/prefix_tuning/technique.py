@@ -46,8 +46,8 @@ def behind_prefix(
     scale: float,
     dropout_p: float,
 ) -> Tensor:
-    """``attention`` over ``prefix`` [2, l, heads * head_dim], keys and values, and then over its own arguments, as
-    :class:`AttentionFunction` has them. Every query sees all of the prefix."""
+    """Computes ``attention`` over ``prefix`` [2, l, heads * head_dim], keys and values, and then over its own
+    arguments, as :class:`AttentionFunction` has them. Every query sees all of the prefix."""
     ahead = prefix.to(key.dtype).unflatten(-1, (key.shape[1], -1)).transpose(1, 2)
     keys, values = (tensor.expand(len(key), -1, -1, -1) for tensor in ahead)
     if causal:
@@ -59,14 +59,14 @@ def behind_prefix(
 
 
 def linear(outputs: int, inputs: int, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
-    """A weight [outputs, inputs] and a bias as torch's linear layers, and the authors', begin."""
+    """Draws a weight [outputs, inputs] and a bias as torch's linear layers, and the authors', begin."""
     bound = inputs**-0.5
     weight = nn.init.kaiming_uniform_(torch.empty(outputs, inputs), math.sqrt(5), generator=generator)
     return nn.Parameter(weight), nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=generator))
 
 
 class Inner(nn.Module):
-    """tanh(U P' + u) [l, hidden], which all layers share."""
+    """Computes tanh(U P' + u) [l, hidden], which all layers share."""
 
     def __init__(self, length: int, width: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Inner(nn.Module):
 
 
 class Prefix(nn.Module):
-    """A layer's keys and values [2, l, size], as the MLP makes them."""
+    """Makes a layer's keys and values [2, l, size] by the MLP."""
 
     def __init__(self, inner: Inner, size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Prefix(nn.Module):
 
 
 class KeptPrefix(nn.Module):
-    """A layer's keys and values [2, l, size], without the MLP."""
+    """Holds a layer's keys and values [2, l, size], without the MLP."""
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class KeptPrefix(nn.Module):
 
 
 def prefixes(model: nn.Module) -> dict[str, Prefix]:
-    """The prefixes in training, by the names of their layers' attention."""
+    """Returns the prefixes in training, by the names of their layers' attention."""
     return {path.rpartition(".")[0]: module for path, module in model.named_modules() if isinstance(module, Prefix)}
 
 

@@ -1,5 +1,5 @@
-"""What recorded steps show of prompt tuning, beside the pre-trained model that reads the longer rows as its own call
-allows: embeddings in place of tokens, and the positions of the text for the text.
+"""Tells what recorded steps show of prompt tuning, beside the pre-trained model that reads the longer rows as its own
+call allows: embeddings in place of tokens, and the positions of the text for the text.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def probes(recording: Recording, own: PromptTuning) -> Mapping[str, float]:
 
 
 def _read(plain: nn.Module, prompt: Tensor, batch: Batch) -> Any:
-    """What the model says of a text behind the prompt."""
+    """Returns what the model says of a text behind the prompt."""
     tokens = batch["input_ids"]
     table: Any = plain.get_input_embeddings()  # type: ignore[operator]
     rows, count = tokens.shape
@@ -133,12 +133,14 @@ def _distance(ours: Tensor, expected: Tensor) -> float:
 
 
 def _distinct(vocabulary: int, draws: int) -> float:
-    """Different tokens among ``draws``, on average: all, or with replacement where the vocabulary is too small."""
+    """Returns the number of different tokens among ``draws``, on average: all, or with replacement where the vocabulary
+    is too small."""
     return draws if draws <= vocabulary else vocabulary * (1 - (1 - 1 / vocabulary) ** draws)
 
 
 def _flops_over_formula(recording: Recording, plain: nn.Module, length: int) -> float:
-    """FLOPs of a forward pass over B (2 n entries + 4 n^2 d L) for rows of n = l + T: every layer reads them whole."""
+    """Returns the FLOPs of a forward pass over B (2 n entries + 4 n^2 d L) for rows of n = l + T: every layer reads
+    them whole."""
     batch, parts = recording.trace.batch, anatomy(plain)
     with FlopCounter() as counter, torch.no_grad():
         recording.run.baseline.forward(recording.run.model, batch)

@@ -39,7 +39,7 @@ UNREADABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, A
 
 
 def sampled_tokens(vocabulary: int, length: int, generator: torch.Generator, common: int = COMMON) -> Tensor:
-    """``length`` of the ``common`` first tokens of a vocabulary, int64: each once, unless these are too few."""
+    """Draws ``length`` of the ``common`` first tokens of a vocabulary, int64: each once, unless these are too few."""
     population = min(common, vocabulary)
     if length > population:
         return torch.randint(population, (length,), generator=generator)
@@ -50,7 +50,7 @@ def sampled_tokens(vocabulary: int, length: int, generator: torch.Generator, com
 def initial_prompt(
     table: nn.Module, length: int, initialization: Initialization, generator: torch.Generator
 ) -> nn.Parameter:
-    """P [length, d] of the embedding ``table``: embeddings of :func:`sampled_tokens`, or uniform numbers."""
+    """Draws P [length, d] of the embedding ``table``: embeddings of :func:`sampled_tokens`, or uniform numbers."""
     weight: Any = table.weight
     if initialization == "uniform":
         drawn = torch.empty(length, weight.shape[1]).uniform_(-UNIFORM, UNIFORM, generator=generator)
@@ -59,7 +59,7 @@ def initial_prompt(
 
 
 def before_text(prompt: Tensor, text: Tensor) -> Tensor:
-    """[P; E(x)] [batch, l + tokens, d] for P [l, d] and E(x) [batch, tokens, d]."""
+    """Returns [P; E(x)] [batch, l + tokens, d] for P [l, d] and E(x) [batch, tokens, d]."""
     return torch.cat([prompt.to(text.dtype).expand(len(text), -1, -1), text], dim=1)
 
 
@@ -85,7 +85,7 @@ def prepend(parts: Anatomy, prompt: nn.Parameter, forward: Forward) -> None:
 
 
 def positions_of(known: Tensor, count: int) -> Tensor:
-    """The first ``count`` positions; behind those that are known, [1, tokens], they go on one by one."""
+    """Returns the first ``count`` positions; behind those that are known, [1, tokens], they go on one by one."""
     more = torch.arange(1, max(0, count - known.shape[1]) + 1, device=known.device)
     return torch.cat([known[:, :count], known[:, -1:] + more], dim=1)
 

@@ -1,4 +1,4 @@
-"""A model with frozen weights and low-rank updates, by this suite's layers or by peft's: for lora and alpaca_lora.
+"""Gives a model frozen weights and low-rank updates, by this suite's layers or by peft's: for lora and alpaca_lora.
 
 peft is the peer: it adapts the same layers with the same rank, scale and initial A, so that only the implementation is
 another. Where a layer makes queries, keys and values, peft adapts it whole.
@@ -33,7 +33,7 @@ PEFT_FACTORS = ("lora_A", "lora_B")
 
 
 class LowRank(NamedTuple):
-    """The settings of an update."""
+    """Holds the settings of an update."""
 
     rank: int
     alpha: float
@@ -44,7 +44,7 @@ class LowRank(NamedTuple):
 def adapted(
     model: nn.Module, run: Run, names: Sequence[str], update: LowRank, implementation: Implementation
 ) -> nn.Module:
-    """``model``, frozen, with a trainable update of the layers called ``names``.
+    """Returns ``model``, frozen, with a trainable update of the layers called ``names``.
 
     Raises ValueError where there are none, the rank is above a layer's, or the model reads the weight of one without a
     call and dropout is asked for.
@@ -76,7 +76,7 @@ def check_installed(implementation: Implementation) -> None:
 
 
 def sites(model: nn.Module) -> Mapping[str, Site]:
-    """The factors, and the layers that are called."""
+    """Returns the factors, and the layers that are called."""
     places: dict[str, Site] = {}
     for path, update in updates(model).items():
         places |= {f"{path}.{name}": factor for name, factor in update.named_parameters() if factor.requires_grad}

@@ -10,8 +10,8 @@ from suite.model.anatomy import Anatomy, Part, weight_matrix
 
 
 def new_heads(parts: Anatomy) -> tuple[Part, ...]:
-    """The output layers whose classes are of the task. A language model's are the pre-trained tokens: its matrix has
-    the shape of a table of embeddings, and often is one."""
+    """Returns the output layers whose classes are of the task. A language model's are the pre-trained tokens: its
+    matrix has the shape of a table of embeddings, and often is one."""
     tables = {table.module.weight.shape for table in parts.embeddings}
     return tuple(head for head in parts.head if weight_matrix(head.module).shape not in tables)
 

@@ -1,4 +1,5 @@
-"""Low-rank updates of frozen linear layers: y = W0 x + (alpha / r) B A x (Hu et al., ICLR 2022, section 4.1).
+"""Implements low-rank updates of frozen linear layers: y = W0 x + (alpha / r) B A x (Hu et al., ICLR 2022, section
+4.1).
 
 The product with W0 stays as it is, and the update is added to it in the same memory: on a GPU by the kernel of
 :mod:`shared.low_rank_kernel`, elsewhere by a matrix product that accumulates. For lora and alpaca_lora.
@@ -25,12 +26,13 @@ Initialization = Literal["kaiming_uniform", "gaussian"]
 
 
 def low_rank_update(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """``scale`` * B A x for x [..., d_in], A [r, d_in], B [d_out, r]; returns [..., d_out]."""
+    """Computes ``scale`` * B A x for x [..., d_in], A [r, d_in], B [d_out, r]; returns [..., d_out]."""
     return F.linear(F.linear(x, a), b) * scale
 
 
 def add_update(output: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float, rows: Any) -> Tensor:
-    """``output`` [..., d_out], with :func:`low_rank_update` added to its columns ``rows``. May overwrite ``output``."""
+    """Returns ``output`` [..., d_out], with :func:`low_rank_update` added to its columns ``rows``. May overwrite
+    ``output``."""
     if isinstance(rows, slice) and output.is_contiguous() and not is_compiling():
         added: Tensor = _Added.apply(output, x, a, b, scale, rows)
         return added
@@ -39,7 +41,8 @@ def add_update(output: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float, ro
 
 
 class _Added(torch.autograd.Function):
-    """:func:`add_update` as one node of the graph: it keeps x and A x, and passes the gradient of the output on."""
+    """Computes :func:`add_update` as one node of the graph: it keeps x and A x, and passes the gradient of the output
+    on."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float, rows: slice) -> Tensor:
@@ -84,7 +87,8 @@ def _accumulate(output: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -
 
 @torch.no_grad()
 def add_to_weight(weight: Tensor, a: Tensor, b: Tensor, scale: float, rows: Any) -> None:
-    """W += ``scale`` B A in the ``rows`` of a weight [d_out, d_in], a parameter or a transposed view of one."""
+    """Computes W += ``scale`` B A in the ``rows`` of a weight [d_out, d_in], a parameter or a transposed view of
+    one."""
     if weight.is_cuda and isinstance(rows, slice):
         from techniques.fine_tuning.shared import low_rank_kernel
 
@@ -94,7 +98,7 @@ def add_to_weight(weight: Tensor, a: Tensor, b: Tensor, scale: float, rows: Any)
 
 
 class LowRankLinear(AroundLinear):
-    """A frozen linear layer y = W0 x with a trainable update for each of several sets of W0's ``rows``.
+    """Wraps a frozen linear layer y = W0 x with a trainable update for each of several sets of W0's ``rows``.
 
     Two serve a fused query-key-value projection, where they need not be consecutive.
     """
@@ -121,7 +125,7 @@ class LowRankLinear(AroundLinear):
             self.register_buffer(f"rows{index}", scattered, persistent=False)
 
     def updates(self) -> Iterator[tuple[Any, nn.Parameter, nn.Parameter]]:
-        """An index of rows with their A and B."""
+        """Yields each index of rows with its A and B."""
         for index, (consecutive, a, b) in enumerate(zip(self.slices, self.a, self.b, strict=True)):
             yield consecutive or getattr(self, f"rows{index}"), a, b
 
@@ -140,7 +144,7 @@ class LowRankLinear(AroundLinear):
 
 
 class LowRankWeight(LowRankLinear):
-    """As :class:`LowRankLinear`, where the model reads the layer's weight and never calls the layer."""
+    """Acts as :class:`LowRankLinear`, where the model reads the layer's weight and never calls the layer."""
 
     @property
     def weight(self) -> Tensor:
@@ -151,7 +155,8 @@ class LowRankWeight(LowRankLinear):
 
 
 def first_factor(rank: int, width: int, initialization: Initialization, generator: torch.Generator) -> Tensor:
-    """A [rank, width] as training begins, float32: normal with deviation 1 / rank, or uniform as ``nn.Linear``'s."""
+    """Draws A [rank, width] as training begins, float32: normal with deviation 1 / rank, or uniform as
+    ``nn.Linear``'s."""
     a = torch.empty(rank, width)
     if initialization == "gaussian":
         return nn.init.normal_(a, std=1 / rank, generator=generator)
@@ -162,7 +167,7 @@ def first_factor(rank: int, width: int, initialization: Initialization, generato
 
 
 def targets_of(run: Run, model: nn.Module, names: Sequence[str]) -> list[list[Rows]]:
-    """The rows that ``names`` stand for, a list for each layer, in the model's order.
+    """Finds the rows that ``names`` stand for, a list for each layer, in the model's order.
 
     A name is ``query``, ``key`` or ``value``: what makes them at the attention function, whatever the model calls it;
     ``output``: the layer behind the attention; ``mlp``: the block's other layers; or the model's own name of layers, as
@@ -231,7 +236,7 @@ def check_rank(rank: int, targets: Sequence[Rows]) -> None:
 
 
 def updates(model: nn.Module) -> dict[str, LowRankLinear]:
-    """The adapted layers by name."""
+    """Returns the adapted layers by name."""
     return {path: module for path, module in model.named_modules() if isinstance(module, LowRankLinear)}
 
 

@@ -1,4 +1,4 @@
-"""The low-rank update of a linear layer, y <- y + s (x A^T) B^T, in one pass over x and y; and W <- W + s B A.
+"""Computes the low-rank update of a linear layer, y <- y + s (x A^T) B^T, in one pass over x and y; and W <- W + s B A.
 
     add      low = x A^T            x [tokens, d_in] read once, low [tokens, r] written for the backward pass
              y <- y + s low B^T     y [tokens, d_out] read and written once
@@ -116,8 +116,8 @@ def merge_kernel(
 
 
 def launchable(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tensors, the first a factor A [r, d_in] or x, the others factors: of one dtype,
-    float32 or bfloat16, with rows that lie in memory one after the other, and of a rank that fits."""
+    """Tells whether the kernels take these tensors, the first a factor A [r, d_in] or x, the others factors: of one
+    dtype, float32 or bfloat16, with rows that lie in memory one after the other, and of a rank that fits."""
     rank = min(tensors[-1].shape)
     return rank <= MOST_RANK.get(tensors[0].dtype, 0) and all(
         tensor.dtype == tensors[0].dtype and tensor.stride(-1) == 1 for tensor in tensors
@@ -154,7 +154,8 @@ def add_update(y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tens
 
 
 def add_to_weight(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
-    """W += ``scale`` B A, in place, for W [d_out, d_in] or a transposed view of it, A [r, d_in], B [d_out, r]."""
+    """Computes W += ``scale`` B A, in place, for W [d_out, d_in] or a transposed view of it, A [r, d_in], B [d_out,
+    r]."""
     left, right = b, a
     if weight.stride(0) == 1:  # stored transposed: W^T += s A^T B^T has rows that lie together
         weight, left, right = weight.T, a.T, b.T

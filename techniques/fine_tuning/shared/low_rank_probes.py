@@ -1,4 +1,4 @@
-"""What recorded steps show of a low-rank update, beside a plain model: for the probes of lora and alpaca_lora.
+"""Tells what recorded steps show of a low-rank update, beside a plain model: for the probes of lora and alpaca_lora.
 
 The rows of queries and values are taken as the baselines have them: a layer for each, or one whose thirds make queries,
 keys and values.
@@ -19,12 +19,12 @@ from techniques.shared.plain import names_in, outputs_of
 
 
 def structure(recording: Recording, plain: nn.Module, rank: int, trains_head: bool) -> dict[str, float]:
-    """``elsewhere``: factors of other layers than those of queries and values, or none of these, and rows of a block's
-    layers that the update changes and are none of theirs, or are and stay as they were;
-    ``different_at_start``: outputs other than the plain model's; ``frozen_moved``: pre-trained values that have
-    moved since, the head aside where it trains; ``factors_at_rest``: tensors A and B that the step left alone;
-    ``update_parameters``: what is trained beside the head, over the sum of r (d_in + d_out); ``merged``: how far
-    outputs are after merging, of the largest, in float64. ``plain`` is the model as the run's techniques got it."""
+    """Returns ``elsewhere``: factors of other layers than those of queries and values, or none of these, and rows of a
+    block's layers that the update changes and are none of theirs, or are and stay as they were; ``different_at_start``:
+    outputs other than the plain model's; ``frozen_moved``: pre-trained values that have moved since, the head aside
+    where it trains; ``factors_at_rest``: tensors A and B that the step left alone; ``update_parameters``: what is
+    trained beside the head, over the sum of r (d_in + d_out); ``merged``: how far outputs are after merging, of the
+    largest, in float64. ``plain`` is the model as the run's techniques got it."""
     first, trace = recording.traces[0], recording.trace
     with recording.at(first.before.parameters):
         different = outputs_of(recording, first, recording.run.model) != outputs_of(recording, first, plain)
@@ -52,7 +52,8 @@ def structure(recording: Recording, plain: nn.Module, rank: int, trains_head: bo
 
 
 def _rows(plain: nn.Module, merged: nn.Module, targets: list[Target]) -> int:
-    """Rows of the blocks' layers where the merged model differs and no target is, or a target is and it does not."""
+    """Counts the rows of the blocks' layers where the merged model differs and no target is, or a target is and it does
+    not."""
     wrong = 0
     for path, layer in anatomy(plain).linears:
         weight = weight_matrix(layer).double()
@@ -67,7 +68,7 @@ def _rows(plain: nn.Module, merged: nn.Module, targets: list[Target]) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """Rows [start, start + count) of a layer of the plain model, and the names of their factors."""
+    """Describes rows [start, start + count) of a layer of the plain model, and the names of their factors."""
 
     path: str
     start: int
@@ -79,7 +80,7 @@ class Target:
 
     @property
     def factors(self) -> tuple[str, str]:
-        """The names of A and B."""
+        """Returns the names of A and B."""
         return f"{self.path}.a.{self.index}", f"{self.path}.b.{self.index}"
 
 

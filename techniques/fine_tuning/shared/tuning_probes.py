@@ -1,4 +1,5 @@
-"""What recorded steps show of parameter-efficient tuning: what trains, what stays frozen, and what the optimizer keeps.
+"""Tells what recorded steps show of parameter-efficient tuning: what trains, what stays frozen, and what the optimizer
+keeps.
 
 For the probes of the techniques that freeze a model with :mod:`techniques.fine_tuning.shared.frozen`.
 """
@@ -19,12 +20,13 @@ from techniques.shared.plain import names_in, outputs_of
 
 
 def at_the_start_and_in_the_middle(run: Run, own: Technique) -> bool:
-    """``records`` of such probes: the start, where what is new does nothing yet, and the middle."""
+    """Serves as ``records`` of such probes: the start, where what is new does nothing yet, and the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
 def heads_in(plain: nn.Module) -> set[str]:
-    """The parameters of a plain model's output layers, by name, unless it predicts tokens: then there are none."""
+    """Returns the parameters of a plain model's output layers, by name, unless it predicts tokens: then there are
+    none."""
     tables = {module.num_embeddings for module in plain.modules() if isinstance(module, nn.Embedding)}
     paths = [part.path for part in anatomy(plain).head if out_features(part.module) not in tables]
     return {name for name, _ in plain.named_parameters() if name.rpartition(".")[0] in paths}
@@ -33,9 +35,9 @@ def heads_in(plain: nn.Module) -> set[str]:
 def tuning_probes(
     recording: Recording, plain: nn.Module, expected: Collection[str], names: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """What the last recorded step shows where the parameters ``expected``, by their names in the run's model, and no
-    others are to be trained. ``plain`` is as pre-trained; ``names`` says what its parameters are called in the run's
-    model, where that has more than wrappers around layers.
+    """Returns what the last recorded step shows where the parameters ``expected``, by their names in the run's model,
+    and no others are to be trained. ``plain`` is as pre-trained; ``names`` says what its parameters are called in the
+    run's model, where that has more than wrappers around layers.
 
     ``elsewhere``: parameters with a gradient that should have none, or the other way round; ``frozen_moved``: numbers
     of the other pre-trained parameters that have changed since the start; ``at_rest``: tensors to be trained that the
@@ -60,17 +62,18 @@ def tuning_probes(
 
 
 def with_gradient(trace: Trace) -> set[str]:
-    """The parameters that got a gradient in a recorded step, or hold one after it."""
+    """Returns the parameters that got a gradient in a recorded step, or hold one after it."""
     return {name for pass_ in trace.of("backward") for name in pass_.gradients} | set(trace.after.gradients)
 
 
 def trained_numbers(trace: Trace, names: Collection[str]) -> int:
-    """Numbers of those of the parameters ``names`` that got a gradient."""
+    """Counts the numbers of those of the parameters ``names`` that got a gradient."""
     return sum(trace.after.parameters[name].numel() for name in with_gradient(trace) & set(names))
 
 
 def different_at_start(recording: Recording, plain: nn.Module) -> int:
-    """Outputs for the first recorded batch that differ, at the parameters before it, from the pre-trained model's."""
+    """Counts the outputs for the first recorded batch that differ, at the parameters before it, from the pre-trained
+    model's."""
     first = recording.traces[0]
     with recording.at(first.before.parameters):
         ours = outputs_of(recording, first, recording.run.model)
@@ -78,7 +81,7 @@ def different_at_start(recording: Recording, plain: nn.Module) -> int:
 
 
 def _state_bytes(trace: Trace) -> int:
-    """Of the tensors in a parameter's shape that the optimizer keeps for it."""
+    """Counts the bytes of the tensors in a parameter's shape that the optimizer keeps for it."""
     shapes = {name: parameter.shape for name, parameter in trace.after.parameters.items()}
     return sum(
         value.numel() * value.itemsize

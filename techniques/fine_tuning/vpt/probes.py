@@ -1,5 +1,5 @@
-"""What recorded steps show of visual prompt tuning, beside the pre-trained model with the prompts put into each of its
-blocks alone, and taken out behind it: between blocks there are none, unless they are shallow.
+"""Tells what recorded steps show of visual prompt tuning, beside the pre-trained model with the prompts put into each
+of its blocks alone, and taken out behind it: between blocks there are none, unless they are shallow.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def probes(recording: Recording, own: Vpt) -> Mapping[str, float]:
 
 
 def _training_in_a_step(recording: Recording) -> int:
-    """Modules in training mode, of the model that a step of the same run is made with."""
+    """Counts the modules in training mode, of the model that a step of the same run is made with."""
     run = recording.twin().run
     seen: list[int] = []
     run.model.register_forward_pre_hook(
@@ -153,7 +153,7 @@ def _training_in_a_step(recording: Recording) -> int:
 
 @torch.no_grad()
 def _rows(recording: Recording, trace: Trace, model: Any) -> list[Tensor]:
-    """What each block of the main stack reads."""
+    """Returns what each block of the main stack reads."""
     rows: list[Tensor] = []
     copied = copy.deepcopy(model).eval()
     for block in anatomy(copied).blocks:
@@ -165,7 +165,8 @@ def _rows(recording: Recording, trace: Trace, model: Any) -> list[Tensor]:
 
 
 def _reading(prompts: list[Tensor], leading: int) -> Callable[[Callable[[Tensor], Any], Tensor], Any]:
-    """Each block as a segment: it reads its prompt, or what the one before it has made of a shallow one."""
+    """Returns a function that reads each block as a segment: it reads its prompt, or what the one before it has made of
+    a shallow one."""
     length, waiting = len(prompts[0]), list(prompts)
 
     def read(block: Callable[[Tensor], Any], row: Tensor) -> Tensor:

@@ -34,18 +34,19 @@ UNREADABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, A
 
 
 def with_prompt(prompt: Tensor, row: Tensor, leading: int, replaced: int = 0) -> Tensor:
-    """``prompt`` [p, d] behind the ``leading`` tokens of a row [batch, tokens, d], in place of ``replaced`` others."""
+    """Puts ``prompt`` [p, d] behind the ``leading`` tokens of a row [batch, tokens, d], in place of ``replaced``
+    others."""
     prompts = prompt.to(row.dtype).expand(len(row), -1, -1)
     return torch.cat([row[:, :leading], prompts, row[:, leading + replaced :]], dim=1)
 
 
 def without_prompt(row: Tensor, leading: int, length: int) -> Tensor:
-    """The row without the ``length`` tokens behind the ``leading`` ones."""
+    """Returns the row without the ``length`` tokens behind the ``leading`` ones."""
     return torch.cat([row[:, :leading], row[:, leading + length :]], dim=1)
 
 
 def initial_prompt(length: int, width: int, patch_inputs: int, generator: torch.Generator) -> Tensor:
-    """A prompt [length, width], where a patch of ``patch_inputs`` numbers is embedded in ``width``."""
+    """Draws a prompt [length, width], where a patch of ``patch_inputs`` numbers is embedded in ``width``."""
     bound = (6 / (patch_inputs + width)) ** 0.5
     return torch.empty(length, width).uniform_(-bound, bound, generator=generator)
 

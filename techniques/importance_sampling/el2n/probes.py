@@ -1,4 +1,5 @@
-"""What a short run shows of EL2N: the scouts' scores by definition 2.2 in float64, and the examples trained on."""
+"""Tells what a short run shows of EL2N: the scouts' scores by definition 2.2 in float64, and the examples trained
+on."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ ROUNDINGS = 16  # of a softmax, an error, a norm and a mean, a few each
 
 
 def records(run: Run, own: El2n) -> bool:
-    """All steps: what each trained on."""
+    """Records all steps: what each trained on."""
     return own.keep < 1
 
 
@@ -110,7 +111,7 @@ def probes(recording: Recording, own: El2n) -> Mapping[str, float]:
 
 @torch.no_grad()
 def _scores(pool: Data, scout: Run) -> Tensor:
-    """Definition 2.2 of each example, without augmentation; of a text, the mean over the tokens that count."""
+    """Computes definition 2.2 of each example, without augmentation; of a text, the mean over the tokens that count."""
     scout.model.eval()
     size, transform = scout.recipe.batch_size, pool.test_transform or pool.transform
     scores = []

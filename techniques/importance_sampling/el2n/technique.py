@@ -1,4 +1,4 @@
-"""EL2N: train only on the examples that a briefly trained network gets most wrong.
+"""Implements EL2N: train only on the examples that a briefly trained network gets most wrong.
 
 Paul, Ganguli & Dziugaite, "Deep Learning on a Data Diet: Finding Important Examples Early in Training" (NeurIPS 2021,
 arXiv 2107.07075), definition 2.2: the score of an example is the mean over K runs of ||softmax(f(x)) - y||_2 early in
@@ -27,7 +27,8 @@ from techniques.importance_sampling.shared.error_norms import losses_and_scores
 
 
 def highest(scores: Tensor, keep: float, offset: float = 0.0) -> Tensor:
-    """Ascending indices of the ``keep`` highest-scored share once the ``offset`` highest-scored share is left out."""
+    """Returns the ascending indices of the ``keep`` highest-scored share once the ``offset`` highest-scored share is
+    left out."""
     first, count = round(offset * len(scores)), max(1, round(keep * len(scores)))
     order = scores.argsort(descending=True, stable=True)
     return order[first : first + count].sort().values
@@ -81,7 +82,7 @@ class El2n(Technique):
         return data.subset(indices)
 
     def _scored(self, pool: Data, run: Run, number: int, steps: int) -> Tensor:
-        """Scores [examples] of the pool by one fresh network after ``scout * steps`` steps.
+        """Computes the scores [examples] of the pool by one fresh network after ``scout * steps`` steps.
 
         The schedule is its own: the first tenth of the run's would be its warm-up, in which little is learned.
         """
@@ -110,8 +111,8 @@ class El2n(Technique):
         return {"prunes the data": self.pruned}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Scores, costs, and what the scouts had learned when they scored: their mean loss and metrics on the examples,
-        and that loss over an untrained network's, which is 1 at chance."""
+        """Returns the scores, the costs, and what the scouts had learned when they scored: their mean loss and metrics
+        on the examples, and that loss over an untrained network's, which is 1 at chance."""
         if self.keep == 1:
             return {}
         assert self.reference is not None

@@ -1,5 +1,5 @@
-"""What a short run shows of GraNd: scores by definition 2.1 in float64, an example at a time, and the examples trained
-on."""
+"""Tells what a short run shows of GraNd: scores by definition 2.1 in float64, an example at a time, and the examples
+trained on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUNDINGS = 64  # of float32: of a forward and a backward pass, a few for each o
 
 
 def records(run: Run, own: Grand) -> bool:
-    """All steps: what each trained on."""
+    """Records all steps: what each trained on."""
     return not own.is_reference
 
 
@@ -101,8 +101,8 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
 
 
 def _scores(pool: Data, network: Run) -> Tensor:
-    """Definition 2.1 for one network, float64 [examples]; of gradients in float32 where a model's products have no
-    other type (those of a mixture of experts)."""
+    """Computes definition 2.1 for one network, float64 [examples]; of gradients in float32 where a model's products
+    have no other type (those of a mixture of experts)."""
     try:
         return _norms(pool, network, torch.float64)
     except RuntimeError:
@@ -126,7 +126,7 @@ def _norms(pool: Data, network: Run, dtype: torch.dtype) -> Tensor:
 
 
 def _batches(pool: Data, network: Run) -> Iterator[Batch]:
-    """Without augmentation, masked as in the scoring."""
+    """Yields the batches without augmentation, masked as in the scoring."""
     size, transform = network.recipe.batch_size, pool.test_transform or pool.transform
     for start in range(0, len(pool.train), size):
         rows = torch.arange(start, min(start + size, len(pool.train)))
@@ -134,7 +134,7 @@ def _batches(pool: Data, network: Run) -> Iterator[Batch]:
 
 
 def _last_layer(pool: Data, network: Run) -> dict[str, float]:
-    """Nothing where the output layer reads several vectors of an example."""
+    """Returns nothing where the output layer reads several vectors of an example."""
     model = copy.deepcopy(network.model).eval()
     head = anatomy(model).head[-1].module
     batch = next(_batches(pool, network))
@@ -161,5 +161,5 @@ def _ours(model: nn.Module, baseline: Baseline, batch: Batch) -> Tensor:
 
 
 def _roundings(ours: Tensor, expected: Tensor) -> float:
-    """The largest distance, relative to what is expected."""
+    """Returns the largest distance, relative to what is expected."""
     return ((ours.double() - expected).abs() / expected).max().item() / EPS

@@ -1,4 +1,4 @@
-"""GraNd against as many examples at random, and what its scores are made of.
+"""Compares GraNd with as many examples at random, and tells what its scores are made of.
 
 ``orders``: the hardest, the easiest or any examples kept, with right labels and with a tenth of them wrong, which rank
 as hard. ``stability``: what scores of independent networks share (Spearman's correlation of the means over two disjoint
@@ -37,7 +37,7 @@ STABILITY = (
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``orders`` and ``stability``."""
+    """Returns the tables ``orders`` and ``stability``."""
     rows = [
         row
         for share in WRONG_LABELS
@@ -48,7 +48,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def stability(lab: Lab) -> StudyTable:
-    """A row for each share of the steps before scoring, and number of networks."""
+    """Returns a table with a row for each share of the steps before scoring, and number of networks."""
     run = run_of(Job(setting=lab.setting))
     norms = input_norms(run)
     rows = []
@@ -63,14 +63,15 @@ def stability(lab: Lab) -> StudyTable:
 
 
 def input_norms(run: Run) -> Tensor:
-    """The Euclidean norm of every training picture as the model takes it, without augmentation, float32 [examples]."""
+    """Computes the Euclidean norm of every training picture as the model takes it, without augmentation, float32
+    [examples]."""
     transform = run.data.test_transform or run.data.transform
     rows = torch.arange(len(run.data.train))
     return transform(run.data.train[rows], torch.Generator().manual_seed(0))["pixel_values"].flatten(1).norm(dim=1)
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The loss over the share kept, with right and with wrong labels, and the agreement over the networks."""
+    """Draws the loss over the share kept, with right and with wrong labels, and the agreement over the networks."""
     from matplotlib.figure import Figure
 
     rows = [KeptRow(*record) for record in tables[0].rows]

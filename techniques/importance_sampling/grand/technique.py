@@ -1,4 +1,4 @@
-"""GraNd: train only on the examples with the largest expected gradient, before anything is learned.
+"""Implements GraNd: train only on the examples with the largest expected gradient, before anything is learned.
 
 Paul, Ganguli & Dziugaite, "Deep Learning on a Data Diet: Finding Important Examples Early in Training" (NeurIPS 2021,
 arXiv 2107.07075), definition 2.1: the score of an example is E ||grad_w l(f(x), y)||_2, the norm of its own loss's
@@ -29,7 +29,7 @@ NUMBERS_AT_ONCE = 2**27  # of gradients: half a gigabyte
 
 
 def gradient_norms(model: nn.Module, losses: Losses, batch: Batch) -> Tensor:
-    """||grad l||_2 of each example of ``batch``, float32 [batch], in all parameters that want gradients.
+    """Computes ||grad l||_2 of each example of ``batch``, float32 [batch], in all parameters that want gradients.
 
     ``losses(model, batch)`` are the examples' losses [batch]. Gradients of several examples are made at once
     (torch.func), with attention in matrix products, since fused kernels have no rule for that; where a model has other
@@ -57,7 +57,7 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Batch) -> Tensor:
 
 
 class _Whole(nn.Module):
-    """A model with its losses, which functional_call can give other parameters."""
+    """Wraps a model with its losses, which functional_call can give other parameters."""
 
     def __init__(self, model: nn.Module, losses: Losses) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Grand(DataPruning):
         return highest(ranking, share_of(count, self.keep), round(self.offset * count))
 
     def _of_network(self, pool: Data, run: Run, number: int) -> Tensor:
-        """Scores [examples] by one fresh network, in full precision, without augmentation and dropout."""
+        """Computes the scores [examples] by one fresh network, in full precision, without augmentation and dropout."""
         assert self.reference is not None
         seed, steps = mixed_seed(run.seed, 4, number), round(self.scout * self.reference.steps)
         network = run.scout(Stack({}), seed=seed, steps=max(1, steps))
@@ -115,8 +115,8 @@ class Grand(DataPruning):
         return lambda model, batch: run.baseline.losses(run.baseline.forward(model, batch), batch)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Beside those of all data pruning: ``scoring_cost_in_runs``, what the scoring cost in reference runs, a
-        gradient like a step's; ``agreement``: Spearman's correlation of two networks' scores, on average."""
+        """Returns, beside those of all data pruning: ``scoring_cost_in_runs``, what the scoring cost in reference runs,
+        a gradient like a step's; ``agreement``: Spearman's correlation of two networks' scores, on average."""
         probes = dict(super().probes(run))
         if self.is_reference or not len(self.by_network):
             return probes

@@ -1,5 +1,5 @@
-"""What recorded steps show of importance sampling by gradient norms: which examples were looked at, how, which of them
-were learned from, and with which weights.
+"""Tells what recorded steps show of importance sampling by gradient norms: which examples were looked at, how, which of
+them were learned from, and with which weights.
 
 Within few steps no gate opens by itself: twins of the run, with a threshold of 0, sample from their second step on.
 """
@@ -43,7 +43,7 @@ CLOSE = 1e-6  # to the threshold, on either side
 
 @dataclass(frozen=True)
 class Sampled:
-    """A step that sampled: of each of its examples the place in the pool, and the pool's s, float64."""
+    """Records a step that sampled: of each of its examples the place in the pool, and the pool's s, float64."""
 
     trace: Trace
     loss: float
@@ -58,7 +58,7 @@ class Sampled:
 
 
 def records(run: Run, own: GradientNormSampling) -> bool:
-    """All steps: tau has heard of each."""
+    """Records all steps: tau has heard of each."""
     return not own.is_reference
 
 
@@ -157,13 +157,13 @@ def _differs(recording: Recording, trace: Trace) -> int:
 
 
 def _tau(before: float, momentum: float, scores: Tensor) -> float:
-    """tau after one more step, from scores or from s: its formula as it stands in the paper."""
+    """Computes tau after one more step, from scores or from s: its formula as it stands in the paper."""
     s, u = scores / scores.sum(), 1 / len(scores)
     return momentum * before + (1 - momentum) / math.sqrt(1 - ((s - u).square().sum() / s.square().sum()).item())
 
 
 def _scores(recording: Recording, trace: Trace) -> Tensor:
-    """Of a step's own batch in training."""
+    """Computes the scores of a step's own batch in training."""
     return error_norms(recording.outputs_at(trace.before.parameters, trace).logits, trace.batch)
 
 
@@ -175,13 +175,13 @@ def _tau_off(recording: Recording, own: GradientNormSampling) -> float:
 
 
 def _first(recording: Recording) -> Trace:
-    """A run's first step, which never samples."""
+    """Takes a run's first step, which never samples."""
     recording.record_step()
     return recording.trace
 
 
 def _sampled(recording: Recording) -> Sampled | None:
-    """The next step; None where it does not sample."""
+    """Takes the next step; None where it does not sample."""
     with looks(recording.run) as noted:
         loss = recording.record_step()
     if len(noted) != 2:
@@ -193,7 +193,7 @@ def _sampled(recording: Recording) -> Sampled | None:
 
 
 def _places(batch: Batch, pool: Batch) -> list[int]:
-    """Where in the pool the examples of a batch are; -1 for what is not there."""
+    """Finds where in the pool the examples of a batch are; -1 for what is not there."""
     rows = _rows(pool)
     return [rows.index(row) if row in rows else -1 for row in _rows(batch)]
 
@@ -253,7 +253,8 @@ def _draws_off() -> float:
 
 
 def _frequencies_off(run: Run) -> float:
-    """How far the mean s of what real steps drew is from sum s^2, in standard errors; of a model with few errors."""
+    """Measures how far the mean s of what real steps drew is from sum s^2, in standard errors; of a model with few
+    errors."""
     sharpen(run)
     run.train(1)
     excess = variance = 0.0

@@ -1,4 +1,5 @@
-"""Importance sampling by gradient norms: look at many examples forwards, learn from those that would change most.
+"""Implements importance sampling by gradient norms: look at many examples forwards, learn from those that would change
+most.
 
 Katharopoulos & Fleuret, "Not All Samples Are Created Equal: Deep Learning with Importance Sampling" (ICML 2018, arXiv
 1803.00942), algorithm 1. G_i is the norm of the loss's gradient in the last pre-activations, b the batch:
@@ -32,15 +33,16 @@ STREAM = 7  # of the seed, for what is drawn; the run's own streams come before
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """s_i = G_i / sum G, float64 [examples] on the CPU; uniform where that says nothing: all scores 0, or one is not
-    finite."""
+    """Returns s_i = G_i / sum G, float64 [examples] on the CPU; uniform where that says nothing: all scores 0, or one
+    is not finite."""
     scores = scores.double().cpu()
     total = scores.sum()
     return scores / total if 0 < total < math.inf else torch.full_like(scores, 1 / len(scores))
 
 
 def variance_reduction(s: Tensor) -> float:
-    """tau, equation 26: 1 where all are alike. 1 - sum (s_i - u)^2 / sum s_i^2 is u / sum s_i^2, as s sums to 1.
+    """Computes tau, equation 26: 1 where all are alike. 1 - sum (s_i - u)^2 / sum s_i^2 is u / sum s_i^2, as s sums to
+    1.
 
     Its square is by what the variance of a gradient of one example shrinks: E[G^2] / E[G]^2, with G the norm of its
     gradient and a zero mean.
@@ -49,7 +51,8 @@ def variance_reduction(s: Tensor) -> float:
 
 
 def drawn(s: Tensor, count: int, *seed: int) -> Tensor:
-    """int64 [count]: examples drawn with replacement with probabilities ``s`` [examples], of the seed alone."""
+    """Draws, as int64 [count]: examples drawn with replacement with probabilities ``s`` [examples], of the seed
+    alone."""
     return torch.multinomial(s, count, replacement=True, generator=generator(*seed))
 
 
@@ -80,7 +83,7 @@ class GradientNormSampling(Technique):
 
     @property
     def gate(self) -> float:
-        """What tau must exceed."""
+        """Returns what tau must exceed."""
         return 1 + self.presample / 3 if self.threshold is None else self.threshold
 
     def update(self, run: Run, batch: Batch) -> None:
@@ -100,7 +103,8 @@ class GradientNormSampling(Technique):
         self.scored()
 
     def sampled_forward(self, run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The weighted loss of examples drawn from the batch and ``presample`` - 1 more; the scores of all these."""
+        """Returns the weighted loss of examples drawn from the batch and ``presample`` - 1 more; the scores of all
+        these."""
         pool, indices = self.pool(run, batch)
         scores = scores_of(run, pool)
         s = probabilities(scores)
@@ -112,7 +116,7 @@ class GradientNormSampling(Technique):
         return loss, scores
 
     def pool(self, run: Run, batch: Batch) -> tuple[Batch, Tensor]:
-        """B examples and their indices: the batch, and more in an order of their own."""
+        """Returns B examples and their indices: the batch, and more in an order of their own."""
         more = (self.presample - 1) * len(run.indices)
         further, indices = run.data.batch(mixed_seed(run.seed, STREAM), run.step * more, more)
         pool = {name: torch.cat([tensor, further[name].to(tensor.device)]) for name, tensor in batch.items()}
@@ -122,7 +126,7 @@ class GradientNormSampling(Technique):
         return {"scores examples": self.scored}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """The last tau, and the share of the steps that sampled."""
+        """Returns the last tau, and the share of the steps that sampled."""
         return {"tau": self.tau, "sampled_share": self.sampled / run.step}
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What recorded steps show of RAIS: with which probabilities it draws, which weights it gives, and at which rate.
+"""Tells what recorded steps show of RAIS: with which probabilities it draws, which weights it gives, and at which rate.
 
 Norms, features, ellipsoid and gain ratio are computed again in float64, the ellipsoid by a solver of the constrained
 problem as the paper has it. Several fits take more steps than a short run has: a longer twin shows them, of a model
@@ -35,7 +35,8 @@ LATEST = 0.5
 
 @dataclass
 class Expected:
-    """What should be known after some steps: of each example whether it was seen, its latest norm and their average."""
+    """Holds what should be known after some steps: of each example whether it was seen, its latest norm and their
+    average."""
 
     features: Tensor
     window: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Expected:
 
 
 def records(run: Run, own: Rais) -> bool:
-    """None but the first: a twin shows the rest."""
+    """Records no step but the first: a twin shows the rest."""
     return run.step == 0
 
 
@@ -186,8 +187,8 @@ def _know_half(run: Run) -> None:
 
 
 def _margins(features: Tensor, norms: Tensor, weights: Tensor, everyone: Tensor) -> Tensor:
-    """c + k d of the smallest ellipsoid, with the constraint as it stands: mean w (v - <c, s>)^2 / <d, s> <= 1. Where
-    features say nearly the same, the solver may stop early: the best of several starts."""
+    """Computes c + k d of the smallest ellipsoid, with the constraint as it stands: mean w (v - <c, s>)^2 / <d, s> <=
+    1. Where features say nearly the same, the solver may stop early: the best of several starts."""
     s, v, w, mean = (array.numpy() for array in (features, norms, weights, everyone.mean(0)))
 
     def held(x: np.ndarray) -> float:
@@ -225,7 +226,7 @@ def _rate_off(run: Run, trace: Trace, gain: float) -> float:
 
 
 def _draws_off(run: Run, own: Rais) -> float:
-    """Of what stands in the order far behind the run."""
+    """Measures how far off the draws are that stand in the order far behind the run."""
     if not own.tables:
         return math.inf
     p, far, seed = own.tables[-1].p, 1000 * run.position, mixed_seed(run.seed, 2)

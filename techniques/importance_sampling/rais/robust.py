@@ -1,4 +1,4 @@
-"""The distribution of examples that is best in the worst case, for gradient norms that are known with a margin.
+"""Finds the distribution of examples that is best in the worst case, for gradient norms that are known with a margin.
 
 The norms v of n examples are taken to lie in an ellipsoid around what features s_i >= 0 say of them:
 
@@ -28,7 +28,7 @@ the minimum, with probabilities that are off by 2 %."""
 
 
 def fitted(features: Tensor, norms: Tensor, weights: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
-    """c and d of the smallest ellipsoid that holds what was measured; d in the scale in which k is 1.
+    """Finds c and d of the smallest ellipsoid that holds what was measured; d in the scale in which k is 1.
 
     The problem is min 1/n sum_i <d, s_i> subject to A = mean w (v - <c, s>)^2 / <d, s> <= 1, the mean over what was
     measured. Its objective B scales with d and A with 1 / d, so A + B has its minimum over all scales where A = B, and
@@ -43,7 +43,7 @@ def fitted(features: Tensor, norms: Tensor, weights: Tensor, average: Tensor) ->
     start = np.tile((w * v).mean() / (len(mean) * mean), 2)  # every feature says as much
 
     def objective(scaled: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """A + B at c and d in units of the start, and its gradient."""
+        """Computes A + B at c and d in units of the start, and its gradient."""
         c, d = np.split(scaled * start, 2)
         off = (v - s @ c) / (s @ d)
         slope_c = -2 * (w * off) @ s / len(v)
@@ -57,14 +57,15 @@ def fitted(features: Tensor, norms: Tensor, weights: Tensor, average: Tensor) ->
 
 
 def robust_probabilities(features: Tensor, c: Tensor, d: Tensor, uniform: float) -> Tensor:
-    """p [examples] ~ <c, s_i> + <d, s_i>, k being 1; a share ``uniform`` is the same for all, which bounds weights."""
+    """Computes p [examples] ~ <c, s_i> + <d, s_i>, k being 1; a share ``uniform`` is the same for all, which bounds
+    weights."""
     worst = features @ (c + d)
     return (1 - uniform) * worst / worst.sum() + uniform / len(worst)
 
 
 def gain_ratio(norms: Tensor, weights: Tensor, batch: int) -> float:
-    """E||g_U||^2 / E||g_R||^2, of gradients of batches that are drawn uniformly and with weights 1 / (n p), at least; 1
-    or more. From what was drawn: float64 [drawn].
+    """Estimates E||g_U||^2 / E||g_R||^2, of gradients of batches that are drawn uniformly and with weights 1 / (n p),
+    at least; 1 or more. From what was drawn: float64 [drawn].
 
     It is 1 + (E||g_U1||^2 - E||g_R1||^2) / (batch E||g_R||^2), of gradients of one example. The batch's is unknown, but
     no longer than the examples' on average: batch E||g_R||^2 <= E||g_R1||^2 + (batch - 1) E[v]^2.

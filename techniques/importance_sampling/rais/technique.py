@@ -44,13 +44,13 @@ def visit(features: Tensor, indices: Tensor, norms: Tensor) -> Tensor:
 
 
 class Table(NamedTuple):
-    """The probabilities p of examples at ``position`` of the run's order and behind it."""
+    """Holds the probabilities p of examples at ``position`` of the run's order and behind it."""
 
     position: int
     p: Tensor
 
     def drawn(self, seed: int, position: int, count: int) -> Tensor:
-        """int64 [count], with replacement, of seed and position alone."""
+        """Draws int64 [count], with replacement, from seed and position alone."""
         uniform = torch.rand(count, generator=generator(seed, position, STREAM), dtype=torch.float64)
         total = self.p.cumsum(0)
         return torch.searchsorted(total[:-1], uniform * total[-1], right=True)
@@ -96,7 +96,7 @@ class Rais(Technique):
         return replace(data, sampler=sampler)
 
     def at(self, position: int) -> Table | None:
-        """What the examples at a position are drawn by; None for the reference's own order."""
+        """Returns what the examples at a position are drawn by; None for the reference's own order."""
         return next((table for table in reversed(self.tables) if table.position <= position), None)
 
     def update(self, run: Run, batch: Batch) -> None:
@@ -141,7 +141,7 @@ class Rais(Technique):
         return {"draws by the norms": self.draws}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Effective iterations over iterations: the average gain ratio."""
+        """Returns the effective iterations over iterations: the average gain ratio."""
         return {"effective_iterations": self.effective / run.step}
 
     def state(self) -> dict[str, Any]:

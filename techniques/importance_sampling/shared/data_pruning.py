@@ -34,19 +34,19 @@ Order = Literal["hard", "easy", "random"]
 
 
 def highest(ranking: Tensor, count: int, skipped: int = 0) -> Tensor:
-    """Ascending indices of the ``count`` highest of ``ranking`` [examples] once the ``skipped`` highest are left out;
-    of equal ones the earlier ranks higher."""
+    """Returns ascending indices of the ``count`` highest of ``ranking`` [examples] once the ``skipped`` highest are
+    left out; of equal ones the earlier ranks higher."""
     order = ranking.argsort(descending=True, stable=True)
     return order[skipped : skipped + count].sort().values
 
 
 def share_of(examples: int, keep: float) -> int:
-    """How many examples the share ``keep`` is, at least one."""
+    """Counts how many examples the share ``keep`` is, at least one."""
     return max(1, round(keep * examples))
 
 
 def shortened(recipe: Recipe, share: float) -> Recipe:
-    """The recipe with ``share`` of its steps, rounded up."""
+    """Returns the recipe with ``share`` of its steps, rounded up."""
     return replace(recipe, steps=math.ceil(share * recipe.steps))
 
 
@@ -76,11 +76,11 @@ class DataPruning(Technique):
             raise ValueError(f"keep is the share of the examples to train on, in (0, 1], not {self.keep}")
 
     def score(self, pool: Data, run: Run) -> Tensor:
-        """The difficulty of each training example of ``pool`` [examples]; ``run`` is being set up."""
+        """Returns the difficulty of each training example of ``pool`` [examples]; ``run`` is being set up."""
         raise NotImplementedError
 
     def chosen(self, ranking: Tensor, pool: Data) -> Tensor:
-        """Ascending positions in ``pool`` of the examples to keep: the highest of ``ranking`` [examples]."""
+        """Returns ascending positions in ``pool`` of the examples to keep: the highest of ``ranking`` [examples]."""
         return highest(ranking, share_of(len(ranking), self.keep))
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -114,8 +114,8 @@ class DataPruning(Technique):
         return kept_by(Path(self.saved).expanduser(), data, *self._description()) if self.saved else None
 
     def _description(self) -> tuple[str, dict[str, str], int]:
-        """The technique's id, which is the name of its folder, the settings that decide the choice, and the number of
-        candidates."""
+        """Returns the technique's id, which is the name of its folder, the settings that decide the choice, and the
+        number of candidates."""
         names = [
             attribute.name
             for attribute in fields(self)
@@ -128,7 +128,7 @@ class DataPruning(Technique):
         return {"prunes the data": self.pruned}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """Test scores over those of a run of the same seed and length on as many examples at random:
+        """Returns the test scores over those of a run of the same seed and length on as many examples at random:
         ``loss_over_random`` and, where there are classes, ``accuracy_over_random``. Of the technique alone."""
         alone = len(run.technique.techniques) == 1
         if self.is_reference or self.order == "random" or not alone:

@@ -1,4 +1,4 @@
-"""The score of an example: the norm of its loss's gradient in the last pre-activations, ||softmax(f) - y||_2.
+"""Computes the score of an example: the norm of its loss's gradient in the last pre-activations, ||softmax(f) - y||_2.
 
 Katharopoulos & Fleuret (arXiv 1803.00942, section 3.2) sample by it, since it bounds the norm of the whole gradient up
 to a constant; Paul et al. (arXiv 2107.07075, definition 2.2) average it over networks and call it EL2N. For
@@ -31,8 +31,8 @@ OURS = {**PLAIN, "reduction": "none"}
 
 
 def losses_and_scores(baseline: Baseline, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The loss and the score of each example, float32 [batch]: losses with the graph of the logits, where these have
-    one, and the same bits as the baseline's own; scores without.
+    """Computes the loss and the score of each example, float32 [batch]: losses with the graph of the logits, where
+    these have one, and the same bits as the baseline's own; scores without.
 
     Raises ValueError where the baseline's loss is no function of logits alone.
     """
@@ -51,8 +51,8 @@ def losses_and_scores(baseline: Baseline, outputs: Any, batch: Batch) -> tuple[T
 
 
 def error_norms(losses: Tensor, logits: Tensor) -> Tensor:
-    """||softmax(f) - y||_2 of each example [batch], without knowing the targets, from per-example cross-entropies,
-    whose graph stays.
+    """Computes ||softmax(f) - y||_2 of each example [batch], without knowing the targets, from per-example
+    cross-entropies, whose graph stays.
 
     The gradient of a cross-entropy in its logits [batch, ..., classes] is softmax(f) - y.
     """
@@ -62,7 +62,7 @@ def error_norms(losses: Tensor, logits: Tensor) -> Tensor:
 
 
 def launchable(logits: Tensor) -> bool:
-    """Whether the kernel takes these logits. Loads Triton for CUDA tensors only; the compiler fuses by itself."""
+    """Tells whether the kernel takes these logits. Loads Triton for CUDA tensors only; the compiler fuses by itself."""
     if is_compiling() or not logits.is_cuda:
         return False
     from suite.kernels import optimizer_parts
@@ -90,14 +90,15 @@ class OnePass(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def scores(self, losses: Tensor) -> Tensor:
-        """Those of the examples [batch], from their ``losses``: each row's norm as often as its loss is in them."""
+        """Returns the scores of the examples [batch], from their ``losses``: each row's norm as often as its loss is in
+        them."""
         assert self.losses is not None and self.norms is not None
         (shares,) = torch.autograd.grad(losses.sum(), self.losses, retain_graph=True)
         return (shares.abs() * self.norms).view(len(losses), -1).sum(1)
 
 
 class ScoredCrossEntropy(torch.autograd.Function):
-    """The kernel's two passes. ``apply(logits, targets, ignored)``: float32 losses and norms [rows]."""
+    """Runs the kernel's two passes. ``apply(logits, targets, ignored)``: float32 losses and norms [rows]."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""The cross-entropy of a row of logits and the norm of its gradient in them, ||softmax(z) - y||_2, in one pass.
+"""Computes the cross-entropy of a row of logits and the norm of its gradient in them, ||softmax(z) - y||_2, in one
+pass.
 
     forth   loss  = log sum_j e^z_j - z_y                           z read once
             norm^2 = (sum_j' e^2z_j + (sum_j' e^z_j)^2) / (sum_j e^z_j)^2
@@ -76,7 +77,7 @@ def gradients_kernel(of_losses, logits, targets, levels, of_logits, classes, ign
 
 
 def losses_and_norms(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row its cross-entropy, the norm of that one's gradient, and log sum e^z: float32 [rows].
+    """Computes, of each row, its cross-entropy, the norm of that one's gradient, and log sum e^z: float32 [rows].
 
     ``logits`` float32 or bfloat16 [rows, classes], ``targets`` int64 [rows], in [0, classes) or ``ignored``: then loss
     and norm are 0. Both are contiguous and on one device.
@@ -89,8 +90,8 @@ def losses_and_norms(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Ten
 
 
 def gradients(of_losses: Tensor, logits: Tensor, targets: Tensor, levels: Tensor, ignored: int) -> Tensor:
-    """Those of the logits, in their dtype, from float32 ones of the losses [rows]; the rest as in, and from,
-    :func:`losses_and_norms`."""
+    """Computes the gradients of the logits, in their dtype, from float32 ones of the losses [rows]; the rest as in, and
+    from, :func:`losses_and_norms`."""
     rows, classes = logits.shape
     of_logits = torch.empty_like(logits)
     grid = (rows, triton.cdiv(classes, _block(classes)))
@@ -109,7 +110,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], *tensors: Tensor, classes: int, 
 
 
 def _manifest(kernel: Any, dtype: torch.dtype, sums: int, aligned: bool) -> Manifest:
-    """``aligned``: each row begins at a multiple of 16, as where the number of classes is one."""
+    """Describes the kernel; ``aligned``: each row begins at a multiple of 16, as where the number of classes is one."""
     back = kernel is gradients_kernel
     types = {
         "targets": "*i64",

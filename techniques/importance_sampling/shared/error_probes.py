@@ -1,5 +1,5 @@
-"""What probes of ``is_gradnorm``, ``rais`` and ``el2n`` share: scores by the formula, in float64, with the targets that
-the baselines' batches have; and the gradient of a weighted loss.
+"""Has what probes of ``is_gradnorm``, ``rais`` and ``el2n`` share: scores by the formula, in float64, with the targets
+that the baselines' batches have; and the gradient of a weighted loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SHARPENED = 30.0  # times the head's weights
 
 
 def error_norms(logits: Tensor, batch: Batch) -> Tensor:
-    """||softmax(f) - y||_2 of each example [batch], float64; of a text, the mean over the tokens that count."""
+    """Computes ||softmax(f) - y||_2 of each example [batch], float64; of a text, the mean over the tokens that
+    count."""
     logits = logits.double()
     if "labels" in batch:
         targets = batch["labels"]
@@ -37,7 +38,8 @@ def error_norms(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def originals(batch: Batch) -> Tensor:
-    """What a batch's examples were before they were transformed, as far as that leaves it: labels, or tokens."""
+    """Returns what a batch's examples were before they were transformed, as far as that leaves it: labels, or
+    tokens."""
     tokens, labels = batch.get("input_ids"), batch.get("labels")
     if tokens is None:
         assert labels is not None
@@ -47,7 +49,7 @@ def originals(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Look:
-    """A forward pass: its batch and logits, and whether it was in training, and with gradients."""
+    """Records a forward pass: its batch and logits, and whether it was in training, and with gradients."""
 
     batch: Batch
     logits: Tensor
@@ -57,7 +59,7 @@ class Look:
 
 @contextmanager
 def looks(run: Run) -> Iterator[list[Look]]:
-    """The forward passes that are made meanwhile."""
+    """Records the forward passes that are made meanwhile."""
     noted: list[Look] = []
     plain = run.baseline.forward
 
@@ -82,7 +84,7 @@ def sharpen(run: Run) -> None:
 
 @torch.no_grad()
 def scores_in_evaluation(recording: Recording, trace: Trace, batch: Batch) -> Tensor:
-    """The scores of a batch before a recorded step, float64 [batch], without dropout."""
+    """Computes the scores of a batch before a recorded step, float64 [batch], without dropout."""
     run = recording.run
     with recording.at(trace.before.parameters):
         run.model.eval()
@@ -92,8 +94,8 @@ def scores_in_evaluation(recording: Recording, trace: Trace, batch: Batch) -> Te
 
 
 def weighted_roundings(recording: Recording, trace: Trace, batch: Batch, weights: Tensor) -> float:
-    """How far a recorded step's gradients are from those of the mean of ``weights`` times its ``batch``'s losses, as of
-    :func:`techniques.shared.plain.apart`."""
+    """Measures how far a recorded step's gradients are from those of the mean of ``weights`` times its ``batch``'s
+    losses, as of :func:`techniques.shared.plain.apart`."""
     run = recording.run
     trained = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     with recording.at(trace.before.parameters), replayed(trace.random):
@@ -107,8 +109,8 @@ def weighted_roundings(recording: Recording, trace: Trace, batch: Batch, weights
 
 
 def draws_off(draws: Sequence[Tensor], probabilities: Tensor) -> float:
-    """How far the frequency of any example, and of an example that is drawn twice in a row, is from that of independent
-    draws with these probabilities, in standard errors at most."""
+    """Measures how far the frequency of any example, and of an example that is drawn twice in a row, is from that of
+    independent draws with these probabilities, in standard errors at most."""
     drawn = torch.stack(list(draws))
     shares = torch.bincount(drawn.flatten(), minlength=len(probabilities)) / drawn.numel()
     off = _errors(shares, probabilities, drawn.numel()).max().item()

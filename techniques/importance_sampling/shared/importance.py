@@ -1,5 +1,5 @@
-"""What samplers of examples share: one forward pass that gives a weighted loss and the scores. For ``is_gradnorm`` and
-``rais``.
+"""Has what samplers of examples share: one forward pass that gives a weighted loss and the scores. For ``is_gradnorm``
+and ``rais``.
 
 An example that is drawn with probability p in place of 1 / n stands for 1 / (n p) examples. So weighted, the mean of
 what is drawn has the mean over all n as its expectation: loss, gradient and all.
@@ -16,12 +16,14 @@ from techniques.importance_sampling.shared.error_norms import losses_and_scores
 
 
 def importance_weights(probabilities: Tensor, chosen: Tensor) -> Tensor:
-    """1 / (n p_i), float32 [batch], of the examples ``chosen`` (int64 [batch]) of n with these probabilities [n]."""
+    """Returns 1 / (n p_i), float32 [batch], of the examples ``chosen`` (int64 [batch]) of n with these probabilities
+    [n]."""
     return (len(probabilities) * probabilities[chosen]).reciprocal().float()
 
 
 def scored_forward(run: Run, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The loss of :meth:`Run.forward` (scalar, float32), its examples weighted, and their scores, float32 [batch].
+    """Returns the loss of :meth:`Run.forward` (scalar, float32), its examples weighted, and their scores, float32
+    [batch].
 
     Without ``weights`` the loss is the same bits. A score takes no forward pass of its own.
     """
@@ -36,7 +38,7 @@ def scored_forward(run: Run, batch: Batch, weights: Tensor | None = None) -> tup
 
 @torch.no_grad()
 def scores_of(run: Run, batch: Batch) -> Tensor:
-    """The scores of a batch, float32 [batch], by a forward pass in evaluation, without dropout."""
+    """Computes the scores of a batch, float32 [batch], by a forward pass in evaluation, without dropout."""
     run.model.eval()
     with run.autocast():
         outputs = run.baseline.forward(run.forward_model, batch)

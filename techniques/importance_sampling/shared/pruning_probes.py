@@ -1,5 +1,5 @@
-"""Which examples a short run was trained on, against the scores that a probe has computed by itself: for the probes of
-``grand``, ``el2n`` and ``ssl_prototypes``."""
+"""Checks which examples a short run was trained on, against the scores that a probe has computed by itself: for the
+probes of ``grand``, ``el2n`` and ``ssl_prototypes``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suite.reading.recording import Recording
 
 
 def candidates_of(recording: Recording) -> Data:
-    """The data with those training examples alone that the reference would see, in the data's order."""
+    """Returns the data with those training examples alone that the reference would see, in the data's order."""
     run, setting = recording.run, recording.run.job.setting
     reference = run.baseline.recipe_of(setting)
     data = run.baseline.data(setting.size, setting.task, setting.data)
@@ -24,9 +24,10 @@ def candidates_of(recording: Recording) -> Data:
 def shows(
     recording: Recording, pool: Data, scores: Tensor, keep: float, shorter: bool, slack: float, offset: float = 0.0
 ) -> dict[str, float]:
-    """``scores`` float64 [candidates], right within ``slack``. ``kept``: the share of the examples that
-    is left; ``misplaced``: examples trained on that are not among the highest once the share ``offset`` is left out;
-    ``off_steps``: steps more or fewer than the reference's, or if ``shorter`` than make as many passes as its."""
+    """Compares the run's examples with ``scores`` float64 [candidates], right within ``slack``. ``kept``: the share of
+    the examples that is left; ``misplaced``: examples trained on that are not among the highest once the share
+    ``offset`` is left out; ``off_steps``: steps more or fewer than the reference's, or if ``shorter`` than make as many
+    passes as its."""
     run = recording.run
     reference = run.baseline.recipe_of(run.job.setting)
     trained = Examples(run.data.train[torch.cat([trace.indices for trace in recording.traces])])
@@ -39,7 +40,7 @@ def shows(
 
 
 def _misplaced(trained: Examples, pool: Data, scores: Tensor, keep: float, slack: float, offset: float) -> int:
-    """Examples whose score is not between the highest and the lowest of those to keep."""
+    """Counts the examples whose score is not between the highest and the lowest of those to keep."""
     ordered = scores.sort(descending=True).values
     first = round(offset * len(ordered))
     highest, lowest = ordered[first], ordered[first + max(1, round(keep * len(ordered))) - 1]

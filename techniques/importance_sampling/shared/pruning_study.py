@@ -1,4 +1,4 @@
-"""Which examples to keep: the hardest, the easiest or any, over the share that is kept.
+"""Compares which examples to keep: the hardest, the easiest or any, over the share that is kept.
 
 For the studies of ``grand`` and ``ssl_prototypes``: on all of the baseline's examples or on fewer, with right labels or
 some wrong ones. Test examples stay as they are. All runs on one data set have the steps of one reference, or
@@ -45,8 +45,8 @@ class KeptRow(NamedTuple):
 def kept_rows(
     lab: Lab, technique: str, keeps: Sequence[float], *, share: float = 1.0, wrong_labels: float = 0.0, parts: int = 1
 ) -> list[KeptRow]:
-    """A row for each order and share kept of which a seed finished, and the reference's, on ``share`` of the training
-    examples, drawn once; in one of ``parts`` parts of the lab's minutes."""
+    """Returns a row for each order and share kept of which a seed finished, and the reference's, on ``share`` of the
+    training examples, drawn once; in one of ``parts`` parts of the lab's minutes."""
     setting = lab.setting
     data = baseline_of(setting).data(setting.size, "pretrain", setting.data)
     count = max(1, round(share * len(data.train)))
@@ -64,7 +64,7 @@ def kept_rows(
 
 
 def _row(examples: int, wrong_labels: float, keep: float, order: str, runs: Sequence[Learned]) -> KeptRow | None:
-    """None where no seed finished."""
+    """Returns the row, or None where no seed finished."""
     ends = [run.final for run in runs if run.status == "ok" and run.final]
     if not ends:
         return None
@@ -74,12 +74,12 @@ def _row(examples: int, wrong_labels: float, keep: float, order: str, runs: Sequ
 
 
 def kept_table(name: str, rows: Sequence[KeptRow]) -> StudyTable:
-    """The rows as a study's table."""
+    """Returns the rows as a study's table."""
     return StudyTable(name, KeptRow._fields, [tuple(row) for row in rows], NOTE)
 
 
 def draw(axes: Axes, rows: Sequence[KeptRow], title: str) -> None:
-    """Test loss over the share kept, a line for each order, and the reference's dashed."""
+    """Draws test loss over the share kept, a line for each order, and the reference's dashed."""
     for order in ORDERS:
         own = sorted((row.keep, row.loss) for row in rows if row.order == order)
         axes.plot([keep for keep, _ in own], [loss for _, loss in own], marker="o", label=order)

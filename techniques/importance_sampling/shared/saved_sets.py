@@ -1,4 +1,4 @@
-"""Pruned data sets as files, so that one scoring serves several trainings.
+"""Saves pruned data sets as files, so that one scoring serves several trainings.
 
 A file has the indices of the examples that were kept, what chose them, and the hash of the examples among which they
 were chosen. It is JSON, so that reading one runs nothing; it is written whole or not at all; and it is refused where it
@@ -29,7 +29,7 @@ def _ascending(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class PrunedSet(Stored):
-    """The examples ``kept``: indices into the ``examples`` training examples with the hash ``examples_sha256``.
+    """Holds the examples ``kept``: indices into the ``examples`` training examples with the hash ``examples_sha256``.
 
     ``technique`` chose them with ``settings``, in a run of ``seed``, among ``candidates`` of them.
     """
@@ -54,7 +54,7 @@ class PrunedSet(Stored):
 def pruned_set(
     data: Data, indices: Tensor, technique: str, settings: dict[str, str], candidates: int, seed: int
 ) -> PrunedSet:
-    """What :func:`save` writes: ``indices`` are ascending int64 indices of ``data``'s training examples."""
+    """Builds what :func:`save` writes: ``indices`` are ascending int64 indices of ``data``'s training examples."""
     return PrunedSet(
         technique=technique,
         settings=settings,
@@ -76,7 +76,7 @@ def save(pruned: PrunedSet, path: Path) -> None:
 
 
 def kept_by(path: Path, data: Data, technique: str, settings: dict[str, str], candidates: int) -> Tensor | None:
-    """The int64 indices that the file holds; None where there is no file yet.
+    """Reads the int64 indices that the file holds; None where there is no file yet.
 
     Raises ValueError for a file that cannot be read or is damaged, of other examples, or chosen otherwise.
     """
@@ -106,7 +106,7 @@ def kept_by(path: Path, data: Data, technique: str, settings: dict[str, str], ca
 
 
 def examples_sha256(examples: Examples) -> str:
-    """A hash of all columns: names, types, shapes and bytes."""
+    """Computes a hash of all columns: names, types, shapes and bytes."""
     total = hashlib.sha256()
     for name, column in sorted(examples.tensors.items()):
         total.update(f"{name} {column.dtype} {tuple(column.shape)}\0".encode())

@@ -1,4 +1,4 @@
-"""The theory's setting: a perceptron that learns from a teacher on pruned examples.
+"""Implements the theory's setting: a perceptron that learns from a teacher on pruned examples.
 
 Sorscher et al. (arXiv 2206.14486), section 2: Gaussian inputs of ``d`` dimensions with the labels of a random teacher,
 of which a share is kept by the teacher's margin; small ones are hard. The student is the perceptron of the largest
@@ -22,7 +22,8 @@ MOST_STEPS = 30  # of the solver, for each example
 
 
 def largest_margin(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The unit vector w [d] with the largest min of y <w, x> over ``inputs`` [n, d] and ``labels`` [n] in {-1, 1}.
+    """Finds the unit vector w [d] with the largest min of y <w, x> over ``inputs`` [n, d] and ``labels`` [n] in {-1,
+    1}.
 
     Raises ValueError where no hyperplane through the origin separates them, RuntimeError where the solver gives up.
     """
@@ -38,7 +39,8 @@ def largest_margin(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def selection(margins: np.ndarray, keep: float, order: Order, random: np.random.Generator) -> np.ndarray:
-    """Indices of the share ``keep`` of examples with the smallest ``margins`` [n] (hard), the largest, or any."""
+    """Returns the indices of the share ``keep`` of examples with the smallest ``margins`` [n] (hard), the largest, or
+    any."""
     count = max(1, round(keep * len(margins)))
     if order == "random":
         return random.permutation(len(margins))[:count]
@@ -47,7 +49,7 @@ def selection(margins: np.ndarray, keep: float, order: Order, random: np.random.
 
 
 def error(dimensions: int, alpha: float, keep: float, order: Order, seed: int) -> float:
-    """The student's error on new examples, after pruning ``alpha`` examples a dimension to the share ``keep``.
+    """Computes the student's error on new examples, after pruning ``alpha`` examples a dimension to the share ``keep``.
 
     Equal seeds have equal teachers and examples, whatever is kept of them.
     """

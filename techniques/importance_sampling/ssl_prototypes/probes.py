@@ -1,4 +1,4 @@
-"""What a short run shows of self-supervised prototypes: embeddings by a model that is trained here once more, the
+"""Tells what a short run shows of self-supervised prototypes: embeddings by a model that is trained here once more, the
 distances and the centroids in float64, and the examples trained on."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDINGS = 4  # of float32, of a cosine of size 1, to which roundings of a smal
 
 
 def records(run: Run, own: SslPrototypes) -> bool:
-    """All steps: what each trained on."""
+    """Records all steps: what each trained on."""
     return not own.is_reference
 
 
@@ -95,7 +95,8 @@ def probes(recording: Recording, own: SslPrototypes) -> Mapping[str, float]:
 
 
 def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
-    """Of the candidates, float64 [examples, width]: the encoder's last block, all patches shown, over its tokens."""
+    """Computes the embeddings of the candidates, float64 [examples, width]: the encoder's last block, all patches
+    shown, over its tokens."""
     run = recording.run
     same = own.embedder == run.baseline.id
     at = run.job.setting.but(baseline=own.embedder, model=run.job.setting.model if same else None)
@@ -124,7 +125,7 @@ def _embeddings(recording: Recording, own: SslPrototypes, pool: Data) -> Tensor:
 
 
 def _off_centroids(embeddings: Tensor, centroids: Tensor) -> float:
-    """Relative, in roundings; infinite where a centroid is nearest to no example."""
+    """Returns the centroids' error, relative, in roundings; infinite where a centroid is nearest to no example."""
     nearest = torch.cdist(embeddings, centroids).argmin(1)
     farthest = 0.0
     for number, centroid in enumerate(centroids):

@@ -1,4 +1,4 @@
-"""When to keep the hard and when the easy examples: in the theory's perceptron, and on the baseline's own data.
+"""Tells when to keep the hard and when the easy examples: in the theory's perceptron, and on the baseline's own data.
 
 ``perceptron``: a student's error over examples a dimension and the share of them that is kept
 (:mod:`techniques.importance_sampling.ssl_prototypes.perceptron`). Of few examples the easy ones are worth most, of
@@ -40,7 +40,7 @@ FRONTIER = (
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``perceptron``, ``frontier`` and ``crossover``; nothing is recorded of the first two."""
+    """Returns the tables ``perceptron``, ``frontier`` and ``crossover``; nothing is recorded of the first two."""
     seeds = range(lab.seeds)
     rows = []
     for done, alpha in enumerate(ALPHAS):
@@ -61,7 +61,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def frontier(rows: Sequence[tuple[Any, ...]]) -> StudyTable:
-    """A row for each number of examples that a whole data set has, too."""
+    """Returns a table with a row for each number of examples that a whole data set has, too."""
     points: list[tuple[float, float, float, float]] = []
     for alpha, at_random in sorted((alpha, err) for _, keep, _, alpha, err, _ in rows if keep == 1):
         hard = [(err, keep) for _, keep, order, own, err, _ in rows if own == alpha and (order == "hard" or keep == 1)]
@@ -78,13 +78,13 @@ def frontier(rows: Sequence[tuple[Any, ...]]) -> StudyTable:
 
 
 def power(x: float, y: float, next_x: float, next_y: float) -> float:
-    """The p of y = c x^p through two points."""
+    """Returns the p of y = c x^p through two points."""
     return math.log(next_y / y) / math.log(next_x / x)
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The perceptron's error over the examples there are; and the baseline's loss over the share kept, a panel for each
-    number of examples."""
+    """Draws the perceptron's error over the examples there are; and the baseline's loss over the share kept, a panel
+    for each number of examples."""
     from matplotlib.figure import Figure
 
     theory, _, crossover = tables

@@ -1,4 +1,4 @@
-"""Self-supervised prototypes: train only on the examples that are least like the prototypes of the data.
+"""Implements self-supervised prototypes: train only on the examples that are least like the prototypes of the data.
 
 Sorscher, Geirhos, Shekhar, Ganguli & Morcos, "Beyond neural scaling laws: beating power law scaling via data pruning"
 (NeurIPS 2022, arXiv 2206.14486), section 5:
@@ -37,21 +37,21 @@ MOST_ITERATIONS = 1000
 
 
 def prototypes(embeddings: Tensor, clusters: int, seed: int) -> Tensor:
-    """The centroids [clusters, width] of k-means on ``embeddings`` float64 [examples, width], iterated until no example
-    changes its cluster. One thread: several add up in any order."""
+    """Computes the centroids [clusters, width] of k-means on ``embeddings`` float64 [examples, width], iterated until
+    no example changes its cluster. One thread: several add up in any order."""
     means = KMeans(clusters, n_init=STARTS, max_iter=MOST_ITERATIONS, tol=0.0, random_state=seed % 2**32)
     with threadpool_limits(1):
         return torch.from_numpy(means.fit(embeddings.numpy()).cluster_centers_)
 
 
 def difficulties(embeddings: Tensor, prototypes: Tensor) -> Tensor:
-    """The cosine distance, in [0, 2], of each of ``embeddings`` [examples, width] to its nearest prototype."""
+    """Computes the cosine distance, in [0, 2], of each of ``embeddings`` [examples, width] to its nearest prototype."""
     return 1 - (F.normalize(embeddings, dim=1) @ F.normalize(prototypes, dim=1).T).amax(1)
 
 
 def balanced(ranking: Tensor, classes: Tensor, keep: float, balance: float) -> Tensor:
-    """Ascending indices of the share ``keep`` with the highest ``ranking`` [examples], where every one of ``classes``
-    int64 [examples] keeps at least ``balance`` of what it would keep if all kept the same share."""
+    """Returns the ascending indices of the share ``keep`` with the highest ``ranking`` [examples], where every one of
+    ``classes`` int64 [examples] keeps at least ``balance`` of what it would keep if all kept the same share."""
     floor = torch.zeros(len(ranking), dtype=torch.bool)
     for label in classes.unique():
         own = (classes == label).nonzero()[:, 0]
@@ -62,9 +62,9 @@ def balanced(ranking: Tensor, classes: Tensor, keep: float, balance: float) -> T
 
 @dataclass
 class SslPrototypes(DataPruning):
-    """``embedder``: the baseline that learns to embed, without labels, for ``scout`` of its own recipe's steps (as many
-    times as many as the run has of its own). ``clusters``: of k-means. ``balance``: see :func:`balanced`; 0 needs no
-    labels."""
+    """Reads ``embedder``: the baseline that learns to embed, without labels, for ``scout`` of its own recipe's steps
+    (as many times as many as the run has of its own). ``clusters``: of k-means. ``balance``: see :func:`balanced`; 0
+    needs no labels."""
 
     keep: float = 0.8
     shorter: bool = True
@@ -97,7 +97,8 @@ class SslPrototypes(DataPruning):
         return difficulties(embeddings, self.centroids)
 
     def embeddings(self, pool: Data, run: Run) -> Tensor:
-        """Of the training examples of ``pool``, float64 [examples, width], by a model trained on them."""
+        """Computes the embeddings of the training examples of ``pool``, float64 [examples, width], by a model trained
+        on them."""
         own = self._embedder(pool, run)
         own.train(own.recipe.steps)
         size, transform = own.recipe.batch_size, own.data.test_transform or own.data.transform
@@ -110,7 +111,7 @@ class SslPrototypes(DataPruning):
         return torch.cat(parts).double()
 
     def _embedder(self, pool: Data, run: Run) -> Run:
-        """The embedder's run, before its first step."""
+        """Returns the embedder's run, before its first step."""
         assert self.reference is not None
         setting = run.job.setting
         same = self.embedder == run.baseline.id
@@ -142,7 +143,7 @@ class SslPrototypes(DataPruning):
 
 
 def without_labels(baseline: Baseline, pool: Data) -> Baseline:
-    """The baseline with the training examples of ``pool``, their labels left out."""
+    """Returns the baseline with the training examples of ``pool``, their labels left out."""
     unlabelled = Examples({name: tensor for name, tensor in pool.train.tensors.items() if name != LABELS})
 
     def data(size: Size, split: Split, location: str | None = None) -> Data:

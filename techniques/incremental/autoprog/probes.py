@@ -1,4 +1,5 @@
-"""What the steps of short runs show of AutoProg: what each step trained, what a search chose, and what growth copied.
+"""Tells what the steps of short runs show of AutoProg: what each step trained, what a search chose, and what growth
+copied.
 
 Of a search, all candidates are computed again: each as a model of its own, made for its pictures, with the supernet's
 weights as they were when it ended. Growth is looked at in a run whose candidates have losses of which the smallest's is
@@ -37,13 +38,13 @@ TIE = 1e-6  # of the logarithms, of losses in float32
 
 
 def records(run: Run, own: AutoProg) -> bool:
-    """All steps: what each trained."""
+    """Records all steps: what each trained."""
     return own.stages > 1
 
 
 @dataclass
 class Step:
-    """What a step trained: of the model's ``depth`` blocks those ``ran``, on pictures of ``side``."""
+    """Records what a step trained: of the model's ``depth`` blocks those ``ran``, on pictures of ``side``."""
 
     trace: Trace
     depth: int
@@ -155,7 +156,7 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
 
 
 class _Plan:
-    """The schedule, from the algorithm: stages of equal length, a search at the start of each but the last."""
+    """Plans the schedule, from the algorithm: stages of equal length, a search at the start of each but the last."""
 
     def __init__(self, recording: Recording, own: AutoProg) -> None:
         run = recording.run
@@ -170,11 +171,11 @@ class _Plan:
         self.patch, self.steps = shape.patch, steps
 
     def settled(self, step: int) -> bool:
-        """Whether no search is on."""
+        """Tells whether no search is on."""
         return not any(start <= step < end for start, end in zip(self.starts, self.ends, strict=False))
 
     def candidates(self, stage: int, depth: int, side: int) -> list[tuple[int, int]]:
-        """Of a stage's search, from the depth and size before it."""
+        """Returns the candidates of a stage's search, from the depth and size before it."""
         depths = [possible for possible in self.depths if possible >= depth or not stage]
         sides = [possible for possible in self.sides if possible >= side or not stage]
         if stage:
@@ -187,7 +188,8 @@ def _own(recording: Recording) -> AutoProg:
 
 
 def _smallest_always(recording: Recording) -> Recording:
-    """The same, whose candidates lie on a power law, the larger the better, but the first lies below it."""
+    """Returns the same recording, whose candidates lie on a power law, the larger the better, but the first lies below
+    it."""
     own = _own(recording)
 
     def judged(run: Run) -> tuple[list[float], list[float]]:
@@ -199,7 +201,7 @@ def _smallest_always(recording: Recording) -> Recording:
 
 
 def _listening(recording: Recording) -> tuple[Recording, list[list[float]]]:
-    """The same, and what each of its searches will take for the losses of its candidates."""
+    """Returns the same recording, and what each of its searches will take for the losses of its candidates."""
     own, heard = _own(recording), list[list[float]]()
     judge = own.judged
 
@@ -213,7 +215,7 @@ def _listening(recording: Recording) -> tuple[Recording, list[list[float]]]:
 
 
 def _steps(recording: Recording) -> list[Step]:
-    """A whole run, and what each step trained."""
+    """Takes a whole run, and what each step trained."""
     run, sides, steps = recording.run, list[int](), list[Step]()
 
     def note(_: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -249,7 +251,7 @@ def _stray_changes(steps: Sequence[Step], plan: _Plan) -> int:
 
 
 def _tries(steps: Sequence[Step], plan: _Plan) -> bool:
-    """Whether a search trains another candidate than its largest: of few steps, one may draw that alone."""
+    """Tells whether a search trains another candidate than its largest: of few steps, one may draw that alone."""
     drawn = [steps[start:end] for start, end in zip(plan.starts, plan.ends, strict=False)]
     return any((other.ran, other.side) != (every[0].ran, every[0].side) for every in drawn for other in every[1:])
 
@@ -290,8 +292,8 @@ def _choices(
 
 
 def _kept(before: int, depth: int, wanted: int) -> list[int]:
-    """The blocks of a supernet of ``depth``, grown from ``before``, that a candidate has: those that were there, each
-    followed by its copies, of which the last ones."""
+    """Returns the blocks of a supernet of ``depth``, grown from ``before``, that a candidate has: those that were
+    there, each followed by its copies, of which the last ones."""
     times, further = divmod(depth, before)
     copies, place = [], 0
     for index in range(before):
@@ -303,7 +305,8 @@ def _kept(before: int, depth: int, wanted: int) -> list[int]:
 
 
 def _loss(recording: Recording, values: Values, blocks: list[int], side: int, following: Trace) -> float:
-    """Of the model with these blocks of the supernet, made for pictures of ``side``, on the step's batch."""
+    """Computes the loss of the model with these blocks of the supernet, made for pictures of ``side``, on the step's
+    batch."""
     run = recording.run
     data: Any = replace(run.data, shape=run.data.shape._replace(side=side))  # type: ignore[attr-defined,call-arg]
     with unchanged_randomness(run.device):
@@ -329,7 +332,7 @@ def _loss(recording: Recording, values: Values, blocks: list[int], side: int, fo
 
 
 def _argmin(losses: Sequence[float], costs: Sequence[float]) -> int:
-    """Of L T^alpha, alpha from the straight line through the points (log T, log L)."""
+    """Returns the argmin of L T^alpha, alpha from the straight line through the points (log T, log L)."""
     x, y = torch.tensor(costs, dtype=torch.float64).log(), torch.tensor(losses, dtype=torch.float64).log()
     line = torch.linalg.lstsq(torch.stack([x, torch.ones_like(x)], 1), y[:, None]).solution[:, 0]
     scores = y + max(-line[0].item(), 0.0) * x
@@ -337,7 +340,7 @@ def _argmin(losses: Sequence[float], costs: Sequence[float]) -> int:
 
 
 def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, float]:
-    """Of all steps after which the model has another depth."""
+    """Returns the errors of all steps after which the model has another depth."""
     rate = 1 / (1 + own.memory * plan.steps)
     counts = {"copies_off": 0.0, "changed": 0.0, "off_state": 0.0}
     path = _path(steps[0].trace.before.parameters)
@@ -382,12 +385,12 @@ def _growth(steps: Sequence[Step], own: AutoProg, plan: _Plan) -> dict[str, floa
 
 
 def _path(values: Values) -> str:
-    """Of the stack of blocks: what stands before the number of the first one."""
+    """Returns the path of the stack of blocks: what stands before the number of the first one."""
     return next(name for name in values if ".0." in name).partition(".0.")[0]
 
 
 def _blocks(values: Values, path: str) -> list[dict[str, Tensor]]:
-    """The parameters of each block, by their names in it."""
+    """Returns the parameters of each block, by their names in it."""
     blocks: dict[int, dict[str, Tensor]] = {}
     for name, value in values.items():
         if name.startswith(f"{path}."):
@@ -397,7 +400,8 @@ def _blocks(values: Values, path: str) -> list[dict[str, Tensor]]:
 
 
 def _flops_over_formula(recording: Recording, plan: _Plan) -> float:
-    """Of a run that stays as small as it may: what its last block costs in a settled step of each stage."""
+    """Returns the FLOPs over the formula's of a run that stays as small as it may: what its last block costs in a
+    settled step of each stage."""
     run = _smallest_always(recording.twin()).run
     block, rows = run.anatomy.blocks[0], run.recipe.batch_size
     starts = [*plan.ends, plan.starts[-1]]

@@ -1,4 +1,5 @@
-"""AutoProg (Li et al., CVPR 2022): a vision Transformer that decides itself whether, where and how much it grows.
+"""Implements AutoProg (Li et al., CVPR 2022): a vision Transformer that decides itself whether, where and how much it
+grows.
 
 Training has stages of equally many steps. Depth and picture size psi = (l, r) start at half and may only grow. At the
 start of each stage but the last, the model grows to the deepest candidate; for a few steps this supernet trains in
@@ -44,7 +45,7 @@ MOST = 3  # depths, and sizes, among the candidates of a stage
 
 
 class Candidate(NamedTuple):
-    """A depth in blocks and pictures of ``side`` pixels."""
+    """Describes a depth in blocks and pictures of ``side`` pixels."""
 
     depth: int
     side: int
@@ -52,8 +53,8 @@ class Candidate(NamedTuple):
 
 @dataclass
 class AutoProg(Technique):
-    """``stages`` stages, depth and size from ``smallest`` times the whole on; each search takes the share ``search`` of
-    the steps, and the average reaches back over the share ``memory`` of them."""
+    """Trains in ``stages`` stages, depth and size from ``smallest`` times the whole on; each search takes the share
+    ``search`` of the steps, and the average reaches back over the share ``memory`` of them."""
 
     stages: int = 4
     smallest: float = 0.5
@@ -125,7 +126,7 @@ class AutoProg(Technique):
             yield
 
     def drawn(self, run: Run) -> Candidate:
-        """The candidate of this step of a search: the largest in the first, where all must learn, then any."""
+        """Draws the candidate of this step of a search: the largest in the first, where all must learn, then any."""
         if run.step == self.start(run, self.stage(run)):
             return self.candidates[-1]
         return Random(mixed_seed(run.seed, 6, run.step)).choice(self.candidates)
@@ -141,7 +142,7 @@ class AutoProg(Technique):
             yield
 
     def skipped(self, depth: int, candidate: Candidate) -> list[int]:
-        """The blocks, of ``depth``, that a candidate lacks."""
+        """Returns the blocks, of ``depth``, that a candidate lacks."""
         new = newcomers(self.current.depth, depth)
         return new[: depth - candidate.depth]
 
@@ -151,7 +152,7 @@ class AutoProg(Technique):
         return stage_at(run.step, run.recipe.steps, self.stages)
 
     def start(self, run: Run, stage: int) -> int:
-        """The first step of a stage."""
+        """Returns the first step of a stage."""
         return math.ceil(stage * run.recipe.steps / self.stages)
 
     def search_steps(self, run: Run) -> int:
@@ -173,7 +174,7 @@ class AutoProg(Technique):
             self.current, self.candidates = (candidates[0], []) if last else (self.current, candidates)
 
     def growth_space(self) -> list[Candidate]:
-        """The present depth and size, and the next larger ones."""
+        """Returns the present depth and size, and the next larger ones."""
         depths = [depth for depth in self.depths if depth >= self.current.depth]
         return _all(depths[:MOST], [side for side in self.sides if side >= self.current.side][:MOST])
 
@@ -200,7 +201,7 @@ class AutoProg(Technique):
         self.searched()
 
     def judged(self, run: Run) -> tuple[list[float], list[float]]:
-        """Losses of all candidates on the batch that comes next, and their costs."""
+        """Returns the losses of all candidates on the batch that comes next, and their costs."""
         assert self.grid is not None
         batch, _ = run.next_batch()
         losses = []
@@ -219,7 +220,7 @@ class AutoProg(Technique):
 
     @torch.no_grad()
     def grow(self, run: Run, depth: int) -> None:
-        """New blocks up to ``depth``: copies of neighbours, with their averages for weights."""
+        """Adds new blocks up to ``depth``: copies of neighbours, with their averages for weights."""
         old = len(self.average)
         if depth > old:
             self.set_blocks(run, sources(old, depth), newcomers(old, depth))
@@ -259,7 +260,7 @@ class AutoProg(Technique):
 
 
 def _all(depths: Sequence[int], sides: Sequence[int]) -> list[Candidate]:
-    """The smallest first, the largest last."""
+    """Returns all candidates, the smallest first, the largest last."""
     return [Candidate(depth, side) for depth in depths for side in sides]
 
 
@@ -268,7 +269,7 @@ def _values(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _shrunk(side: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A model's arguments with its pictures at ``side`` pixels."""
+    """Returns a model's arguments with its pictures at ``side`` pixels."""
     pictures = picture_of(args, kwargs)
     if pictures.shape[-1] == side:
         return None

@@ -1,4 +1,5 @@
-"""What the steps of a short run show of bert2BERT: how large the model was, and what each of its numbers began as.
+"""Tells what the steps of a short run show of bert2BERT: how large the model was, and what each of its numbers began
+as.
 
 Where a number of the large model comes from is said here by laying copies of the small model's tensors side by side.
 Function and symmetry are measured of the model that FPI makes of the recorded small one.
@@ -27,8 +28,8 @@ OF_ITS_BASELINES = True  # whose queries, keys and values are one layer or three
 
 
 class Kind(NamedTuple):
-    """How a parameter has grown: the dimension of units that it writes, in how many lists of them, and the dimension of
-    those that it sums over; None where there is none."""
+    """Says how a parameter has grown: the dimension of units that it writes, in how many lists of them, and the
+    dimension of those that it sums over; None where there is none."""
 
     written: int | None
     lists: int
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
 
 
 def records(run: Run, own: Bert2Bert) -> bool:
-    """All steps: how large the model was in each, and how it grew."""
+    """Records all steps: how large the model was in each, and how it grew."""
     return bool(own.share)
 
 
@@ -149,7 +150,8 @@ def _expected(
 
 
 def _source(name: str, parts: Anatomy, own: Bert2Bert, up: int) -> str:
-    """The small model's parameter that one of the large model comes from, or the same one ``up`` blocks above it."""
+    """Returns the small model's parameter that one of the large model comes from, or the same one ``up`` blocks above
+    it."""
     path = f"{parts.main.path}."
     if not name.startswith(path):
         return name
@@ -181,7 +183,7 @@ def _kind(name: str, small: Tensor, large: Tensor, parts: Anatomy) -> Kind:
 def _function(
     recording: Recording, trace: Trace, following: Trace, parts: Anatomy, own: Bert2Bert
 ) -> Mapping[str, float]:
-    """Of the small model as it was, and of the one that FPI makes of it, as deep."""
+    """Compares the functions of the small model as it was, and of the one that FPI makes of it, as deep."""
     model = plain_model(recording)
     shallow = anatomy(model)
     shallow.set_blocks([block.module for block in shallow.blocks[: shallow.depth // own.depth]])
@@ -202,7 +204,8 @@ def _function(
 
 
 def _apart(gradients: Mapping[str, Tensor], parts: Anatomy, own: Bert2Bert) -> dict[str, float]:
-    """By layer of the MLPs, how far the gradients of the first two copies of its units are apart, over their norm."""
+    """Measures, by layer of the MLPs, how far the gradients of the first two copies of its units are apart, over their
+    norm."""
     apart = {}
     for block in parts.blocks:
         for path, module in block.mlp_linears:

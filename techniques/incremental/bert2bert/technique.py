@@ -101,7 +101,7 @@ class Bert2Bert(Technique):
             carry_state(run, lambda parameter: states[names[origin.get(parameter, parameter)]])
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``loss_jump``: by how much the loss rose as the model grew."""
+        """Returns ``loss_jump``: by how much the loss rose as the model grew."""
         return self.jump.probes()
 
     def state(self) -> dict[str, Any]:

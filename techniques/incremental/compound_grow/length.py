@@ -1,4 +1,4 @@
-"""Shorter inputs: means over neighbouring tokens for the blocks, or rows that are cut.
+"""Makes inputs shorter: means over neighbouring tokens for the blocks, or rows that are cut.
 
 CompoundGrow (arXiv 2010.12562, section 3.2) pools embeddings: unlike in a cut row, every position keeps a part. A
 causal model cannot pool: a mean would show a token the next one, which it is to predict.
@@ -22,12 +22,13 @@ from suite.model.replica import Replica, each_design
 
 
 def neighbours(tokens: int, size: int) -> list[int]:
-    """The pool of each token: the first alone (it stands for the whole row in BERT), the others by ``size``."""
+    """Returns the pool of each token: the first alone (it stands for the whole row in BERT), the others by ``size``."""
     return [0, *(1 + token // size for token in range(tokens - 1))]
 
 
 def pooled(hidden: Tensor, size: int) -> Tensor:
-    """Means over neighbours of hidden states [batch, tokens, width]: [batch, 1 + ceil((tokens - 1) / size), width]."""
+    """Computes the means over neighbours of hidden states [batch, tokens, width]: [batch, 1 + ceil((tokens - 1) /
+    size), width]."""
     pools = neighbours(hidden.shape[1], size)
     sums = hidden.new_zeros(len(hidden), pools[-1] + 1, hidden.shape[2])
     sums = sums.index_add(1, torch.tensor(pools, device=hidden.device), hidden)
@@ -51,7 +52,7 @@ def through_pools(size: int) -> Callable[[Callable[[Tensor], Any], Tensor], Any]
 
 @dataclass(frozen=True)
 class Shorter:
-    """A transform of rows of tokens that are cut into ``pieces``: one piece of each, another one in every batch."""
+    """Transforms rows of tokens, which are cut into ``pieces``: one piece of each, another one in every batch."""
 
     whole: Transform
     pieces: int
@@ -65,7 +66,7 @@ class Shorter:
 
 
 def with_shorter_rows(data: Data, pieces: int) -> Data:
-    """The data with its training rows cut into pieces. Raises ValueError where they cannot be."""
+    """Returns the data with its training rows cut into pieces. Raises ValueError where they cannot be."""
     rows = [tensor.shape[1] for tensor in data.train.tensors.values() if tensor.ndim == 2]
     if not rows or any(tokens % pieces or tokens < 2 * pieces for tokens in rows):
         raise ValueError(
@@ -76,13 +77,13 @@ def with_shorter_rows(data: Data, pieces: int) -> Data:
 
 
 def looks_ahead(block: Block, replica: Replica) -> bool:
-    """Whether what comes out at the first token depends on later ones."""
+    """Tells whether what comes out at the first token depends on later ones."""
     (gradient,) = torch.autograd.grad(replica()[:, :1].sum(), replica.hidden)
     return bool(gradient[:, 1:].any())
 
 
 def can_pool(model: nn.Module, run: Run, size: int) -> bool:
-    """Whether the tokens of ``model``, which is the run's to be, may be pooled: not where blocks are causal.
+    """Tells whether the tokens of ``model``, which is the run's to be, may be pooled: not where blocks are causal.
 
     Raises ValueError where blocks get something for each token (rotary positions, a mask), which pools lack.
     """

@@ -1,4 +1,5 @@
-"""What the steps of a short run show of CompoundGrow: how much of model and input each used, and how the model grew.
+"""Tells what the steps of a short run show of CompoundGrow: how much of model and input each used, and how the model
+grew.
 
 Tokens are counted where the first block's MLP sees them, in a second run of the same job: no trace has activations.
 """
@@ -26,7 +27,7 @@ OF_ITS_BASELINES = True  # whose MLPs are two layers, and whose optimizer is Ada
 
 
 def records(run: Run, own: CompoundGrow) -> bool:
-    """All steps: what each used, and how the model grew."""
+    """Records all steps: what each used, and how the model grew."""
     return not own.is_reference
 
 
@@ -165,7 +166,7 @@ def _expected(parts: Anatomy, name: str, small: Mapping[str, Tensor], like: Tens
 
 
 def _source(name: str, small: Mapping[str, Tensor], parts: Anatomy) -> str:
-    """The parameter that one of the grown model is a copy of: of block i modulo the blocks that there were."""
+    """Returns the parameter that one of the grown model is a copy of: of block i modulo the blocks that there were."""
     path = f"{parts.main.path}."
     if not name.startswith(path):
         return name
@@ -181,7 +182,8 @@ def _units(block: Block, weights: Mapping[str, Tensor]) -> int:
 
 
 def _changed_function(recording: Recording, own: CompoundGrow, trace: Trace) -> float:
-    """Between the models with the recorded values before and after the growth of the MLPs."""
+    """Measures how the function changed between the models with the recorded values before and after the growth of the
+    MLPs."""
     small, large = plain_model(recording), plain_model(recording)
     narrowed(small, {"units": own.ffn}, recording.run.trial)
     outputs = [
@@ -198,7 +200,8 @@ def _unheard(trace: Trace, parts: Anatomy, tokens: int) -> int:
 
 
 def _short_inputs(recording: Recording, own: CompoundGrow) -> tuple[list[int], float, float]:
-    """The tokens that the first block's MLP sees in each step; and, of the first stage, ``leaks`` and ``off_pools``."""
+    """Returns the tokens that the first block's MLP sees in each step; and, of the first stage, ``leaks`` and
+    ``off_pools``."""
     run = recording.twin().run
     seen: list[int] = []
 

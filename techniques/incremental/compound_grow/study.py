@@ -1,4 +1,5 @@
-"""Growth in one dimension and in all, at equal FLOPs: the comparison behind the paper's "compound" (section 3.1).
+"""Compares growth in one dimension and in all, at equal FLOPs: the comparison behind the paper's "compound" (section
+3.1).
 
 Every contender makes as many steps as the reference, under one schedule that decays to the end. A dimension alone stays
 small for so long that its run costs what the compound one does; one that cannot save that much stays small for nearly
@@ -36,7 +37,7 @@ NOTE = (
 
 
 class Row(NamedTuple):
-    """One contender; no interval for one seed."""
+    """Records one contender; no interval for one seed."""
 
     contender: str
     flops: float
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """Tables ``equal_flops`` and ``growth_cost``."""
+    """Returns the tables ``equal_flops`` and ``growth_cost``."""
     return [equal_flops(lab), growth_costs(lab, "compound_grow")]
 
 
@@ -73,7 +74,8 @@ def equal_flops(lab: Lab) -> StudyTable:
 
 
 def relative_cost(counted: Counted, shares: Mapping[float, float]) -> float:
-    """FLOPs of a run over the whole model's, from a step counted near each place and the share of the steps like it."""
+    """Returns the FLOPs of a run over the whole model's, from a step counted near each place and the share of the steps
+    like it."""
     by_place = {point.progress: point.counters.flops for point in counted.points}
     whole = by_place[max(by_place)]
     near = {place: by_place[min(by_place, key=lambda at: abs(at - place))] for place in shares}
@@ -81,7 +83,7 @@ def relative_cost(counted: Counted, shares: Mapping[float, float]) -> float:
 
 
 def small_part(cost: float, small: float) -> float:
-    """The part p of the steps, at ``small`` times the whole's FLOPs, with which p small + 1 - p = ``cost``."""
+    """Returns the part p of the steps, at ``small`` times the whole's FLOPs, with which p small + 1 - p = ``cost``."""
     return min(LONGEST, round((1 - cost) / (1 - small), 3)) if small < 1 else LONGEST
 
 
@@ -100,7 +102,7 @@ def row(name: str, flops: float, part: float, pairs: Sequence[tuple[Learned, Lea
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Each contender's loss with its interval, beside its FLOPs."""
+    """Draws each contender's loss with its interval, beside its FLOPs."""
     from matplotlib.figure import Figure
 
     rows = [Row(*record) for record in tables[0].rows]

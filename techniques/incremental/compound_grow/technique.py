@@ -40,8 +40,8 @@ from techniques.incremental.shared.growth import (
 
 @dataclass
 class CompoundGrow(Technique):
-    """Until the first of ``fractions`` of the steps 1/``depth`` of the blocks, until the second 1/``ffn`` of the MLP
-    units and 1/``length`` of the tokens.
+    """Trains, until the first of ``fractions`` of the steps, 1/``depth`` of the blocks, until the second 1/``ffn`` of
+    the MLP units and 1/``length`` of the tokens.
 
     ``carry_optimizer`` lets the optimizer's state grow with the model, in place of a fresh one.
     """
@@ -142,7 +142,7 @@ class CompoundGrow(Technique):
             carry_state(run, lambda parameter: states[names[parameter]])
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``loss_jump``: by how much the loss rose at the last growth."""
+        """Returns ``loss_jump``: by how much the loss rose at the last growth."""
         return self.jump.probes()
 
     def state(self) -> dict[str, Any]:

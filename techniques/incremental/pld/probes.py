@@ -1,5 +1,5 @@
-"""What the steps of a short run show of progressive layer dropping: which blocks ran, by how much they were scaled,
-and what became of those that did not run.
+"""Tells what the steps of a short run show of progressive layer dropping: which blocks ran, by how much they were
+scaled, and what became of those that did not run.
 
 The step's gradients are compared with those of a plain model in which a dropped block's output is its input, and the
 last layers of the others' branches are divided by p_i: (W h + b) / p = (W / p) h + b / p.
@@ -35,7 +35,7 @@ COUNTED = 3  # steps whose FLOPs are
 
 
 def records(run: Run, own: ProgressiveLayerDropping) -> bool:
-    """All steps: which blocks each ran."""
+    """Records all steps: which blocks each ran."""
     return own.theta < 1
 
 
@@ -130,7 +130,7 @@ def probes(recording: Recording, own: ProgressiveLayerDropping) -> Mapping[str, 
 
 
 def keep_probabilities(own: ProgressiveLayerDropping, step: int, steps: int, depth: int) -> list[float]:
-    """p_i(t) = 1 - i / L (1 - theta(t)), i = 1..L."""
+    """Computes p_i(t) = 1 - i / L (1 - theta(t)), i = 1..L."""
     theta = own.theta + (1 - own.theta) * math.exp(-own.gamma * step / steps)
     return [1 - (1 - theta) * (index + 1) / depth for index in range(depth)]
 
@@ -186,7 +186,7 @@ def _as_it_came(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
 
 
 def _drawn(own: ProgressiveLayerDropping, run: Run, depth: int) -> dict[str, float]:
-    """What so many more draws show, of steps behind the run's end, where theta(t) no longer falls."""
+    """Returns what so many more draws show, of steps behind the run's end, where theta(t) no longer falls."""
     steps = run.recipe.steps
     later = range(100 * steps, 100 * steps + DRAWS)
     wanted = keep_probabilities(own, later.start, steps, depth)
@@ -200,7 +200,8 @@ def _drawn(own: ProgressiveLayerDropping, run: Run, depth: int) -> dict[str, flo
 
 
 def _saved_over_formula(recording: Recording) -> float:
-    """Of the first steps of another run beside a plain one, which has as many FLOPs in each."""
+    """Measures the saving over the formula's in the first steps of another run beside a plain one, which has as many
+    FLOPs in each."""
     twin, plain = recording.twin(), recording.twin("baseline").run
     plain.train(1)
     whole = plain.count_step().flops

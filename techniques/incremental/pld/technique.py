@@ -31,17 +31,18 @@ from suite.model.skipping import check_skippable, skipping
 
 
 def keep_rate(progress: float, floor: float, gamma: float) -> float:
-    """theta(t) for t / T = ``progress``: from 1 down to ``floor``."""
+    """Computes theta(t) for t / T = ``progress``: from 1 down to ``floor``."""
     return (1 - floor) * math.exp(-gamma * progress) + floor
 
 
 def keep_probabilities(theta: float, depth: int) -> list[float]:
-    """p_i of each of ``depth`` blocks, the first one's first: 0.5, 4 -> [0.875, 0.75, 0.625, 0.5]."""
+    """Computes p_i of each of ``depth`` blocks, the first one's first: 0.5, 4 -> [0.875, 0.75, 0.625, 0.5]."""
     return [1 - number / depth * (1 - theta) for number in range(1, depth + 1)]
 
 
 def drawn(probabilities: Sequence[float], seed: int, step: int) -> list[bool]:
-    """Whether each block is kept: one draw a block, of seed and step alone, so that all ranks and a resumed run agree.
+    """Tells whether each block is kept: one draw a block, of seed and step alone, so that all ranks and a resumed run
+    agree.
 
     Python's generator and not torch's: the step can be counted without values.
     """
@@ -93,7 +94,7 @@ class ProgressiveLayerDropping(Technique):
         return self.switched(run.model, *self.gates(run.seed, run.step, run.recipe.steps))
 
     def gates(self, seed: int, step: int, steps: int) -> tuple[list[float], list[bool]]:
-        """p of each block in the step after ``step`` of ``steps``, and whether it is kept."""
+        """Returns p of each block in the step after ``step`` of ``steps``, and whether it is kept."""
         theta = keep_rate(step / steps, self.theta, self.gamma)
         probabilities = keep_probabilities(theta, len(self.blocks))
         return probabilities, drawn(probabilities, seed, step)

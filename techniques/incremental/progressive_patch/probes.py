@@ -1,5 +1,5 @@
-"""What the steps of a short run show of progressive patch size: the patches that came, the first kernel beside the
-baseline's, and what each change of the patch made of kernel, positions, all else and the optimizer's state.
+"""Tells what the steps of a short run show of progressive patch size: the patches that came, the first kernel beside
+the baseline's, and what each change of the patch made of kernel, positions, all else and the optimizer's state.
 
 What should have happened is computed by matrices in float64: of resizing a whole patch, pixel by pixel, and of cubic
 convolution between positions.
@@ -32,7 +32,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: ProgressivePatch) -> bool:
-    """All steps: their patches."""
+    """Records all steps: their patches."""
     return own.stages > 1
 
 
@@ -136,7 +136,7 @@ def _stage(own: ProgressivePatch, step: int, steps: int) -> int:
 
 
 def _kernel(values: Values) -> str:
-    """The name of the patches' kernel, the one parameter with four dimensions."""
+    """Returns the name of the patches' kernel, the one parameter with four dimensions."""
     (name,) = (name for name, value in values.items() if value.ndim == 4)
     return name
 
@@ -146,14 +146,14 @@ def _patch(moment: Any) -> int:
 
 
 def pi_resized(kernel: Tensor, patch: int) -> Tensor:
-    """w* = (B^T)^+ w with B of whole patches [p* p*, p p], equation 3; float64."""
+    """Computes w* = (B^T)^+ w with B of whole patches [p* p*, p p], equation 3; float64."""
     old = kernel.shape[-1]
     matrix = torch.kron(triangles(old, patch), triangles(old, patch))
     return (kernel.double().flatten(2) @ torch.linalg.pinv(matrix)).reshape(*kernel.shape[:2], patch, patch)
 
 
 def _products_off(recording: Recording) -> float:
-    """Of random patches x at the baseline's size, and B x at the first stage's."""
+    """Measures the error of products of random patches x at the baseline's size, and B x at the first stage's."""
     ours = recording.traces[0].before.parameters
     own = dict(plain_model(recording).named_parameters())[_kernel(ours)].detach().double()
     first, random = ours[_kernel(ours)].double(), torch.Generator().manual_seed(0)
@@ -164,7 +164,7 @@ def _products_off(recording: Recording) -> float:
 
 
 def _change(trace: Trace) -> dict[str, float]:
-    """What followed the update of a step in which the patch changed."""
+    """Returns what followed the update of a step in which the patch changed."""
     before, after = trace.update.after, trace.after
     kernel = _kernel(after.parameters)
     counts = {"kernel_off": math.inf, "positions_off": 0.0, "changed": 0.0, "off_state": 0.0}

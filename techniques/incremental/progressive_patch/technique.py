@@ -30,14 +30,14 @@ from techniques.incremental.shared.stages import stage_at
 
 
 def resizing(old: int, new: int) -> Tensor:
-    """Linear resizing, antialiased, of ``old`` pixels to ``new``, as a matrix float64 [new, old]."""
+    """Returns the linear resizing, antialiased, of ``old`` pixels to ``new``, as a matrix float64 [new, old]."""
     rows = torch.eye(old, dtype=torch.float64)[None, None]
     return F.interpolate(rows, size=(old, new), mode="bilinear", align_corners=False, antialias=True)[0, 0].T
 
 
 def pi_resized(kernel: Tensor, patch: int) -> Tensor:
-    """The kernel [width, channels, p, p] for patches of ``patch`` pixels: (B^T)^+ along both sides, B being separable.
-    The same tensor where the patch is the same."""
+    """Computes the kernel [width, channels, p, p] for patches of ``patch`` pixels: (B^T)^+ along both sides, B being
+    separable. The same tensor where the patch is the same."""
     if patch == kernel.shape[-1]:
         return kernel
     inverse = torch.linalg.pinv(resizing(kernel.shape[-1], patch).T).to(kernel.device)
@@ -46,8 +46,8 @@ def pi_resized(kernel: Tensor, patch: int) -> Tensor:
 
 @dataclass
 class ProgressivePatch(Technique):
-    """``stages`` equally long stages, each with patches half as large as the one before; or those of ``patches``,
-    pixels along a side."""
+    """Trains in ``stages`` equally long stages, each with patches half as large as the one before; or those of
+    ``patches``, pixels along a side."""
 
     stages: int = 2
     patches: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class ProgressivePatch(Technique):
         return model
 
     def planned(self, side: int, patch: int) -> list[int]:
-        """The patch of each stage. Raises ValueError where one does not divide the pictures' side."""
+        """Returns the patch of each stage. Raises ValueError where one does not divide the pictures' side."""
         plan = list(self.patches) or [patch * 2**halvings for halvings in range(self.stages - 1, -1, -1)]
         if plan[-1] != patch or any(side % patch for patch in plan):
             fitting = [divisor for divisor in range(side, patch - 1, -1) if side % divisor == 0]

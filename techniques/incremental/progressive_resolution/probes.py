@@ -1,5 +1,5 @@
-"""What the steps of a short run show of progressive resolution: the sizes that came, how they were made of the whole
-examples, and the gradients of a model made for that size whose positions are resampled by matrices in float64.
+"""Tells what the steps of a short run show of progressive resolution: the sizes that came, how they were made of the
+whole examples, and the gradients of a model made for that size whose positions are resampled by matrices in float64.
 
 Resampling is linear, so the gradient in the model's own table is the transposed matrix times that in the small one.
 """
@@ -32,7 +32,7 @@ TOLERANCE = 64 * torch.finfo(torch.float32).eps  # of pixels in [-1, 1]: sums of
 
 
 def records(run: Run, own: ProgressiveResolution) -> bool:
-    """All steps: their sizes."""
+    """Records all steps: their sizes."""
     return own.stages > 1
 
 
@@ -112,7 +112,7 @@ def probes(recording: Recording, own: ProgressiveResolution) -> Mapping[str, flo
 
 
 def _planned(own: ProgressiveResolution, step: int, steps: int, full: int, unit: int) -> int:
-    """S_i = S_0 + (S_e - S_0) i / (M - 1) in whole patches, i the number of the step's of M equal stages."""
+    """Computes S_i = S_0 + (S_e - S_0) i / (M - 1) in whole patches, i the number of the step's of M equal stages."""
     stage = min(own.stages - 1, math.floor(own.stages * step / steps))
     size = full * (own.smallest + (1 - own.smallest) * stage / (own.stages - 1))
     return math.floor(size / unit + 0.5) * unit
@@ -128,7 +128,7 @@ def _size(batch: Batch) -> int:
 
 
 def _whole(run: Run, trace: Trace) -> Batch:
-    """The recorded step's examples as the baseline makes a batch of them."""
+    """Returns the recorded step's examples as the baseline makes a batch of them."""
     setting = run.job.setting
     data = run.baseline.data(setting.size, setting.task, setting.data)
     return data.batch(mixed_seed(run.seed, 2), trace.step * run.recipe.batch_size, run.recipe.batch_size)[0]
@@ -165,7 +165,7 @@ def _off_examples(run: Run, trace: Trace, unit: int) -> int:
 
 
 def _of_size(recording: Recording, side: int) -> nn.Module:
-    """The baseline's model, made for pictures of ``side``."""
+    """Builds the baseline's model, made for pictures of ``side``."""
     run = recording.run
     if not hasattr(run.data, "shape"):
         return plain_model(recording)
@@ -214,5 +214,5 @@ def _flops(recording: Recording, own: ProgressiveResolution, full: int, unit: in
 
 
 def _tokens(size: int, unit: int, share: float) -> int:
-    """Of a row, or of the patches of a picture that are not masked."""
+    """Counts the tokens of a row, or of the patches of a picture that are not masked."""
     return int((size // unit) ** 2 * share) if unit > 1 else size

@@ -1,4 +1,5 @@
-"""Progressive resolution (Tan & Le, EfficientNetV2, ICML 2021, section 4.2): small pictures first, whole ones at last.
+"""Implements progressive resolution (Tan & Le, EfficientNetV2, ICML 2021, section 4.2): small pictures first, whole
+ones at last.
 
 Stage i of M, from 0, each of equally many steps, trains on pictures of side
 
@@ -30,8 +31,8 @@ from techniques.incremental.shared.stages import planned_sizes, stage_at, staged
 
 
 def resized(batch: Batch, side: int, patches: int, full: int) -> Batch:
-    """A batch with its pictures [batch, channels, ., .] at ``side``, and of what has one value for each of the ``full``
-    patches [batch, full] the first ``patches``; all else as it is."""
+    """Returns a batch with its pictures [batch, channels, ., .] at ``side``, and of what has one value for each of the
+    ``full`` patches [batch, full] the first ``patches``; all else as it is."""
     return {name: _resized(tensor, side, patches, full) for name, tensor in batch.items()}
 
 
@@ -42,14 +43,14 @@ def _resized(tensor: Tensor, side: int, patches: int, full: int) -> Tensor:
 
 
 def shortened(rows: Batch, length: int) -> Batch:
-    """The first ``length`` tokens of rows [batch, tokens], before anything is masked."""
+    """Returns the first ``length`` tokens of rows [batch, tokens], before anything is masked."""
     return {name: row[:, :length] if row.ndim == 2 else row for name, row in rows.items()}
 
 
 @dataclass
 class ProgressiveResolution(Technique):
-    """``stages`` equally long stages from ``smallest`` times the whole size on, or those of the given ``sizes``: of
-    pixels along a side, or of tokens in a row."""
+    """Trains in ``stages`` equally long stages from ``smallest`` times the whole size on, or those of the given
+    ``sizes``: of pixels along a side, or of tokens in a row."""
 
     smallest: float = 0.5
     stages: int = 4
@@ -98,24 +99,25 @@ class ProgressiveResolution(Technique):
         return model
 
     def planned(self, full: int, unit: int) -> list[int]:
-        """The size of each stage. Raises ValueError where ``sizes`` do not fit whole examples of size ``full``."""
+        """Returns the size of each stage. Raises ValueError where ``sizes`` do not fit whole examples of size
+        ``full``."""
         if any(size % unit for size in self.sizes) or (self.sizes and self.sizes[-1] != full):
             fitting = f"multiples of the patch, {unit}, up to {full}" if unit > 1 else f"up to {full}"
             raise ValueError(f"sizes of {'/'.join(map(str, self.sizes))} do not fit: give {fitting}, the last {full}")
         return list(self.sizes) or planned_sizes(full, unit, self.smallest, self.stages)
 
     def smaller(self, batch: Batch, position: int) -> Batch:
-        """A batch of pictures, and of what goes with their patches, at its stage's size."""
+        """Returns a batch of pictures, and of what goes with their patches, at its stage's size."""
         if self.grid is None or (side := self.size(position)) == self.grid.side:
             return batch
         return resized(batch, side, (side // self.grid.patch) ** 2, self.grid.grid**2)
 
     def shorter(self, rows: Batch, position: int) -> Batch:
-        """Rows of tokens at their stage's length."""
+        """Returns the rows of tokens at their stage's length."""
         return shortened(rows, self.size(position))
 
     def size(self, position: int) -> int:
-        """The size of the examples after ``position``."""
+        """Returns the size of the examples after ``position``."""
         size = self.plan[stage_at(position, self.total, len(self.plan))]
         if size < self.plan[-1]:
             self.resizes()

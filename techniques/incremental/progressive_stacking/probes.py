@@ -1,4 +1,5 @@
-"""What the steps of a short run show of progressive stacking: which blocks ran, and what each new one began as."""
+"""Tells what the steps of a short run show of progressive stacking: which blocks ran, and what each new one began
+as."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ OF_ITS_BASELINES = True  # whose blocks all train from the first step
 
 
 def records(run: Run, own: ProgressiveStacking) -> bool:
-    """All steps: how many blocks each ran, and how they grew."""
+    """Records all steps: how many blocks each ran, and how they grew."""
     return bool(own.stages)
 
 
@@ -98,12 +99,13 @@ def probes(recording: Recording, own: ProgressiveStacking) -> Mapping[str, float
 
 
 def index(name: str, path: str) -> int | None:
-    """The number of the block of the stack at ``path`` that has this parameter; None where none has it."""
+    """Returns the number of the block of the stack at ``path`` that has this parameter; None where none has it."""
     return int(name.removeprefix(f"{path}.").split(".")[0]) if name.startswith(f"{path}.") else None
 
 
 def source_of(name: str, trace: Trace, path: str) -> str:
-    """The parameter that a parameter after growth was before: of block i, in each further stack of them, too."""
+    """Returns the parameter that a parameter after growth was before: of block i, in each further stack of them,
+    too."""
     number = index(name, path)
     if number is None or name in trace.before.parameters:
         return name

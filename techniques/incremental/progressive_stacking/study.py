@@ -1,4 +1,4 @@
-"""What the doublings cost, and what a step of the stacked model costs beside one of a fresh model."""
+"""Measures what the doublings cost, and what a step of the stacked model costs beside one of a fresh model."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from techniques.incremental.shared.growth_cost import growth_costs
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``growth_cost``."""
+    """Returns the table ``growth_cost``."""
     return [growth_costs(lab, "progressive_stacking", "progressive_stacking:carry_optimizer=true")]

@@ -1,4 +1,5 @@
-"""Progressive stacking (Gong et al., ICML 2019, algorithm 1): train a shallow model, then double it by copying blocks.
+"""Implements progressive stacking (Gong et al., ICML 2019, algorithm 1): train a shallow model, then double it by
+copying blocks.
 
 From L to 2 L blocks, block i + L starts as a copy of block i. The schedule is that of the paper's script for BERT-base:
 3 blocks for 50 of 400 thousand updates, 6 blocks up to 120, then all 12. Doubling does not preserve the function.
@@ -22,18 +23,19 @@ from suite.model.anatomy import anatomy
 
 
 def depths(full: int, stages: int) -> list[int]:
-    """Blocks of each stage: ``full`` halved ``stages`` times, rounded up, shallowest first. 12, 2 -> [3, 6, 12]."""
+    """Returns the blocks of each stage: ``full`` halved ``stages`` times, rounded up, shallowest first. 12, 2 -> [3, 6,
+    12]."""
     return [math.ceil(full / 2**halvings) for halvings in range(stages, -1, -1)]
 
 
 def sources(shallow: int, deep: int) -> list[int]:
-    """Which block each of the ``deep`` blocks starts from: i mod ``shallow``."""
+    """Tells which block each of the ``deep`` blocks starts from: i mod ``shallow``."""
     return [index % shallow for index in range(deep)]
 
 
 @dataclass
 class ProgressiveStacking(Technique):
-    """``stages`` doublings, at the last ``stages`` of ``fractions`` (shares of the steps).
+    """Makes ``stages`` doublings, at the last ``stages`` of ``fractions`` (shares of the steps).
 
     ``carry_optimizer`` copies the optimizer's state with the blocks in place of the paper's reset.
     """
@@ -80,7 +82,7 @@ class ProgressiveStacking(Technique):
             self.grow(run, planned)
 
     def planned_depth(self, step: int, steps: int) -> int:
-        """Blocks after ``step`` of ``steps`` steps."""
+        """Returns the number of blocks after ``step`` of ``steps`` steps."""
         ends = self.fractions[len(self.fractions) - self.stages :]
         passed = sum(step >= round(end * steps) for end in ends)
         return depths(self.full_depth, self.stages)[passed]
@@ -103,7 +105,7 @@ class ProgressiveStacking(Technique):
                     run.optimizer.state[parameter] = copy.deepcopy(state)
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``loss_jump``: by how much the loss rose at the last doubling."""
+        """Returns ``loss_jump``: by how much the loss rose at the last doubling."""
         return {} if self.loss_jump is None else {"loss_jump": float(self.loss_jump)}
 
     def state(self) -> dict[str, Any]:

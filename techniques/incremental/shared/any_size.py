@@ -1,4 +1,4 @@
-"""A vision Transformer that takes pictures of any size, its positions resampled between the patches.
+"""Makes a vision Transformer take pictures of any size, its positions resampled between the patches.
 
 For ``progressive_resolution`` and ``autoprog``, whose pictures grow, and ``progressive_patch``, whose grid of patches
 does: its table is resampled once a stage, theirs in every pass, so that the model's own stays what it will be.
@@ -17,8 +17,8 @@ from suite.model.patches import PatchGrid, picture_of
 
 
 def resampled(table: Tensor, extra: int, grid: int) -> Tensor:
-    """A table of positions [1, extra + g * g, width] for ``grid`` x ``grid`` patches: bicubic between the patches, as
-    it is in the extra rows. The same tensor where the grid is the same."""
+    """Resamples a table of positions [1, extra + g * g, width] for ``grid`` x ``grid`` patches: bicubic between the
+    patches, as it is in the extra rows. The same tensor where the grid is the same."""
     own, rows = table[:, :extra], table[:, extra:]
     old = round(rows.shape[1] ** 0.5)
     if old == grid:

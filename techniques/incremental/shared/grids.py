@@ -1,4 +1,4 @@
-"""Resizing of pictures and of tables of positions as matrices in float64, from the definitions.
+"""Resizes pictures and tables of positions by matrices in float64, from the definitions.
 
 For probes of ``progressive_resolution``, ``progressive_patch`` and ``autoprog``, which judge torch's own by it.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def triangles(old: int, new: int) -> Tensor:
-    """Linear resizing with a filter as wide as a new pixel, as a matrix float64 [new, old]."""
+    """Returns the linear resizing with a filter as wide as a new pixel, as a matrix float64 [new, old]."""
     ratio = max(1.0, old / new)
     centres = (torch.arange(new, dtype=torch.float64)[:, None] + 0.5) * old / new - 0.5
     weights = (1 - (torch.arange(old, dtype=torch.float64) - centres).abs() / ratio).clamp(min=0)
@@ -20,7 +20,8 @@ def triangles(old: int, new: int) -> Tensor:
 
 
 def cubics(old: int, new: int, a: float = -0.75) -> Tensor:
-    """Cubic convolution (Keys, 1981) between ``old`` points, the border repeated, as a matrix float64 [new, old]."""
+    """Returns the cubic convolution (Keys, 1981) between ``old`` points, the border repeated, as a matrix float64 [new,
+    old]."""
     matrix = torch.zeros(new, old, dtype=torch.float64)
     for row in range(new):
         centre = (row + 0.5) * old / new - 0.5
@@ -33,8 +34,8 @@ def cubics(old: int, new: int, a: float = -0.75) -> Tensor:
 
 
 def resampling(old: int, new: int) -> Tensor:
-    """The matrix float64 [new, old] of a table of so many rows: cubic between the patches of a grid, and the same
-    rows before them (of a class token)."""
+    """Returns the matrix float64 [new, old] of a table of so many rows: cubic between the patches of a grid, and the
+    same rows before them (of a class token)."""
     grids = math.isqrt(old), math.isqrt(new)
     extra = old - grids[0] ** 2
     matrix = torch.zeros(new, old, dtype=torch.float64)

@@ -1,5 +1,5 @@
-"""Models that grow while they train: copies of units (the function-preserving initialisation of Net2Net and bert2BERT),
-of blocks (stacking), and of the optimizer's state with them.
+"""Grows models while they train: copies of units (the function-preserving initialisation of Net2Net and bert2BERT), of
+blocks (stacking), and of the optimizer's state with them.
 
 For the techniques that train a smaller model first: ``bert2bert`` and ``compound_grow``.
 """
@@ -27,7 +27,7 @@ SAME = 0.03  # of the outputs' norm: more than bfloat16 rounds, less than a unit
 
 
 def copied_units(values: Tensor, roles: Roles, sources: Sources, degree: int = 0) -> Tensor:
-    """Function-preserving growth of one parameter: U[i, j] = W[g(i), g(j)] / |{k: g(k) = g(j)}|, where j is read.
+    """Grows one parameter and preserves the function: U[i, j] = W[g(i), g(j)] / |{k: g(k) = g(j)}|, where j is read.
 
     With a ``degree``, of what an optimizer keeps of the parameter, which is of that degree in its gradient: of copies
     of a unit that is written, each gets its share of the gradient, and of one that is read the whole.
@@ -48,8 +48,8 @@ def copied_units(values: Tensor, roles: Roles, sources: Sources, degree: int = 0
 
 
 def with_new_units(own: Tensor, upper: Tensor, roles: Roles, sources: Sources) -> Tensor:
-    """Advanced knowledge initialisation: the units that were there are ``own``, the new ones those of the same layer
-    one block up, ``upper``; both grown by :func:`copied_units`."""
+    """Implements advanced knowledge initialisation: the units that were there are ``own``, the new ones those of the
+    same layer one block up, ``upper``; both grown by :func:`copied_units`."""
     for dimension, role in enumerate(roles):
         if role is not None and not role.read and role.axis in sources:
             units = sources[role.axis]
@@ -60,7 +60,8 @@ def with_new_units(own: Tensor, upper: Tensor, roles: Roles, sources: Sources) -
 
 
 def one_block_up(model: nn.Module) -> dict[str, str]:
-    """For each parameter of a block's linear layers the name of the same one in the next block; not of the last."""
+    """Returns for each parameter of a block's linear layers the name of the same one in the next block; not of the
+    last."""
     names: dict[str, str] = {}
     blocks = anatomy(model).blocks
     for block, following in pairwise(blocks):
@@ -74,7 +75,7 @@ def one_block_up(model: nn.Module) -> dict[str, str]:
 def grown(
     values: Mapping[str, Tensor], roles: Layout, sources: Sources, upper: Mapping[str, str], degree: int = 0
 ) -> dict[str, Tensor]:
-    """Every parameter of the wider model, by name; new units from ``upper`` where it names a parameter."""
+    """Returns every parameter of the wider model, by name; new units from ``upper`` where it names a parameter."""
     wide = {name: copied_units(value, roles[name], sources, degree) for name, value in values.items()}
     return {
         name: with_new_units(value, wide[upper[name]], roles[name], sources) if upper.get(name) in wide else value
@@ -101,7 +102,7 @@ def shallower(model: nn.Module, times: int) -> int:
 
 
 def narrowed(model: nn.Module, times: Mapping[Axis, int], forward: Callable[[nn.Module], Any]) -> Narrowed:
-    """``model`` with 1/n of the units of these axes, in place; ``forward`` gives the outputs of a model.
+    """Returns ``model`` with 1/n of the units of these axes, in place; ``forward`` gives the outputs of a model.
 
     Raises ValueError where n does not divide the units, and where copies of units would not preserve the function: then
     nobody knows what they are.
@@ -156,7 +157,7 @@ def stack_copies(run: Run, depth: int, small: Narrowed | None = None) -> dict[nn
 
 
 def _holders(block: nn.Module) -> set[int]:
-    """The ids of what a copy of the block copies: its modules and the configurations that they keep."""
+    """Returns the ids of what a copy of the block copies: its modules and the configurations that they keep."""
     modules = list(block.modules())
     return {id(module) for module in (*modules, *(vars(module).get("config") for module in modules))}
 
@@ -172,7 +173,7 @@ def grown_state(
     sources: Sources,
     upper: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
-    """The optimizer's state of the wider model, by parameter: that which it would have, had it been wide.
+    """Returns the optimizer's state of the wider model, by parameter: that which it would have, had it been wide.
 
     Moments grow as :func:`copied_units` says: first ones, and second ones, whose names torch ends in ``_sq``. What has
     not a parameter's shape is copied.
@@ -199,13 +200,14 @@ def carry_state(run: Run, state_of: Callable[[nn.Parameter], Mapping[str, Any] |
 
 @dataclass
 class LossJump:
-    """By how much the training loss rose at the last growth: from the step before it to the first one after it."""
+    """Measures by how much the training loss rose at the last growth: from the step before it to the first one after
+    it."""
 
     before: Tensor | None = None  # of the step before a growth that no step has followed yet, float64
     rise: Tensor | None = None
 
     def step(self, run: Run, grows: bool) -> None:
-        """After each step; whether the model grows then."""
+        """Notes the loss after each step; whether the model grows then."""
         if self.before is not None:
             self.rise, self.before = run.loss.double() - self.before, None
         if grows:

@@ -1,4 +1,4 @@
-"""What growing costs beside the training around it, and what a grown model's step costs beside a fresh one's.
+"""Measures what growing costs beside the training around it, and what a grown model's step costs beside a fresh one's.
 
 For the studies of the techniques that train a smaller model first. Timed evidence compares steps alone: what happens
 between its windows, as growth does, is on no clock there.
@@ -28,7 +28,7 @@ NOTE = (
 
 
 class Cost(NamedTuple):
-    """One stack at a setting."""
+    """Records one stack at a setting."""
 
     stack: str
     growths: int
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
 
 
 def growth_costs(lab: Lab, *stacks: str) -> StudyTable:
-    """The table ``growth_cost``; these runs are not recorded."""
+    """Returns the table ``growth_cost``; these runs are not recorded."""
     rows = []
     for number, stack in enumerate(stacks):
         lab.progress(number / len(stacks), f"what the growth of {stack} costs")
@@ -75,7 +75,7 @@ def _parameters(run: Run) -> int:
 
 
 def _log_ratio(run: Run, fresh: Run, number: int) -> float:
-    """ln of the run's time per step over the fresh one's, of a round: ABBA, or BAAB in every second one."""
+    """Returns the ln of the run's time per step over the fresh one's, of a round: ABBA, or BAAB in every second one."""
     first, second = (run, fresh) if number % 2 else (fresh, run)
     spent_s = dict.fromkeys((run, fresh), 0.0)
     for side in (first, second, second, first):

@@ -1,4 +1,5 @@
-"""How far a model that has grown, and its optimizer's state, are from what a paper says, in numbers that differ.
+"""Measures how far a model that has grown, and its optimizer's state, are from what a paper says, in numbers that
+differ.
 
 For the probes of ``bert2bert`` and ``compound_grow``, which say what each parameter comes from.
 """
@@ -20,13 +21,14 @@ name; with a degree, what the optimizer keeps of it; None where nothing is befor
 
 
 def off_values(trace: Trace, expected: Expected) -> int:
-    """Numbers of the grown model that differ."""
+    """Counts the numbers of the grown model that differ."""
     before, after = trace.update.after.parameters, trace.after.parameters
     return sum(_differing(now, expected(name, before, now, 0)) for name, now in after.items())
 
 
 def off_state(trace: Trace, expected: Expected, *, carried: bool) -> int:
-    """Numbers of the optimizer's state after the growth that differ; all of them where it should start anew."""
+    """Counts the numbers of the optimizer's state after the growth that differ; all of them where it should start
+    anew."""
     before, after = trace.update.after.state, trace.after.state
     if not carried:
         return sum(len(state) for state in after.values())

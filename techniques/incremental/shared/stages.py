@@ -1,4 +1,5 @@
-"""Stages of a run: when they begin, how large its examples are in each, and training data that changes with them.
+"""Divides a run into stages: when they begin, how large its examples are in each, and training data that changes with
+them.
 
 For ``progressive_resolution``, ``progressive_patch`` and ``autoprog``.
 
@@ -20,7 +21,8 @@ Change = Callable[[Batch, int], Batch]
 
 
 def staged(data: Data, *, examples: Change | None = None, batch: Change | None = None) -> Data:
-    """``data`` whose raw examples, or whose batches made of them, go through a function of theirs and the position.
+    """Returns ``data`` whose raw examples, or whose batches made of them, go through a function of theirs and the
+    position.
 
     Of the same class, so that a baseline knows its own data, and so are copies of it (``subset``).
     """
@@ -37,12 +39,13 @@ def staged(data: Data, *, examples: Change | None = None, batch: Change | None =
 
 
 def stage_at(position: int, total: int, stages: int) -> int:
-    """The stage, from 0, of ``stages`` equal ones after ``position`` of ``total`` examples; the last one goes on."""
+    """Returns the stage, from 0, of ``stages`` equal ones after ``position`` of ``total`` examples; the last one goes
+    on."""
     return min(stages - 1, position * stages // total)
 
 
 def planned_sizes(full: int, unit: int, smallest: float, stages: int) -> list[int]:
-    """Sizes of the stages, from ``smallest`` times ``full`` to ``full`` in equal steps, in whole ``unit``s.
+    """Returns the sizes of the stages, from ``smallest`` times ``full`` to ``full`` in equal steps, in whole ``unit``s.
 
     224, 16, 0.5, 4 -> [112, 144, 192, 224].
     """

@@ -1,5 +1,5 @@
-"""Whether the optimizer keeps of a parameter what it kept before: for probes of ``pld``, ``progressive_patch`` and
-``autoprog``, where parameters rest, stay or come anew.
+"""Tells whether the optimizer keeps of a parameter what it kept before: for probes of ``pld``, ``progressive_patch``
+and ``autoprog``, where parameters rest, stay or come anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def same_state(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether two states of a parameter have the same names and, to the bit, the same values."""
+    """Tells whether two states of a parameter have the same names and, to the bit, the same values."""
     if before.keys() != after.keys():
         return False
     pairs = [(value, after[key]) for key, value in before.items()]

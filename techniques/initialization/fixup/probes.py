@@ -1,4 +1,4 @@
-"""What recorded steps show of Fixup, beside a plain model without norms.
+"""Tells what recorded steps show of Fixup, beside a plain model without norms.
 
 s (W (x + b) + c) = (s W) x + s (b W 1 + c 1): a plain model whose weights are so multiplied, and whose bias vectors are
 these, is the same function, and the chain rule gives the gradients that the recorded step must have had.
@@ -28,7 +28,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: Fixup) -> bool:
-    """The start, where only the head learns, and the middle, where everything does."""
+    """Tells whether it is the start, where only the head learns, or the middle, where everything does."""
     return run.step in (0, run.recipe.steps // 2)
 
 

@@ -1,4 +1,5 @@
-"""Fixup: a residual network that needs no norms, by an initialisation under which a step's effect is that of any depth.
+"""Implements Fixup: a residual network that needs no norms, by an initialisation under which a step's effect is that of
+any depth.
 
 Zhang, Dauphin & Ma, "Fixup Initialization: Residual Learning Without Normalization" (ICLR 2019, arXiv 1901.09321),
 section 3. Of L residual branches, each of m layers:
@@ -32,12 +33,13 @@ ATTENTION_LAYERS = 4  # queries, keys, values and output multiply each other, wh
 
 
 def factor(branches: int, layers: int) -> float:
-    """L^(-1/(2m-2)) for a network of L ``branches`` and a branch of m ``layers``, at least 2."""
+    """Computes L^(-1/(2m-2)) for a network of L ``branches`` and a branch of m ``layers``, at least 2."""
     return branches ** (-1 / (2 * layers - 2))
 
 
 class BiasedByNumbers(AroundLinear):
-    """A linear layer without a bias of its own: W (x + ``before`` [1]), plus ``after`` [1] if an activation follows."""
+    """Wraps a linear layer without a bias of its own: W (x + ``before`` [1]), plus ``after`` [1] if an activation
+    follows."""
 
     def __init__(self, linear: nn.Module, activated: bool) -> None:
         super().__init__(linear)
@@ -73,7 +75,8 @@ def check_called(parts: Anatomy, forward: Forward) -> None:
 
 @torch.no_grad()
 def fixup(parts: Anatomy, ends: Sequence[Sequence[Part]]) -> None:
-    """The three rules, for blocks whose branches end at ``ends``. Raises ValueError where rule 1 has no last layer."""
+    """Applies the three rules, for blocks whose branches end at ``ends``. Raises ValueError where rule 1 has no last
+    layer."""
     branches = sum(map(len, ends))
     for block, last in zip(parts.every_block, ends, strict=True):
         if experts := [end.path for end in last if not is_linear(end.module)]:

@@ -1,5 +1,4 @@
-"""The kernels of x + s b with s a vector: LayerScale's
-(`techniques.shared.residual_vector_kernel`)."""
+"""Has the kernels of x + s b with s a vector: LayerScale's (`techniques.shared.residual_vector_kernel`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What recorded steps show of LayerScale, beside a plain model whose last layers of branches are multiplied by it.
+"""Tells what recorded steps show of LayerScale, beside a plain model whose last layers of branches are multiplied by
+it.
 
 diag(l) (W h + b) = (diag(l) W) h + diag(l) b: the plain model with rows so multiplied is the same function (equation
 4), and the chain rule gives the gradients that the recorded step must have had. What the blocks do at the start, or
@@ -37,7 +38,8 @@ INITIAL = ((18, 0.1), (24, 1e-5), (math.inf, 1e-6))  # section 2.2: up to how ma
 
 
 def records(run: Run, own: LayerScaleTechnique) -> bool:
-    """The start, where scales have their initial value, and the middle, where each channel has its own."""
+    """Tells whether it is the start, where scales have their initial value, or the middle, where each channel has its
+    own."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -153,7 +155,8 @@ def _merged_apart(recording: Recording, trace: Trace, ends: list[Part]) -> float
 
 @dataclass
 class _Pass:
-    """What entered and left the main stack's blocks, and the norms of what the branches gave before their scales."""
+    """Records what entered and left the main stack's blocks, and the norms of what the branches gave before their
+    scales."""
 
     enters: Tensor = field(default_factory=lambda: torch.empty(0))
     leaves: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -192,7 +195,7 @@ def _watched(model: nn.Module) -> Iterator[_Pass]:
 
 
 def _trunk(recording: Recording, first: Trace, scales: set[str]) -> dict[str, float]:
-    """Of the blocks of the recorded start, and with scales SMALL times as large."""
+    """Measures the blocks of the recorded start, also with scales SMALL times as large."""
     model = copy.deepcopy(recording.run.model).double().eval()
     values = {name: parameter.double() for name, parameter in first.before.parameters.items()}
     own = {name for name in values if name in scales}
@@ -218,7 +221,8 @@ def _trunk(recording: Recording, first: Trace, scales: set[str]) -> dict[str, fl
 
 
 def _gradient_slope(recording: Recording, first: Trace, ends: list[Part]) -> float:
-    """log2 of how much the gradients of the branches' last layers grow with twice the scales; the farthest from 1."""
+    """Returns log2 of how much the gradients of the branches' last layers grow with twice the scales; the farthest from
+    1."""
     values, norms = first.before.parameters, []
     for factor in (SMALL, 2 * SMALL):
         scaled = {name: value * factor if name.endswith(".scale") else value for name, value in values.items()}

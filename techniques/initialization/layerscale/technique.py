@@ -25,12 +25,13 @@ from techniques.shared.scaled_sum import scaled
 
 
 def initial_scale(depth: int) -> float:
-    """Section 2.2: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 for deeper networks."""
+    """Follows section 2.2: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 for deeper networks."""
     return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
 
 
 class LayerScale(AroundLinear):
-    """The end of a branch (its last linear layer, or a mixture of experts) times ``scale`` [width], bias included.
+    """Multiplies the end of a branch (its last linear layer, or a mixture of experts) by ``scale`` [width], bias
+    included.
 
     ``width`` is that of the branch's output, by default the linear layer's.
     """
@@ -74,5 +75,5 @@ class LayerScaleTechnique(Technique):
 
 
 def scaled_branches(model: nn.Module) -> dict[str, LayerScale]:
-    """The branches' ends by name."""
+    """Returns the branches' ends by name."""
     return {path: module for path, module in model.named_modules() if isinstance(module, LayerScale)}

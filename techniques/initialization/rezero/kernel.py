@@ -1,4 +1,4 @@
-"""The kernels of x + s b with s a number: ReZero's, SkipInit's and Fixup's
+"""Has the kernels of x + s b with s a number: ReZero's, SkipInit's and Fixup's
 (`techniques.shared.residual_kernel`)."""
 
 from __future__ import annotations

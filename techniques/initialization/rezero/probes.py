@@ -1,5 +1,6 @@
-"""What recorded steps show of ReZero: the first, in which every block is the identity, and the middle one, in which
-gradients are those of a plain model without norms whose last layers of branches are multiplied by the residual weight.
+"""Tells what recorded steps show of ReZero: the first, in which every block is the identity, and the middle one, in
+which gradients are those of a plain model without norms whose last layers of branches are multiplied by the residual
+weight.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end i
 
 
 def records(run: Run, own: ReZero) -> bool:
-    """The start, where residual weights are 0, and the middle, where none is."""
+    """Tells whether it is the start, where residual weights are 0, or the middle, where none is."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -86,6 +87,7 @@ def probes(recording: Recording, own: ReZero) -> Mapping[str, float]:
 
 
 def _weight(block: Block, values: Mapping[str, object]) -> str:
-    """The name of a block's residual weight: a parameter that stands in several places has its first place's name."""
+    """Returns the name of a block's residual weight: a parameter that stands in several places has its first place's
+    name."""
     names = [f"{end.path}.scale" for end in block.branches]
     return next((name for name in names if name in values), names[0])

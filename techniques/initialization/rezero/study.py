@@ -1,4 +1,5 @@
-"""Which depths train with ReZero, with norms, and with neither: :mod:`techniques.initialization.shared.depth_study`."""
+"""Tells which depths train with ReZero, with norms, and with neither:
+:mod:`techniques.initialization.shared.depth_study`."""
 
 from __future__ import annotations
 
@@ -9,5 +10,5 @@ from techniques.initialization.shared.depth_study import plot as plot
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``trainable_depth`` and ``one_step``."""
+    """Returns the tables ``trainable_depth`` and ``one_step``."""
     return depth_study(lab, "rezero")

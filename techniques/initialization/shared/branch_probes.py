@@ -1,4 +1,5 @@
-"""What recorded steps show of residual branches: scales at their ends, blocks that are the identity, absent norms.
+"""Tells what recorded steps show of residual branches: scales at their ends, blocks that are the identity, absent
+norms.
 
 For the probes of ``layerscale``, ``rezero``, ``skipinit`` and ``fixup``, on the baselines' own models, whose branches
 end in a linear layer each and whose norms are layer norms.
@@ -26,8 +27,8 @@ from techniques.shared.plain import apart, filled, gradients_of, matrix_gradient
 
 
 def without_layer_norms(plain: nn.Module) -> nn.Module:
-    """The plain model, fresh, with the identity in place of its layer norms and with what it looks up in tables times
-    the square root of their width, or brought to unit size where that takes less."""
+    """Returns the plain model, fresh, with the identity in place of its layer norms and with what it looks up in tables
+    times the square root of their width, or brought to unit size where that takes less."""
     for name, module in list(plain.named_modules()):
         if isinstance(module, nn.LayerNorm):
             plain.set_submodule(name, nn.Identity())
@@ -38,23 +39,24 @@ def without_layer_norms(plain: nn.Module) -> nn.Module:
 
 
 def layer_norms_run(recording: Recording, trace: Trace) -> int:
-    """Layer norms that ran in a recorded step."""
+    """Counts the layer norms that ran in a recorded step."""
     modules = dict(recording.run.model.named_modules())
     return sum(isinstance(modules[name], nn.LayerNorm) for name in set(trace.ran))
 
 
 def added(plain: nn.Module, values: Values) -> int:
-    """Numbers among ``values`` more than the plain model has."""
+    """Counts the numbers among ``values`` more than the plain model has."""
     return sum(value.numel() for value in values.values()) - sum(parameter.numel() for parameter in plain.parameters())
 
 
 def own_names(plain: nn.Module, values: Values) -> list[str]:
-    """The names of the parameters that the plain model lacks."""
+    """Returns the names of the parameters that the plain model lacks."""
     return sorted(values.keys() - set(names_in(plain, values).values()))
 
 
 def otherwise_without_decay(recording: Recording, trace: Trace, names: Iterable[str]) -> int:
-    """Numbers of these parameters that the recorded step moved otherwise than it had without weight decay."""
+    """Counts the numbers of these parameters that the recorded step moved otherwise than it had without weight
+    decay."""
     before, after = trace.update.before, trace.update.after
     undecayed = {name: {**hyper, "weight_decay": 0.0} for name, hyper in before.hyper.items()}
     moved = recording.replayed(Moment(before.parameters, before.gradients, before.state, undecayed))
@@ -62,13 +64,14 @@ def otherwise_without_decay(recording: Recording, trace: Trace, names: Iterable[
 
 
 def without_gradient(trace: Trace, names: Iterable[str]) -> int:
-    """Those of the parameters whose gradient in a recorded step is missing, or 0 throughout."""
+    """Counts those of the parameters whose gradient in a recorded step is missing, or 0 throughout."""
     gradients = trace.of("backward")[0].gradients
     return sum(name not in gradients or not gradients[name].any() for name in names)
 
 
 def first_rate(recording: Recording, trace: Trace) -> float:
-    """The learning rate of a recorded step over the one that the baseline's recipe has there without a warm-up."""
+    """Returns the learning rate of a recorded step over the one that the baseline's recipe has there without a
+    warm-up."""
     recipe = recording.run.baseline.recipe_of(recording.run.job.setting)
     decayed = (recipe.steps - trace.step - 1) / recipe.steps  # the CPU sizes' decay is linear
     return max(hyper["lr"] for hyper in trace.update.before.hyper.values()) / (recipe.learning_rate * decayed)
@@ -78,7 +81,7 @@ def first_rate(recording: Recording, trace: Trace) -> float:
 
 
 class Passed(NamedTuple):
-    """The hidden states [batch, tokens, width] that a block got and gave."""
+    """Holds the hidden states [batch, tokens, width] that a block got and gave."""
 
     before: Tensor
     after: Tensor
@@ -86,8 +89,8 @@ class Passed(NamedTuple):
 
 @contextmanager
 def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[list[list[Passed]]]:
-    """What each block of each stack gets and gives for a recorded batch, with the step's dropout; meanwhile the run's
-    model has these parameters, so that gradients can be asked for."""
+    """Records what each block of each stack gets and gives for a recorded batch, with the step's dropout; meanwhile the
+    run's model has these parameters, so that gradients can be asked for."""
     run = recording.run
     seen: list[list[Passed]] = []
     with ExitStack() as stack:
@@ -109,13 +112,14 @@ def passing(recording: Recording, parameters: Values, trace: Trace) -> Iterator[
 
 
 def off_identity(stacks: list[list[Passed]]) -> int:
-    """Numbers in which what blocks gave differs from what they got."""
+    """Counts the numbers in which what blocks gave differs from what they got."""
     return sum(int((block.before != block.after).sum()) for blocks in stacks for block in blocks)
 
 
 def off_identity_jacobian(stacks: list[list[Passed]]) -> int:
-    """Numbers in which Jᵀv differs from a random v, J being the Jacobian of a stack's output by its input. Vectors for
-    which they agree are a subspace: where v is random they do so, with probability 1, only if J is the identity."""
+    """Counts the numbers in which Jᵀv differs from a random v, J being the Jacobian of a stack's output by its input.
+    Vectors for which they agree are a subspace: where v is random they do so, with probability 1, only if J is the
+    identity."""
     total = 0
     for blocks in stacks:
         first, last = blocks[0].before, blocks[-1].after
@@ -126,7 +130,7 @@ def off_identity_jacobian(stacks: list[list[Passed]]) -> int:
 
 
 def variance_growth(stacks: list[list[Passed]]) -> float:
-    """The variance of the hidden states behind the blocks over that before them; the largest of the stacks."""
+    """Returns the variance of the hidden states behind the blocks over that before them; the largest of the stacks."""
     return max((blocks[-1].after.var() / blocks[0].before.var()).item() for blocks in stacks)
 
 
@@ -134,8 +138,8 @@ def variance_growth(stacks: list[list[Passed]]) -> float:
 
 
 def scale_gradient_roundings(recording: Recording, trace: Trace, plain: nn.Module, scales: Mapping[Part, str]) -> float:
-    """How far a recorded step's gradients are from those of the plain model whose last layers of branches, the keys of
-    ``scales``, are multiplied by the parameters that the values name: by channel, or by one number."""
+    """Measures how far a recorded step's gradients are from those of the plain model whose last layers of branches, the
+    keys of ``scales``, are multiplied by the parameters that the values name: by channel, or by one number."""
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
     unscaled = {
         name: parameter.detach().double().clone() for name, parameter in filled(plain, values).named_parameters()

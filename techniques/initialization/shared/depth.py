@@ -1,5 +1,5 @@
-"""Baselines of other depths, and what one step does to them: for ``rezero``, ``fixup``, ``skipinit``, ``tfixup`` and
-``layerscale``.
+"""Builds baselines of other depths, and tells what one step does to them: for ``rezero``, ``fixup``, ``skipinit``,
+``tfixup`` and ``layerscale``.
 
 A step's effect is the theory behind these (Fixup, section 2; T-Fixup, section 3.2): a first update that moves the
 outputs more the deeper the network is, at one learning rate, is what diverges. The theory is of steps along the
@@ -34,7 +34,7 @@ SMALL = 1e-3  # a rate at which outputs follow parameters nearly in proportion
 
 
 def deep(whole: Baseline, depth: int) -> Baseline:
-    """The baseline with ``depth`` blocks in its main stack: its own ones, and as random ones after them."""
+    """Returns the baseline with ``depth`` blocks in its main stack: its own ones, and as random ones after them."""
 
     def model(size: Size, data: Data, override: str | None = None) -> nn.Module:
         built = whole.model(size, data, override)
@@ -50,7 +50,7 @@ def deep(whole: Baseline, depth: int) -> Baseline:
 
 @torch.no_grad()
 def redrawn(block: nn.Module) -> nn.Module:
-    """A copy of a fresh block whose matrices have their numbers in another order: as random as the block is."""
+    """Returns a copy of a fresh block whose matrices have their numbers in another order: as random as the block is."""
     other = copy.deepcopy(block)
     for parameter in other.parameters():
         if parameter.ndim >= 2:
@@ -59,7 +59,7 @@ def redrawn(block: nn.Module) -> nn.Module:
 
 
 def deep_run(setting: Setting, stack: Stack, depth: int, seed: int = 0, baseline: Baseline | None = None) -> Run:
-    """A run of a stack on the baseline with ``depth`` blocks."""
+    """Starts a run of a stack on the baseline with ``depth`` blocks."""
     whole = baseline or baseline_of(setting)
     return run_of(Job(setting=setting, seed=seed), technique=stack, baseline=deep(whole, depth))
 
@@ -80,7 +80,7 @@ class WithoutNorms(Technique):
 
 
 def first_step(run: Run) -> float:
-    """How far a run's first step moves its outputs for the batch that it trains on, root mean square."""
+    """Measures how far a run's first step moves its outputs for the batch that it trains on, root mean square."""
     batch, indices = run.next_batch()
     before = _outputs(run, batch)
     run.train_step(batch, indices)
@@ -88,8 +88,8 @@ def first_step(run: Run) -> float:
 
 
 def gradient_step(run: Run) -> float:
-    """The same of a small step along the gradient, in units of its rate: what theory says that a step does. The run's
-    parameters move."""
+    """Measures the same of a small step along the gradient, in units of its rate: what theory says that a step does.
+    The run's parameters move."""
     batch, _ = run.next_batch()
     before = _outputs(run, batch)
     parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
@@ -114,7 +114,8 @@ def _distance(before: Tensor, after: Tensor) -> float:
 
 
 def slope(depths: Sequence[int], changes: Sequence[float]) -> float:
-    """Of the logarithm of the changes over that of the depths, by least squares; infinite where one is not finite."""
+    """Fits the slope of the logarithm of the changes over that of the depths, by least squares; infinite where one is
+    not finite."""
     if not all(0 < change < math.inf for change in changes):
         return math.inf
     return linear_regression([math.log(depth) for depth in depths], [math.log(change) for change in changes]).slope

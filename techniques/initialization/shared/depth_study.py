@@ -1,4 +1,4 @@
-"""The study of which depths train: for ``rezero``, ``fixup``, ``skipinit``, ``tfixup`` and ``layerscale``.
+"""Studies which depths train: for ``rezero``, ``fixup``, ``skipinit``, ``tfixup`` and ``layerscale``.
 
 The first four say that their initialisation takes the place of norms at any depth, the last that it helps them. So the
 baseline's blocks are as many as a study asks for, of the baseline's own (small) width, and three sides train as long as
@@ -39,7 +39,7 @@ STEP = (
 
 
 class Step(NamedTuple):
-    """One side at one depth; the slopes are the side's."""
+    """Records one side at one depth; the slopes are the side's."""
 
     side: str
     depth: int
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """One side at one depth; the loss is infinite where a run diverged."""
+    """Records one side at one depth; the loss is infinite where a run diverged."""
 
     side: str
     depth: int
@@ -61,7 +61,8 @@ class Trained(NamedTuple):
 
 
 def depth_study(lab: Lab, technique: str) -> list[StudyTable]:
-    """Tables ``trainable_depth`` and ``one_step``, of as many seeds as the time allows, and of one at least."""
+    """Returns the tables ``trainable_depth`` and ``one_step``, of as many seeds as the time allows, and of one at
+    least."""
     setting = lab.setting.but(steps=lab.setting.steps or STEPS)
     sides: dict[str, Callable[[], Stack]] = {  # an instance serves one run
         "with norms": lambda: Stack({}),
@@ -100,7 +101,7 @@ def depth_study(lab: Lab, technique: str) -> list[StudyTable]:
 
 
 def final_loss(run: Run) -> tuple[float, float]:
-    """The validation loss after a whole run, infinite if it diverges, and ln V."""
+    """Returns the validation loss after a whole run, infinite if it diverges, and ln V."""
     with torch.no_grad():
         chance = math.log(run.baseline.forward(run.model, run.next_batch()[0]).logits.shape[-1])
     try:
@@ -111,7 +112,8 @@ def final_loss(run: Run) -> tuple[float, float]:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Final loss and a gradient step's effect over the depth, a line for each side; crosses at the top diverged."""
+    """Draws final loss and a gradient step's effect over the depth, a line for each side; crosses at the top
+    diverged."""
     from matplotlib.figure import Figure
 
     rows, steps = [Trained(*record) for record in tables[0].rows], [Step(*row) for row in tables[1].rows]

@@ -18,12 +18,12 @@ Passes = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor
 
 
 def width_of(elements: int) -> int:
-    """Of a bench's tensor: the model's where it fits, else all of it."""
+    """Returns the width of a bench's tensor: the model's where it fits, else all of it."""
     return WIDTH if elements % WIDTH == 0 and elements else elements
 
 
 def matrices(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Streams, branches and gradients [tokens, width], with their scales [1] or [width]."""
+    """Returns the streams, branches and gradients [tokens, width], with their scales [1] or [width]."""
     fours = []
     for *triple, scale in zip(*(inputs[name] for name in NAMES), strict=True):
         width = width_of(triple[0].numel())
@@ -33,7 +33,7 @@ def matrices(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
 
 
 def torchs(x: Tensor, b: Tensor, dy: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y, db and ds by torch's operators."""
+    """Computes y, db and ds by torch's operators."""
     of_scale = (dy * b).sum().view(1) if s.numel() == 1 else (dy * b).sum(0)
     return x + s * b, (s * dy).to(b.dtype), of_scale
 
@@ -61,7 +61,7 @@ PEERS: dict[str, Prepare] = {"torch eager": partial(step, passes=torchs), "torch
 
 
 def benches(kernel: Any, a_number: bool) -> dict[str, Bench]:
-    """Those of a module with ``scaled_sum`` and ``gradients``, whose scale is a number or a vector."""
+    """Returns the benches of a module with ``scaled_sum`` and ``gradients``, whose scale is a number or a vector."""
 
     def passes(x: Tensor, b: Tensor, dy: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return kernel.scaled_sum(x, b, s), *kernel.gradients(dy, b, s)

@@ -1,5 +1,5 @@
-"""What recorded steps show of SkipInit: the first, in which every block is the identity, and the middle one, in which
-gradients are those of a plain model without norms whose last layers of branches are multiplied by numbers.
+"""Tells what recorded steps show of SkipInit: the first, in which every block is the identity, and the middle one, in
+which gradients are those of a plain model without norms whose last layers of branches are multiplied by numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OF_ITS_BASELINES = True  # whose norms are layer norms, and whose branches end i
 
 
 def records(run: Run, own: SkipInit) -> bool:
-    """The start, where multipliers are 0, and the middle, where none is."""
+    """Tells whether it is the start, where multipliers are 0, or the middle, where none is."""
     return run.step in (0, run.recipe.steps // 2)
 
 

@@ -1,5 +1,5 @@
-"""What the first recorded step shows of T-Fixup, beside the baseline's own fresh model; and how far one step moves
-networks of several depths."""
+"""Tells what the first recorded step shows of T-Fixup, beside the baseline's own fresh model; and how far one step
+moves networks of several depths."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ EPS = torch.finfo(torch.float32).eps
 
 
 class Matrix(NamedTuple):
-    """One drawn matrix [out, in], and the factor of its stack that it should have."""
+    """Holds one drawn matrix [out, in], and the factor of its stack that it should have."""
 
     values: Tensor
     factor: float
 
 
 def records(run: Run, own: TFixup) -> bool:
-    """The start, where weights are as drawn, and the middle."""
+    """Tells whether it is the start, where weights are as drawn, or the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -115,13 +115,13 @@ def _drawn(parts: Anatomy, values: Values, names: Mapping[str, str]) -> Iterator
 
 
 def _bound(matrix: Matrix) -> float:
-    """Of Xavier's uniform distribution, scaled."""
+    """Returns the bound of Xavier's uniform distribution, scaled."""
     return matrix.factor * math.sqrt(6 / sum(matrix.values.shape))
 
 
 def _off_deviation(matrix: Matrix) -> float:
-    """The mean square over that of the distribution, less 1, in standard errors: squares of uniform numbers spread by
-    sqrt(4/5) of their mean."""
+    """Returns the mean square over that of the distribution, less 1, in standard errors: squares of uniform numbers
+    spread by sqrt(4/5) of their mean."""
     squares = matrix.values.double().square()
     return (squares.mean().item() / (_bound(matrix) ** 2 / 3) - 1) / math.sqrt(0.8 / squares.numel())
 

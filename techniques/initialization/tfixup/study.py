@@ -1,4 +1,4 @@
-"""Which depths train with T-Fixup, with norms, and with neither: :mod:`shared.depth_study`."""
+"""Tells which depths train with T-Fixup, with norms, and with neither: :mod:`shared.depth_study`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from techniques.initialization.shared.depth_study import plot as plot
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``trainable_depth`` and ``one_step``."""
+    """Returns the tables ``trainable_depth`` and ``one_step``."""
     return depth_study(lab, "tfixup")

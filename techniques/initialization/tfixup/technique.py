@@ -1,4 +1,5 @@
-"""T-Fixup: an initialisation under which Adam's first steps change a Transformer equally at any depth, without norms.
+"""Implements T-Fixup: an initialisation under which Adam's first steps change a Transformer equally at any depth,
+without norms.
 
 Huang, Perez, Ba & Volkovs, "Improving Transformer Optimization Through Better Initialization" (ICML 2020, PMLR 119),
 section 3.2. Of N blocks in a stack:
@@ -30,12 +31,13 @@ from techniques.shared.residual import remove_norms
 
 
 def branch_factor(depth: int, crossing: bool) -> float:
-    """Of the matrices in ``depth`` blocks, a decoder's where these attend to an encoder, too (``crossing``)."""
+    """Returns the factor of the matrices in ``depth`` blocks, a decoder's where these attend to an encoder, too
+    (``crossing``)."""
     return (9 * depth) ** -0.25 if crossing else 0.67 * depth**-0.25
 
 
 def embedding_factor(depth: int) -> float:
-    """Of what the residual stream of ``depth`` blocks begins with."""
+    """Returns the factor of what the residual stream of ``depth`` blocks begins with."""
     return (9 * depth) ** -0.25
 
 
@@ -51,7 +53,7 @@ def initialise(parts: Anatomy, projections: Sequence[Mapping[Role, Rows]], gener
 
 
 def matrices(block: Block, projections: Mapping[Role, Rows]) -> Iterator[tuple[Tensor, Numbers, bool]]:
-    """The block's weights [out, in], the rows of each matrix in them, and whether the method scales it.
+    """Yields the block's weights [out, in], the rows of each matrix in them, and whether the method scales it.
 
     Raises ValueError where that cannot be told.
     """

@@ -1,4 +1,4 @@
-"""The parametric scaling law of a language model's loss, its compute-optimal split, and how both are fitted.
+"""Fits the parametric scaling law of a language model's loss, and has its compute-optimal split.
 
 Hoffmann et al., "Training Compute-Optimal Large Language Models" (NeurIPS 2022, arXiv 2203.15556), section 3.3, for N
 parameters (without embeddings) and D tokens at C = 6 N D floating-point operations:
@@ -37,7 +37,7 @@ GRID = {  # the paper's, of log A, log B, log E, alpha, beta
 
 
 class Law(NamedTuple):
-    """The constants; loss in nats a token."""
+    """Holds the constants; loss in nats a token."""
 
     e: float
     a: float
@@ -50,16 +50,16 @@ class Law(NamedTuple):
 
     @property
     def size_exponent(self) -> float:
-        """N* grows as C to this power."""
+        """Returns the exponent a with which N* grows as C^a."""
         return self.beta / (self.alpha + self.beta)
 
     @property
     def token_exponent(self) -> float:
-        """D* grows as C to this power."""
+        """Returns the exponent b with which D* grows as C^b."""
         return self.alpha / (self.alpha + self.beta)
 
     def optimum(self, flops: float) -> tuple[float, float]:
-        """(N*, D*) at C = ``flops``."""
+        """Returns (N*, D*) at C = ``flops``."""
         g = (self.alpha * self.a / (self.beta * self.b)) ** (1 / (self.alpha + self.beta))
         parameters = g * (flops / 6) ** self.size_exponent
         return parameters, flops / 6 / parameters
@@ -70,7 +70,7 @@ GOPHER_FLOPS = 5.76e23
 
 
 def fit(parameters: Numbers, tokens: Numbers, losses: Numbers, start: Law | None = None) -> Law:
-    """The law that fits the runs. ``start`` replaces the grid of starts.
+    """Fits the law to the runs. ``start`` replaces the grid of starts.
 
     Raises ValueError for fewer runs than constants, or runs that do not differ in size or in tokens.
     """
@@ -99,7 +99,7 @@ def fit(parameters: Numbers, tokens: Numbers, losses: Numbers, start: Law | None
 
 
 def _terms(x: Values, n: Values, d: Values) -> Values:
-    """[..., 3, runs]: logarithms of the three terms of L; ``x`` is [..., 5], in the order of GRID."""
+    """Computes, as [..., 3, runs]: logarithms of the three terms of L; ``x`` is [..., 5], in the order of GRID."""
     x = x[..., None]
     size, data, irreducible = x[..., 0, :] - x[..., 3, :] * n, x[..., 1, :] - x[..., 4, :] * d, x[..., 2, :] + 0 * n
     return np.stack([size, data, irreducible], axis=-2)
@@ -111,7 +111,8 @@ def _huber_of_grid(grid: Values, n: Values, d: Values, target: Values) -> Values
 
 
 def _huber(x: Values, n: Values, d: Values, target: Values) -> tuple[float, Values]:
-    """The sum of Huber losses in units of HUBER squared (L-BFGS stops at absolute values near 1), and its gradient."""
+    """Computes the sum of Huber losses in units of HUBER squared (L-BFGS stops at absolute values near 1), and its
+    gradient."""
     terms = _terms(x, n, d)
     residual = (logsumexp(terms, axis=0) - target) / HUBER
     size, data, irreducible = softmax(terms, axis=0) * np.clip(residual, -1, 1) / HUBER
@@ -123,7 +124,8 @@ def _huber(x: Values, n: Values, d: Values, target: Values) -> tuple[float, Valu
 def bootstrap(
     parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], draws: int = 100, seed: int = 0
 ) -> list[Law]:
-    """Laws of ``draws`` resamplings of the runs, each started at the law of all; too uniform ones are left out."""
+    """Returns the laws of ``draws`` resamplings of the runs, each started at the law of all; too uniform ones are left
+    out."""
     runs = np.column_stack([parameters, tokens, losses])
     centre, generator = fit(parameters, tokens, losses), np.random.default_rng(seed)
     laws: list[Law] = []
@@ -135,13 +137,14 @@ def bootstrap(
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval."""
+    """Returns the percentile interval."""
     low, high = np.quantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 class Parabola(NamedTuple):
-    """Loss over log N at one budget: its curvature, and the minimum, None where the curvature is not positive."""
+    """Describes loss over log N at one budget: its curvature, and the minimum, None where the curvature is not
+    positive."""
 
     curvature: float
     slope: float
@@ -149,7 +152,7 @@ class Parabola(NamedTuple):
 
     @property
     def optimum(self) -> float | None:
-        """N*."""
+        """Returns N*."""
         with np.errstate(over="ignore"):  # infinitely far where it is nearly a line
             return float(np.exp(-self.slope / (2 * self.curvature))) if self.curvature > 0 else None
 
@@ -159,7 +162,7 @@ class Parabola(NamedTuple):
 
 
 def isoflop(parameters: Sequence[float], losses: Sequence[float]) -> Parabola | None:
-    """The parabola through runs of one budget; None for fewer than three sizes."""
+    """Fits the parabola through runs of one budget; None for fewer than three sizes."""
     x = np.log(np.asarray(parameters, dtype=np.float64))
     if len(set(parameters)) < 3:
         return None
@@ -169,7 +172,7 @@ def isoflop(parameters: Sequence[float], losses: Sequence[float]) -> Parabola | 
 
 
 def growth(budgets: Mapping[float, Sequence[tuple[float, float]]]) -> float | None:
-    """The exponent of N* in C: the slope of log N* over log C. ``budgets`` has each one's runs, (N, loss).
+    """Fits the exponent of N* in C: the slope of log N* over log C. ``budgets`` has each one's runs, (N, loss).
 
     Only budgets whose parabola has its minimum between the sizes run count; None for fewer than two.
     """
@@ -187,7 +190,8 @@ def growth(budgets: Mapping[float, Sequence[tuple[float, float]]]) -> float | No
 def growth_bootstrap(
     budgets: Mapping[float, Sequence[tuple[float, float]]], draws: int = 200, seed: int = 0
 ) -> list[float]:
-    """:func:`growth` of ``draws`` resamplings of each budget's runs; those with fewer than two minima are left out."""
+    """Computes :func:`growth` of ``draws`` resamplings of each budget's runs; those with fewer than two minima are left
+    out."""
     generator = np.random.default_rng(seed)
     drawn = [
         growth(

@@ -1,4 +1,4 @@
-"""What a run of the compute-optimal recipe really spends: its model, its tokens and its operations, counted."""
+"""Tells what a run of the compute-optimal recipe really spends: its model, its tokens and its operations, counted."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def records(run: Run, own: Chinchilla) -> bool:
 
 
 class Size(NamedTuple):
-    """A model, and what its passes forward and backward take for one batch: ``products`` is the share of its blocks'
-    linear layers. ``weights`` are theirs, ``parameters`` all of the blocks'."""
+    """Describes a model, and what its passes forward and backward take for one batch: ``products`` is the share of its
+    blocks' linear layers. ``weights`` are theirs, ``parameters`` all of the blocks'."""
 
     parameters: int
     weights: int
@@ -125,7 +125,7 @@ def probes(recording: Recording, own: Chinchilla) -> Mapping[str, float]:
 
 
 def _size(recording: Recording, model: nn.Module) -> Size:
-    """Counted with unfused attention: a fused one makes the scores once more in its backward pass."""
+    """Returns the size, counted with unfused attention: a fused one makes the scores once more in its backward pass."""
     run, batch, model = recording.run, recording.trace.batch, copy.deepcopy(model)
     parts = anatomy(model)
     parts.set_fused_attention(False)

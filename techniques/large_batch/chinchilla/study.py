@@ -1,4 +1,4 @@
-"""IsoFLOP curves of the baseline, the parametric law fitted to them, and what the published constants imply.
+"""Draws IsoFLOP curves of the baseline, fits the parametric law to them, and tells what the published constants imply.
 
 Hoffmann et al. (arXiv 2203.15556), figures 3 and 4: at each budget several sizes are trained to the end of their own
 cosine. ``isoflop`` has the minimum of each budget's parabola, in two accounts: as the paper has it, C = 6 N D with N
@@ -51,7 +51,8 @@ Rows = list[tuple[Any, ...]]  # of a table
 
 
 class Point(NamedTuple):
-    """One size at one budget, the mean over its seeds; ``flops`` is 6 N D, ``counted_flops`` what its steps did.
+    """Records one size at one budget, the mean over its seeds; ``flops`` is 6 N D, ``counted_flops`` what its steps
+    did.
 
     ``parameters`` are without embeddings, ``all_parameters`` with them.
     """
@@ -68,7 +69,7 @@ class Point(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """One budget in one account; None where too few sizes were run, or the parabola opens downwards."""
+    """Records one budget in one account; None where too few sizes were run, or the parabola opens downwards."""
 
     account: str
     budget: float
@@ -82,7 +83,8 @@ class Minimum(NamedTuple):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """Tables ``runs``, ``isoflop``, ``law``, ``published`` and ``verdicts``; only what was measured in the time."""
+    """Returns the tables ``runs``, ``isoflop``, ``law``, ``published`` and ``verdicts``; only what was measured in the
+    time."""
     stacks = {(b, w): canonical(f"chinchilla:width={w},compute={b}") for b in BUDGETS for w in WIDTHS}
     runs, counts = lab.runs(list(stacks.values())), lab.counts(list(stacks.values()))
     points = [
@@ -105,7 +107,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def point(budget: float, width: float, seeds: Sequence[Learned], counts: Counted | None) -> Point | None:
-    """The mean over the seeds that finished; None where none did."""
+    """Returns the mean over the seeds that finished; None where none did."""
     done = [seed for seed in seeds if seed.status == "ok" and "chinchilla.tokens" in seed.probes]
     losses = [seed.final.loss for seed in done if seed.final]
     if not losses:
@@ -125,7 +127,8 @@ def by_budget(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def counted(points: Sequence[Point]) -> list[Point]:
-    """The points at equal counted operations: each budget's geometric mean, as far as a size's runs reach over it."""
+    """Returns the points at equal counted operations: each budget's geometric mean, as far as a size's runs reach over
+    it."""
     known = [
         entry._replace(parameters=entry.all_parameters, flops=entry.counted_flops)
         for entry in points
@@ -145,7 +148,8 @@ def counted(points: Sequence[Point]) -> list[Point]:
 
 
 def minimum(account: str, points: Sequence[Point]) -> Minimum:
-    """The minimum of the parabola through one budget's points; D* is interpolated from the sizes that were run."""
+    """Finds the minimum of the parabola through one budget's points; D* is interpolated from the sizes that were
+    run."""
     flops, sizes = fmean(entry.flops for entry in points), [entry.parameters for entry in points]
     parabola = isoflop(sizes, [entry.loss for entry in points])
     best = parabola.optimum if parabola else None
@@ -160,7 +164,7 @@ def minimum(account: str, points: Sequence[Point]) -> Minimum:
 
 
 def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
-    """The power of C by which the budgets' minima grow, with its interval."""
+    """Fits the power of C by which the budgets' minima grow, with its interval."""
     budgets = {
         fmean(point.flops for point in group): [(point.parameters, point.loss) for point in group] for group in groups
     }
@@ -170,7 +174,8 @@ def exponent(groups: Sequence[Sequence[Point]]) -> Estimate:
 
 
 def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
-    """The fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the published."""
+    """Returns the fitted constants, every method's exponent of N*, the fitted optimum at each budget; beside the
+    published."""
     rows: Rows = []
     runs = [
         [entry.parameters for entry in points],
@@ -199,7 +204,7 @@ def law(points: Sequence[Point], exponents: Mapping[str, Estimate]) -> Rows:
 
 
 def optima(laws: Sequence[Law], flops: float) -> Values:
-    """[3, laws]: N*, D* and D*/N*; not finite where a law has no optimum."""
+    """Computes, as [3, laws]: N*, D* and D*/N*; not finite where a law has no optimum."""
     together = Law(*np.array(laws, dtype=np.float64).T)
     with np.errstate(all="ignore"):
         parameters, tokens = together.optimum(flops)
@@ -208,7 +213,7 @@ def optima(laws: Sequence[Law], flops: float) -> Values:
 
 
 def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Rows:
-    """The paper's statements about IsoFLOP curves beside these curves; None where nothing was measured."""
+    """Compares the paper's statements about IsoFLOP curves with these curves; None where nothing was measured."""
     rows: Rows = []
     for account, (value, low, high) in exponents.items():
         curvatures = [
@@ -226,7 +231,7 @@ def verdicts(minima: Sequence[Minimum], exponents: Mapping[str, Estimate]) -> Ro
 
 
 def published() -> list[tuple[str, float, float]]:
-    """Quantities that follow from the published constants, beside the paper's own."""
+    """Returns the quantities that follow from the published constants, beside the paper's own."""
     parameters, tokens = PUBLISHED.optimum(GOPHER_FLOPS)
     return [
         ("exponent of the size", PUBLISHED.size_exponent, 0.46),
@@ -239,7 +244,7 @@ def published() -> list[tuple[str, float, float]]:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Loss over size, a colour for each budget, with the parabola and its minimum."""
+    """Draws loss over size, a colour for each budget, with the parabola and its minimum."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 

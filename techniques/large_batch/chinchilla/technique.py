@@ -1,4 +1,4 @@
-"""Compute-optimal training: the same floating-point operations, spent on a smaller model and more tokens.
+"""Implements compute-optimal training: the same floating-point operations, spent on a smaller model and more tokens.
 
 Hoffmann et al., "Training Compute-Optimal Large Language Models" (NeurIPS 2022, arXiv 2203.15556): at C = 6 N D, size
 and tokens should grow in equal proportion, which most large models do not: Chinchilla has a quarter of Gopher's
@@ -26,7 +26,8 @@ PROPORTIONAL = ("hidden_size", "num_attention_heads", "num_key_value_heads", "in
 
 
 def widened(model: nn.Module, width: float) -> nn.Module:
-    """A fresh Hugging Face model ``width`` times as wide: heads of the same size, as many more or fewer; equal depth.
+    """Builds a fresh Hugging Face model ``width`` times as wide: heads of the same size, as many more or fewer; equal
+    depth.
 
     What prepares the model's input (its forward pre-hooks) stays. Raises ValueError where that gives no whole number of
     heads, or the model has no such configuration.
@@ -50,7 +51,8 @@ def widened(model: nn.Module, width: float) -> nn.Module:
 
 @dataclass
 class Chinchilla(Technique):
-    """``width`` times the width, width^2 times the parameters, and tokens for ``compute`` times the operations.
+    """Trains ``width`` times the width, width^2 times the parameters, and on tokens for ``compute`` times the
+    operations.
 
     The learning rate goes with 1 / width: Chinchilla's was 2.5 times that of Gopher, of twice its width.
     """
@@ -85,7 +87,7 @@ class Chinchilla(Technique):
         return {"changes the recipe": self.spent, **{block.path: block.module for block in resized}}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """This run's N (without embeddings) and D."""
+        """Returns this run's N (without embeddings) and D."""
         batch, _ = run.next_batch()
         length = next(iter(batch.values())).shape[1]
         return {

@@ -1,4 +1,4 @@
-"""LAMB's update (1904.00962, Algorithm 2) in two passes over parameters and moments, with the norms in the first.
+"""Makes LAMB's update (1904.00962, Algorithm 2) in two passes over parameters and moments, with the norms in the first.
 
     pass 1    m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g^2          leaves ||w||, ||u||
     pass 2    w <- w - lr ratio u
@@ -176,7 +176,7 @@ def lamb_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """LAMB's step number ``step`` (from 1), in place: three launches for each combination of dtypes present, two
+    """Takes LAMB's step number ``step`` (from 1), in place: three launches for each combination of dtypes present, two
     without ``adapt``.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address; both moments share a

@@ -1,4 +1,5 @@
-"""The update of LAMB, on lists of tensors, and the optimizer around it. technique.py has the paper and its forms."""
+"""Has the update of LAMB, on lists of tensors, and the optimizer around it. technique.py has the paper and its
+forms."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def lamb_step(
     phi: tuple[float, float],
     whole: WholeNorms | None = None,
 ) -> None:
-    """Algorithm 2 on tensors of one dtype, in place; ``step`` counts from 1. Without ``adapt`` the ratio is 1."""
+    """Runs Algorithm 2 on tensors of one dtype, in place; ``step`` counts from 1. Without ``adapt`` the ratio is 1."""
     if not parameters:
         return
     updates = adam_directions(
@@ -55,8 +56,9 @@ def lamb_step(
 
 
 class Lamb(GroupedOptimizer):
-    """LAMB with torch's names; state: ``first_moment``, ``second_moment``, ``step``. On a GPU a group is two passes of
-    a kernel. ``max_norm`` is nvlamb's and timm's; the other variants do not clip. ``phi`` bounds the weights' norm.
+    """Implements LAMB with torch's names; state: ``first_moment``, ``second_moment``, ``step``. On a GPU a group is two
+    passes of a kernel. ``max_norm`` is nvlamb's and timm's; the other variants do not clip. ``phi`` bounds the weights'
+    norm.
     """
 
     whole_layers = True
@@ -92,7 +94,8 @@ class Lamb(GroupedOptimizer):
         check_phi(*group["phi"])
 
     def gradient_factor(self) -> Tensor | None:
-        """That of all optimizers times 1 / max(1, ||g|| / max_norm) over all groups, where the variant asks for it."""
+        """Returns the factor of all optimizers times 1 / max(1, ||g|| / max_norm) over all groups, where the variant
+        asks for it."""
         factor, first = super().gradient_factor(), self.param_groups[0]
         gradients = [p.grad for group in self.param_groups for p in with_gradients(group) if p.grad is not None]
         if first["variant"] not in CLIPPED or not gradients:
@@ -136,7 +139,7 @@ class Lamb(GroupedOptimizer):
         return self.buffers(parameters, "first_moment"), self.buffers(parameters, "second_moment")
 
     def _hyper(self, group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
-        """The hyper-parameters of a step of ``parameters``, which all adapt or none and are at one step."""
+        """Returns the hyper-parameters of a step of ``parameters``, which all adapt or none and are at one step."""
         adapt = adapts(parameters[0], group)
         excluded = group["variant"] not in CLIPPED and not adapt
         beta1, beta2 = group["betas"]
@@ -153,7 +156,7 @@ class Lamb(GroupedOptimizer):
 
 
 def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:
-    """Whether LAMB gives this parameter a ratio of its own."""
+    """Tells whether LAMB gives this parameter a ratio of its own."""
     if group["variant"] == "nvlamb":
         return True
     if group["variant"] == "timm":

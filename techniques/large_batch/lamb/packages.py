@@ -1,4 +1,4 @@
-"""LAMB by timm, in its form: all gradients are clipped together, and a tensor adapts if it decays."""
+"""Runs LAMB by timm, in its form: all gradients are clipped together, and a tensor adapts if it decays."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NAMES = ("parameters", "gradients", "first_moments", "second_moments")
 
 
 def reference(inputs: Inputs, factor: float) -> Inputs:
-    """Algorithm 2 in float64, of gradients times ``factor``; its direction is that of the moments as stored.
+    """Runs Algorithm 2 in float64, of gradients times ``factor``; its direction is that of the moments as stored.
 
     The ratio is 1 of a norm that is 0 or not a number.
     """

@@ -1,4 +1,5 @@
-"""What a recorded step shows of LAMB, in float64: Algorithm 2 read off the weights, the gradients and the moments."""
+"""Tells what a recorded step shows of LAMB, in float64: Algorithm 2 read off the weights, the gradients and the
+moments."""
 
 from __future__ import annotations
 

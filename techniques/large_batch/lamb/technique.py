@@ -1,4 +1,4 @@
-"""LAMB: Adam's direction, given in each layer the length of the layer's weights times the learning rate.
+"""Implements LAMB: Adam's direction, given in each layer the length of the layer's weights times the learning rate.
 
 You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (ICLR 2020, arXiv 1904.00962),
 Algorithm 2:
@@ -27,7 +27,7 @@ from techniques.large_batch.shared.trust import check_phi
 
 @dataclass
 class LambTechnique(Technique):
-    """LAMB in place of AdamW, at ``factor`` times its learning rate."""
+    """Puts LAMB in place of AdamW, at ``factor`` times its learning rate."""
 
     factor: float = 16.0
     beta1: float = 0.9

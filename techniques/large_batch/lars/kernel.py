@@ -1,4 +1,4 @@
-"""LARS's update (1708.03888, Algorithm 1) in two passes: the norms of each tensor, then momentum and weights.
+"""Makes LARS's update (1708.03888, Algorithm 1) in two passes: the norms of each tensor, then momentum and weights.
 
     pass 1    leaves ||w||, ||g + c w||        c = 0 (paper, timm) or beta (moco, optax)
     pass 2    v <- m v + inside ratio (g + beta w)        w <- w - outside v
@@ -118,7 +118,7 @@ def lars_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """One LARS step, in place: three launches for each combination of dtypes present, one without ``adapt``.
+    """Takes one LARS step, in place: three launches for each combination of dtypes present, one without ``adapt``.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address. ``tables`` comes from
     `launch_tables` and belongs to these parameters.

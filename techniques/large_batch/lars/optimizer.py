@@ -1,4 +1,5 @@
-"""The update of LARS, on lists of tensors, and the optimizer around it. technique.py has the paper and its forms."""
+"""Has the update of LARS, on lists of tensors, and the optimizer around it. technique.py has the paper and its
+forms."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def lars_ratios(
     variant: Variant,
     whole: WholeNorms | None = None,
 ) -> list[Tensor]:
-    """Each layer's ratio, of shape []; 1 where the weights or what they are divided by are 0. ``whole`` is for shards:
-    see `trust_ratios`."""
+    """Returns each layer's ratio, of shape []; 1 where the weights or what they are divided by are 0. ``whole`` is for
+    shards: see `trust_ratios`."""
     separate = variant in SEPARATE
     divided = gradients if separate else torch._foreach_add(list(gradients), list(parameters), alpha=weight_decay)
     norms = torch.stack([*layer_norms(parameters), *layer_norms(divided)])
@@ -53,7 +54,7 @@ def lars_step(
     adapt: bool,
     whole: WholeNorms | None = None,
 ) -> None:
-    """Algorithm 1 on tensors of one dtype, in place; without ``adapt`` it is plain SGD with momentum and decay."""
+    """Runs Algorithm 1 on tensors of one dtype, in place; without ``adapt`` it is plain SGD with momentum and decay."""
     if not parameters:
         return
     steps = torch._foreach_add(list(gradients), list(parameters), alpha=weight_decay)
@@ -67,14 +68,14 @@ def lars_step(
 
 
 def adapts(parameter: Tensor, group: Mapping[str, Any]) -> bool:
-    """Whether LARS gives this parameter a ratio of its own."""
+    """Tells whether LARS gives this parameter a ratio of its own."""
     if group["variant"] == "timm":
         return bool(group["weight_decay"]) or group["always_adapt"]
     return parameter.ndim >= 2
 
 
 class Lars(GroupedOptimizer):
-    """LARS; one buffer a parameter, ``momentum``. On a GPU a group is two passes of a kernel.
+    """Implements LARS; one buffer a parameter, ``momentum``. On a GPU a group is two passes of a kernel.
 
     Vectors (norms' scales, biases) neither decay nor adapt, as in MoCo v3 and MAE. ``variant="timm"`` has timm's own
     rule: what decays adapts, whatever its shape, and everything does with ``always_adapt``.
@@ -133,7 +134,7 @@ class Lars(GroupedOptimizer):
 
 
 def _hyper(group: dict[str, Any], parameters: list[Tensor]) -> dict[str, Any]:
-    """The hyper-parameters of a step of ``parameters``, which all adapt or none."""
+    """Returns the hyper-parameters of a step of ``parameters``, which all adapt or none."""
     adapt = adapts(parameters[0], group)
     decay = group["weight_decay"] if adapt or group["variant"] == "timm" else 0.0
     hyper = {name: group[name] for name in ("momentum", "trust_coefficient", "variant")}

@@ -1,4 +1,4 @@
-"""LARS by timm, in its form: a tensor adapts if it decays."""
+"""Runs LARS by timm, in its form: a tensor adapts if it decays."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ NAMES = ("parameters", "gradients", "momenta")
 
 
 def reference(inputs: Inputs, factor: float, adapt: bool) -> Inputs:
-    """Algorithm 1 in float64, of gradients times ``factor``; the ratio is 1 of a norm that is 0 or not a number."""
+    """Runs Algorithm 1 in float64, of gradients times ``factor``; the ratio is 1 of a norm that is 0 or not a
+    number."""
     expected: Inputs = {"parameters": [], "momenta": []}
     for p, g, v in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):
         g = factor * g

@@ -1,4 +1,5 @@
-"""What recorded steps show of LARS, in float64: Algorithm 1 read off the weights, the gradients and the momentum."""
+"""Tells what recorded steps show of LARS, in float64: Algorithm 1 read off the weights, the gradients and the
+momentum."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def probes(recording: Recording, own: LarsTechnique) -> Mapping[str, float]:
 
 
 def _first_steps(first: Trace) -> tuple[float, float]:
-    """The shortest, in the length of the algorithm's, and the longest, in gamma eta ||w||. 0 where v was not."""
+    """Returns the shortest, in the length of the algorithm's, and the longest, in gamma eta ||w||. 0 where v was
+    not."""
     shortest, longest = 1.0, 0.0
     for name, weights, gradient, hyper in layers(first.update):
         if weights.ndim >= 2 and weights.norm() > 0 and gradient.norm() > 0:

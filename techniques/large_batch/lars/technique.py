@@ -1,4 +1,5 @@
-"""LARS: SGD with momentum in which each layer's gradient is first brought to the scale of the layer's weights.
+"""Implements LARS: SGD with momentum in which each layer's gradient is first brought to the scale of the layer's
+weights.
 
 You, Gitman & Ginsburg, "Large Batch Training of Convolutional Networks" (2017, arXiv 1708.03888), Algorithm 1, with the
 learning rate gamma, the trust coefficient eta and the decay beta:
@@ -25,7 +26,7 @@ from techniques.large_batch.lars.variants import Variant
 
 @dataclass
 class LarsTechnique(Technique):
-    """LARS in place of AdamW, at ``factor`` times its learning rate."""
+    """Puts LARS in place of AdamW, at ``factor`` times its learning rate."""
 
     factor: float = 800.0
     momentum: float = 0.9

@@ -1,4 +1,4 @@
-"""The public forms of LARS and what they differ in; technique.py's docstring has the table."""
+"""Has the public forms of LARS and what they differ in; technique.py's docstring has the table."""
 
 from __future__ import annotations
 

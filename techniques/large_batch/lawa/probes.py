@@ -1,4 +1,5 @@
-"""What a run of LAWA shows: of which weights the evaluated ones are the mean, and that training knows nothing of it.
+"""Tells what a run of LAWA shows: of which weights the evaluated ones are the mean, and that training knows nothing of
+it.
 
 In a run of 16 steps every step is a checkpoint. So a longer twin is looked at, whose checkpoints are sparse.
 """

@@ -1,4 +1,4 @@
-"""The averaged weights' lead: their loss over the current weights' at every evaluation of the same run.
+"""Measures the averaged weights' lead: their loss over the current weights' at every evaluation of the same run.
 
 Kaddour (arXiv 2209.14981), figures 1 and 2, under two schedules: the recipe's own, whose rate decays to the end, and
 with the rate held after the warm-up. The training run does not notice the averaging, so that a second contender of the
@@ -28,7 +28,7 @@ AHEAD = (
 
 
 class Gain(NamedTuple):
-    """One evaluation under one schedule; no interval for one seed."""
+    """Records one evaluation under one schedule; no interval for one seed."""
 
     schedule: str
     step: int
@@ -40,7 +40,7 @@ class Gain(NamedTuple):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """Tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
+    """Returns the tables ``gain`` (every evaluation) and ``ahead`` (each schedule's second half)."""
     decayed, held, current = (canonical(spelled) for spelled in ("lawa", "lawa:decay=false", "lawa:k=1,decay=false"))
     runs = lab.runs([decayed, held, current])
     averaged = {run.seed: run for _, run in runs[held]}
@@ -62,7 +62,8 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def ratios_of(pairs: Sequence[tuple[Learned, Learned]]) -> dict[int, list[float]]:
-    """By step, the second run's validation loss over the first's for each seed; without the start, where they agree."""
+    """Returns, by step, the second run's validation loss over the first's for each seed; without the start, where they
+    agree."""
     ratios: dict[int, list[float]] = {}
     for current, averaged in pairs:
         losses = {evaluation.step: evaluation.loss for evaluation in current.curve}
@@ -87,14 +88,14 @@ def gain(schedule: str, step: int, ratios: Sequence[float], run: Learned) -> Gai
 
 
 def share_ahead(ratios: dict[int, list[float]]) -> tuple[int, float, float]:
-    """The three numbers that AHEAD describes."""
+    """Returns the three numbers that AHEAD describes."""
     last = max(ratios)
     late = [ratio for step, seeds in ratios.items() if 2 * step > last for ratio in seeds]
     return len(late), fmean(ratio < 1 for ratio in late), fmean(ratios[last])
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The ratio over the step, a line for each schedule; at 1 nothing is gained."""
+    """Draws the ratio over the step, a line for each schedule; at 1 nothing is gained."""
     from matplotlib.figure import Figure
 
     gains = [Gain(*record) for record in tables[0].rows]

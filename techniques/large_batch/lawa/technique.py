@@ -1,4 +1,4 @@
-"""LAWA: evaluate the mean of the latest k checkpoints of a training run that knows nothing of it.
+"""Implements LAWA: evaluate the mean of the latest k checkpoints of a training run that knows nothing of it.
 
 Kaddour, "Stop Wasting My Time! Saving Days of ImageNet and BERT Training with Latest Weight Averaging" (HITY workshop
 at NeurIPS 2022, arXiv 2209.14981), section 2: a queue of k checkpoints, one an epoch, and their uniform average.
@@ -26,12 +26,13 @@ Weights = dict[str, Tensor]
 
 
 def snapshot(model: nn.Module) -> Weights:
-    """A copy of the model's parameters. Clones: what ``detach().cpu()`` gives on a CPU is the live weight itself."""
+    """Returns a copy of the model's parameters. Clones: what ``detach().cpu()`` gives on a CPU is the live weight
+    itself."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def mean(versions: Sequence[Weights]) -> Weights:
-    """The arithmetic mean by name, in float32 at least."""
+    """Computes the arithmetic mean by name, in float32 at least."""
     means = {}
     for name, like in versions[0].items():
         wide = torch.promote_types(like.dtype, torch.float32)
@@ -86,7 +87,7 @@ class Lawa(Technique):
         return averaged
 
     def _before(self, run: Run) -> Iterator[Technique]:
-        """The techniques that come before this one in the run's stack."""
+        """Yields the techniques that come before this one in the run's stack."""
         return takewhile(lambda technique: technique is not self, run.technique.techniques.values())
 
     def sites(self, run: Run) -> Mapping[str, Site]:
@@ -102,5 +103,5 @@ class Lawa(Technique):
 
 
 def _same_shapes(one: Weights, other: Weights) -> bool:
-    """False for a checkpoint from before the model was grown: it cannot be averaged with what came after."""
+    """Returns False for a checkpoint from before the model was grown: it cannot be averaged with what came after."""
     return {n: t.shape for n, t in one.items()} == {n: t.shape for n, t in other.items()}

@@ -1,4 +1,4 @@
-"""The base directions, and the optimizer that gives each layer's step its length. technique.py has the paper."""
+"""Has the base directions, and the optimizer that gives each layer's step its length. technique.py has the paper."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Base = Literal["momentum", "adam", "sign"]
 
 
 def momentum_directions(gradients: Sequence[Tensor], momenta: Sequence[Tensor], beta: float) -> list[Tensor]:
-    """m = beta m + (1 - beta) g."""
+    """Computes m = beta m + (1 - beta) g."""
     torch._foreach_lerp_(list(momenta), list(gradients), 1 - beta)
     return [momentum.clone() for momentum in momenta]
 
 
 def sign_directions(gradients: Sequence[Tensor], momenta: Sequence[Tensor], beta1: float, beta2: float) -> list[Tensor]:
-    """Lion's: sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g."""
+    """Computes Lion's directions: sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g."""
     directions = list(torch._foreach_lerp(list(momenta), list(gradients), 1 - beta1))
     torch._foreach_sign_(directions)
     torch._foreach_lerp_(list(momenta), list(gradients), 1 - beta2)
@@ -38,7 +38,7 @@ def sign_directions(gradients: Sequence[Tensor], momenta: Sequence[Tensor], beta
 
 
 class LayerwiseTrust(GroupedOptimizer):
-    """``base`` direction plus ``weight_decay`` times w, given the length lr phi(||w||).
+    """Takes the ``base`` direction plus ``weight_decay`` times w, given the length lr phi(||w||).
 
     Vectors (norms' scales, biases) neither decay nor adapt: their ratio is 1. ``betas`` are those of the base;
     momentum has only the first.

@@ -1,4 +1,5 @@
-"""What a recorded step shows of layer-wise trust ratios, in float64: section 3.1 with momentum as the direction."""
+"""Tells what a recorded step shows of layer-wise trust ratios, in float64: section 3.1 with momentum as the
+direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run under the scaling rule really trains with: its batches, its number of updates, its learning rates."""
+"""Tells what a run under the scaling rule really trains with: its batches, its number of updates, its learning
+rates."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ BREAK = (
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """Tables ``steps_to_quality`` (the reference's batch, and times ``FACTORS`` by every rule) and ``break_point``."""
+    """Returns the tables ``steps_to_quality`` (the reference's batch, and times ``FACTORS`` by every rule) and
+    ``break_point``."""
     stacks = {(k, rule): f"linear_scaling_warmup:k={k},rule={rule}" for k in FACTORS for rule in get_args(Rule)}
     runs = lab.runs(list(stacks.values()))
     finest = next((runs[canonical(stack)] for stack in stacks.values() if runs[canonical(stack)]), [])
@@ -43,7 +44,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def break_points(rows: Sequence[SweepRow]) -> list[tuple[str, float, float, int | None, int | None]]:
-    """A row for each rule, which BREAK describes; no rows where the reference has no interval."""
+    """Returns a row for each rule, which BREAK describes; no rows where the reference has no interval."""
     reference = next((row for row in rows if row.rule == "reference"), None)
     if reference is None or reference.final_loss_low is None or reference.final_loss_high is None:
         return []
@@ -57,7 +58,7 @@ def break_points(rows: Sequence[SweepRow]) -> list[tuple[str, float, float, int 
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """A line for each rule, from the reference on."""
+    """Draws a line for each rule, from the reference on."""
     from matplotlib.figure import Figure
 
     rows = [SweepRow(*record) for record in tables[0].rows]

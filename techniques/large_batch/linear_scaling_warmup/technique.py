@@ -22,18 +22,18 @@ Rule = Literal["linear", "sqrt", "none"]  # none: only the batch grows, which is
 
 
 def scale(k: int, rule: Rule) -> float:
-    """The factor by which the learning rate grows when the batch grows k times."""
+    """Returns the factor by which the learning rate grows when the batch grows k times."""
     return {"linear": float(k), "sqrt": math.sqrt(k), "none": 1.0}[rule]
 
 
 def gradual(step: int, warmup_steps: int, scale: float) -> float:
-    """Learning rate of 0-based ``step`` relative to the scaled one: from 1/scale, in equal steps, to 1."""
+    """Returns the learning rate of 0-based ``step`` relative to the scaled one: from 1/scale, in equal steps, to 1."""
     return 1.0 if step >= warmup_steps else (1 + (scale - 1) * step / warmup_steps) / scale
 
 
 @dataclass(frozen=True)
 class GraduallyScaled(Recipe):
-    """A recipe whose schedule is multiplied by :func:`gradual`. ``learning_rate`` is the scaled one.
+    """Describes a recipe whose schedule is multiplied by :func:`gradual`. ``learning_rate`` is the scaled one.
 
     The reference's own schedule, with its own warm-up if it has one, keeps its shape; without one this is the paper's.
     """
@@ -47,7 +47,8 @@ class GraduallyScaled(Recipe):
 
 @dataclass
 class LinearScalingWarmup(Technique):
-    """Batch times k, learning rate by the rule, steps divided by k: as many examples as the reference sees.
+    """Takes the batch times k, the learning rate by the rule, the steps divided by k: as many examples as the reference
+    sees.
 
     ``rate`` multiplies the learning rate throughout: ``k=1,rate=0.3`` is the reference at 0.3 times its own.
     """

@@ -1,1 +1,1 @@
-"""What techniques of this category share."""
+"""Has what techniques of this category share."""

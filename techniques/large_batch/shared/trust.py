@@ -1,4 +1,4 @@
-"""Layer-wise trust ratios: each layer's step is as long as a function of its weights' norm.
+"""Computes layer-wise trust ratios: each layer's step is as long as a function of its weights' norm.
 
     coefficient phi(||w||) / (||u|| + decay ||w|| + eps)          phi(z) = min(max(z, low), high)
 
@@ -21,7 +21,7 @@ Granularity = Literal["tensor", "row", "block"]  # what counts as a layer
 
 
 def layer_norms(tensors: Sequence[Tensor], granularity: Granularity = "tensor", block: int = 256) -> list[Tensor]:
-    """L2 norms of each tensor's layers, of a shape that broadcasts to the tensor's; float32 at least.
+    """Computes the L2 norms of each tensor's layers, of a shape that broadcasts to the tensor's; float32 at least.
 
     ``tensor``: one norm, of shape []. ``row``: one for each index of the first dimension. ``block``: one for every
     ``block`` consecutive elements (the last block may be shorter), repeated to the tensor's own shape.
@@ -58,7 +58,8 @@ def trust_ratio(
     decay: float = 0.0,
     eps: float = 0.0,
 ) -> Tensor:
-    """coefficient phi(||w||) / (||u|| + decay ||w|| + eps), elementwise; 1 where either norm is 0 or not a number."""
+    """Computes coefficient phi(||w||) / (||u|| + decay ||w|| + eps), elementwise; 1 where either norm is 0 or not a
+    number."""
     ratio = coefficient * weight_norm.clamp(low, high) / (update_norm + decay * weight_norm + eps)
     return torch.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)
 
@@ -71,7 +72,7 @@ def trust_ratios(
     whole: WholeNorms | None = None,
     **bounds: float,
 ) -> list[Tensor]:
-    """:func:`trust_ratio` of every layer of every tensor, each of a shape that broadcasts to its tensor's.
+    """Computes :func:`trust_ratio` of every layer of every tensor, each of a shape that broadcasts to its tensor's.
 
     Of shards ``whole`` turns the norms of the granularity ``tensor`` into those of the whole tensors.
     """
@@ -96,7 +97,8 @@ def adam_directions(
     eps: float,
     bias_correction: bool = True,
 ) -> list[Tensor]:
-    """m_hat / (sqrt(v_hat) + eps) of step number ``step``, from 1; without ``bias_correction`` m / (sqrt(v) + eps)."""
+    """Computes m_hat / (sqrt(v_hat) + eps) of step number ``step``, from 1; without ``bias_correction`` m / (sqrt(v) +
+    eps)."""
     corrections = (1 - beta1**step, math.sqrt(1 - beta2**step)) if bias_correction else (1.0, 1.0)
     firsts, seconds, grads = list(first_moments), list(second_moments), list(gradients)
     torch._foreach_lerp_(firsts, grads, 1 - beta1)
@@ -111,7 +113,7 @@ def adam_directions(
 
 
 def with_gradients(group: dict[str, Any]) -> list[Tensor]:
-    """The group's parameters that have a gradient."""
+    """Returns the group's parameters that have a gradient."""
     return [parameter for parameter in group["params"] if parameter.grad is not None]
 
 

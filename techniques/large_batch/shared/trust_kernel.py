@@ -1,4 +1,5 @@
-"""Each tensor's trust ratio from partial norms that another kernel left. For the kernels of ``lars`` and ``lamb``.
+"""Computes each tensor's trust ratio from partial norms that another kernel left. For the kernels of ``lars`` and
+``lamb``.
 
 A pass over the parameters leaves for each of its programs two partial sums of squares, of weights and of updates. A
 tensor's programs are neighbours, so its sums are two runs of numbers, from ``starts[tensor]`` to
@@ -49,7 +50,7 @@ def ratios_kernel(partials, starts, ratios, programs, coefficient, low, high, de
 
 @triton.jit
 def ratio(ratios, tensor):
-    """The ratio that `trust_ratios` left for ``tensor``; 1 where ``ratios`` is None."""
+    """Loads the ratio that `trust_ratios` left for ``tensor``; 1 where ``ratios`` is None."""
     value = 1.0
     if ratios is not None:
         value = tl.load(ratios + tensor)
@@ -70,7 +71,8 @@ def sums_over_block(
     BLOCK: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """`multi_tensor.over_block` for a function that returns two sums over its place: this program's ``partials``."""
+    """Runs `multi_tensor.over_block` for a function that returns two sums over its place: this program's
+    ``partials``."""
     tensor, first = multi_tensor.block(blocks, BLOCK)
     rows, bits = multi_tensor.addresses(table, ROWS, tensor, tensors)
     remaining = multi_tensor.elements(table, len(DTYPES), tensor, tensors) - first
@@ -94,7 +96,7 @@ def sums_over_block(
 
 
 def room(group: Group) -> Tensor:
-    """An empty buffer for two sums of each program, the weights' first: float32 [2 programs]."""
+    """Allocates an empty buffer for two sums of each program, the weights' first: float32 [2 programs]."""
     return torch.empty(2 * group.programs, dtype=torch.float32, device=group.table.device)
 
 
@@ -108,7 +110,7 @@ def trust_ratios(
     decay: float = 0.0,
     eps: float = 0.0,
 ) -> Tensor:
-    """The module's formula for each of the group's tensors, float32 [tensors]: one launch."""
+    """Computes the module's formula for each of the group's tensors, float32 [tensors]: one launch."""
     ratios = torch.empty(group.tensors, dtype=torch.float32, device=partials.device)
     with torch.cuda.device_of(partials):
         ratios_kernel[(group.tensors,)](

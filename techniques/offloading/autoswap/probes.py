@@ -1,4 +1,4 @@
-"""What a recorded step shows of AutoSwap: its transfers, and that no more leaves than must."""
+"""Tells what a recorded step shows of AutoSwap: its transfers, and that no more leaves than must."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _plans(chain: Chain, link: Link) -> Iterator[tuple[int, Schedule]]:
 
 
 def _could_stay(chain: Chain, budget: int, values: set[Value], link: Link) -> bool:
-    """Whether the pass fits without the value whose absence times bytes is least."""
+    """Tells whether the pass fits without the value whose absence times bytes is least."""
     times = {m.op: (m.start_s, m.end_s) for m in predicted(plain(chain.depth), chain).moments}
     ends = {(op.kind, op.block): at for op, at in times.items()}
 

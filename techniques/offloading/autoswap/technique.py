@@ -21,7 +21,7 @@ from techniques.offloading.shared.priorities import SCORES, by_priority
 
 @dataclass
 class AutoSwap(Offloaded):
-    """Values by ``score``, or by each of the four, of which the fastest plan is taken."""
+    """Moves values by ``score``, or by each of the four, of which the fastest plan is taken."""
 
     score: Literal["best", "doa", "aoa", "wdoa", "swdoa"] = "best"
 

@@ -1,4 +1,4 @@
-"""What a recorded step shows of Capuchin: all that a planned step shows, and that hidden transfers come first."""
+"""Tells what a recorded step shows of Capuchin: all that a planned step shows, and that hidden transfers come first."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def probes(recording: Recording, own: Capuchin) -> Mapping[str, float]:
 
 
 def _free_s(chain: Chain, link: Link, block: int, item: int | None) -> float:
-    """From the end of the way out to the start of the way back, off the plain pass's own moments."""
+    """Returns the seconds from the end of the way out to the start of the way back, off the plain pass's own
+    moments."""
     at = {moment.op: moment for moment in predicted(plain(chain.depth), chain).moments if moment.op.computes}
     ends = {(op.kind, op.block): moment for op, moment in at.items()}
     gone_s = ends["save", block].end_s + _size(chain, block, item) / link.out_bytes_per_s

@@ -34,7 +34,8 @@ SHOWS = 1e-6  # of a pass: less is rounding
 
 
 def free_times(chain: Chain, link: Link) -> dict[Value, float]:
-    """Seconds between the end of a value's way out and the start of its way back; negative where they overlap."""
+    """Returns the seconds between the end of a value's way out and the start of its way back; negative where they
+    overlap."""
     trace = Trace.of(chain)
     return {
         value: trace.absence_s(value) - nbytes(chain, value) * (1 / link.out_bytes_per_s + 1 / link.in_bytes_per_s)
@@ -43,13 +44,13 @@ def free_times(chain: Chain, link: Link) -> dict[Value, float]:
 
 
 def bytes_saved_per_second(chain: Chain, block: int) -> float:
-    """MSPS of running a block again: its graph's own bytes over its forward pass's seconds."""
+    """Returns the MSPS of running a block again: its graph's own bytes over its forward pass's seconds."""
     stage = chain.stages[block]
     return sum(stage.saved_bytes) / stage.run_s if stage.run_s else float("inf")
 
 
 def mixed(chain: Chain, moved: Collection[Value], again: Collection[int], lag: int, ahead: int) -> Schedule:
-    """The pass in which ``moved`` values leave and the blocks ``again`` run a second time."""
+    """Returns the pass in which ``moved`` values leave and the blocks ``again`` run a second time."""
     stay = [value for value in moved if value.block not in again]
     ops: list[Op] = []
     turned = False
@@ -66,7 +67,7 @@ def mixed(chain: Chain, moved: Collection[Value], again: Collection[int], lag: i
 
 @dataclass
 class _Search:
-    """What leaves and what runs again so far."""
+    """Holds what leaves and what runs again so far."""
 
     chain: Chain
     link: Link
@@ -84,7 +85,7 @@ class _Search:
         return _Search(self.chain, self.link, self.moved, self.again | {block})
 
     def fastest(self, budget_bytes: int) -> Schedule | None:
-        """Of all lags and distances that fit."""
+        """Finds the fastest of all lags and distances that fit."""
         ways = [mixed(self.chain, self.moved, self.again, lag, ahead) for lag, ahead in product(LAGS, AHEADS)]
         costs = [(predicted(way, self.chain, self.link), way) for way in dict.fromkeys(ways)]
         fitting = [
@@ -94,7 +95,7 @@ class _Search:
 
 
 def hidden(chain: Chain, link: Link) -> list[Value]:
-    """Values in the order of free time, as many as leave without a transfer that shows."""
+    """Returns the values in the order of free time, as many as leave without a transfer that shows."""
     times = free_times(chain, link)
     order = sorted((value for value, free_s in times.items() if free_s > 0), key=lambda value: -times[value])
     low, high = 0, len(order)
@@ -131,7 +132,8 @@ def capuchin(chain: Chain, budget_bytes: int, link: Link) -> Schedule:
 
 
 def _options(search: _Search, times: dict[Value, float]) -> list[_Search]:
-    """One more block's values leave, or one more block runs again: the first by free time, the second by MSPS."""
+    """Returns two options, in which one more block's values leave, or one more block runs again: the first by free
+    time, the second by MSPS."""
     chain = search.chain
     blocks = [block for block in range(chain.depth) if block not in search.again]
     here = {value.block for value in candidates(chain) if value not in search.moved} & set(blocks)
@@ -145,14 +147,15 @@ def _options(search: _Search, times: dict[Value, float]) -> list[_Search]:
 
 
 def _price(cost: Prediction, now: Prediction) -> float:
-    """Seconds for each byte that the chain no longer holds in the turn."""
+    """Returns the seconds for each byte that the chain no longer holds in the turn."""
     freed = now.turn_bytes - cost.turn_bytes
     return (cost.time_s - now.time_s) / freed if freed > 0 else float("inf")
 
 
 @dataclass
 class Capuchin(Offloaded):
-    """Hidden transfers first, then the cheaper of exposed transfers and recomputation. A budget of 1 is plain."""
+    """Chooses hidden transfers first, then the cheaper of exposed transfers and recomputation. A budget of 1 is
+    plain."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return capuchin(chain, budget_bytes, linked(link))

@@ -1,4 +1,4 @@
-"""A model's pass cut at its blocks, so that a loop over layers can be outside of one over micro-batches (``l2l``).
+"""Cuts a model's pass at its blocks, so that a loop over layers can be outside of one over micro-batches (``l2l``).
 
 The model's own forward stays what it is. It runs up to a stack of blocks, where the blocks, as functions of the hidden
 states, are handed out in place of being run; and it goes on from the outputs that somebody has computed with them::
@@ -33,15 +33,15 @@ Handle = Callable[[int, int, Layer, Tensor], Tensor]
 
 
 class NotAChain(ValueError):
-    """The model's blocks do not run one after the other, each on the hidden states alone."""
+    """Is raised where the model's blocks do not run one after the other, each on the hidden states alone."""
 
 
 class _Reached(Exception):
-    """A pass has come as far as it is to go."""
+    """Is raised where a pass has come as far as it is to go."""
 
 
 def random_state(like: Tensor) -> RandomState | None:
-    """The random state now, on the device of ``like``, too; None for tensors without values."""
+    """Returns the random state now, on the device of ``like``, too; None for tensors without values."""
     return None if lacks_values(like) else RandomState.now(like.device)
 
 
@@ -52,7 +52,7 @@ def repeated(state: RandomState | None) -> AbstractContextManager[None]:
 
 @dataclass
 class MicroBatch:
-    """A part of a batch, its share of the examples, and how far it has come: the output of each stack that it has
+    """Holds a part of a batch, its share of the examples, and how far it has come: the output of each stack that it has
     left, and the random state in which its pass began."""
 
     batch: Batch
@@ -62,7 +62,7 @@ class MicroBatch:
 
 
 def micro_batches(batch: Batch, count: int) -> list[MicroBatch]:
-    """``batch`` in ``count`` parts of nearly equal size, at most as many as it has examples."""
+    """Splits ``batch`` into ``count`` parts of nearly equal size, at most as many as it has examples."""
     examples = len(next(iter(batch.values())))
     parts = {name: tensor.tensor_split(count) for name, tensor in batch.items()}
     each_part = [{name: part[number] for name, part in parts.items()} for number in range(count)]
@@ -71,7 +71,7 @@ def micro_batches(batch: Batch, count: int) -> list[MicroBatch]:
 
 @dataclass
 class Cut:
-    """The pass of a run's model, cut at its stacks of blocks. Raises NotAChain where that gives another model."""
+    """Runs the pass of a run's model, cut at its stacks of blocks. Raises NotAChain where that gives another model."""
 
     run: Run
     extras: dict[tuple[int, int], tuple[Any, ...] | None] = field(init=False, default_factory=dict)
@@ -109,7 +109,8 @@ class Cut:
             )
 
     def enter(self, micro: MicroBatch, number: int) -> tuple[Tensor, list[Layer]]:
-        """What the first block of a stack gets of a micro-batch that has left the stacks before it, and the blocks."""
+        """Returns what the first block of a stack gets of a micro-batch that has left the stacks before it, and the
+        blocks."""
         hidden: list[Tensor] = []
         layers: list[Layer] = []
 
@@ -130,13 +131,13 @@ class Cut:
         return entered
 
     def loss(self, micro: MicroBatch) -> Tensor:
-        """The micro-batch's share in the run's loss, from the outputs of all stacks."""
+        """Computes the micro-batch's share in the run's loss, from the outputs of all stacks."""
         with repeated(micro.begun), self.routed(lambda s, i, layer, hidden: micro.outputs[s]):
             return self.run.forward(micro.batch) * micro.share
 
     @contextmanager
     def routed(self, handle: Handle) -> Iterator[None]:
-        """``handle`` stands for every block meanwhile."""
+        """While it is active, ``handle`` stands for every block."""
 
         def wrapper(s: int, i: int, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
             output = handle(s, i, partial(_hidden, function), hidden)

@@ -1,4 +1,4 @@
-"""What recorded steps show of L2L: which layer ran when, whose gradients came out, and what crossed the link."""
+"""Tells what recorded steps show of L2L: which layer ran when, whose gradients came out, and what crossed the link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 2  # before the first, AdamW knows of nothing
 
 
 def records(run: Run, own: L2L) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Tells whether it is one of the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 
@@ -69,12 +69,12 @@ def probes(recording: Recording, own: L2L) -> Mapping[str, float]:
 
 
 def blocks_of(run: Run) -> tuple[str, ...]:
-    """How the names of the blocks' parameters begin."""
+    """Tells how the names of the blocks' parameters begin."""
     return tuple(f"{block.path}." for block in run.anatomy.every_block)
 
 
 def out_of_order(run: Run, ran: list[str], micro_batches: int) -> int:
-    """Of the runs of blocks, read off a linear layer in each, how many are not where they should be."""
+    """Counts, of the runs of blocks, read off a linear layer in each, how many are not where they should be."""
     numbers = {block.mlp_linears[0].path: number for number, block in enumerate(run.anatomy.every_block)}
     upwards = [number for number in range(len(numbers)) for _ in range(micro_batches)]
     expected, seen = [*upwards, *reversed(upwards)], [numbers[name] for name in ran if name in numbers]
@@ -82,7 +82,8 @@ def out_of_order(run: Run, ran: list[str], micro_batches: int) -> int:
 
 
 def plain_sums(recording: Recording, trace: Trace, count: int) -> dict[str, Tensor]:
-    """Gradients of a recorded batch's micro-batches, each by a pass of the whole model, added up in their order."""
+    """Computes the gradients of a recorded batch's micro-batches, each by a pass of the whole model, added up in their
+    order."""
     sums: dict[str, Tensor] = {}
     parts = {name: tensor.tensor_split(count) for name, tensor in trace.batch.items()}
     random, examples = trace.random, len(recording.run.indices)
@@ -98,7 +99,7 @@ def plain_sums(recording: Recording, trace: Trace, count: int) -> dict[str, Tens
 
 
 def after_a_pass(recording: Recording, trace: Trace) -> RandomState:
-    """The random state after a pass has drawn its noise from a trace's on."""
+    """Returns the random state after a pass has drawn its noise from a trace's on."""
     run = recording.run
     with replayed(trace.random), torch.no_grad(), run.autocast():
         run.baseline.forward(run.model, trace.batch)
@@ -106,7 +107,7 @@ def after_a_pass(recording: Recording, trace: Trace) -> RandomState:
 
 
 def traffic(twin: Recording) -> tuple[float, float, float]:
-    """``down``, ``up`` and ``resident`` of a run's last step."""
+    """Returns ``down``, ``up`` and ``resident`` of a run's last step."""
     run = twin.run
     run.train(STEPS - 1)
     own = run.technique.member(L2L)

@@ -35,7 +35,7 @@ from techniques.offloading.shared.host_adam import HostAdamW, halved
 
 
 def layer_by_layer(depth: int) -> Schedule:
-    """The algorithm as a schedule: the next layer's weights come while one runs."""
+    """Writes the algorithm as a schedule: the next layer's weights come while one runs."""
     there, back = [Op("load", 0)], [Op("load", depth - 1)]
     for layer in range(depth):
         there += [Op("load", layer + 1)] if layer + 1 < depth else []
@@ -47,14 +47,14 @@ def layer_by_layer(depth: int) -> Schedule:
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
-    """What a backward pass has left there."""
+    """Returns what a backward pass has left there."""
     assert tensor.grad is not None
     return tensor.grad
 
 
 @dataclass
 class L2L(Technique):
-    """``micro_batches`` in a minibatch, the recipe's batch. ``half``: weights in bfloat16; None as the recipe
+    """Runs ``micro_batches`` in a minibatch, the recipe's batch. ``half``: weights in bfloat16; None as the recipe
     computes."""
 
     micro_batches: int = 4
@@ -116,7 +116,7 @@ class L2L(Technique):
 
     @torch.no_grad()
     def upwards(self, run: Run, micros: list[MicroBatch]) -> list[Relay]:
-        """Through all stacks, each with a relay of its own."""
+        """Goes up through all stacks, each with a relay of its own."""
         relays = []
         for number, blocks in enumerate(blocks_of(run)):
             relay = Relay(blocks, layer_by_layer(len(blocks)), self.stash, self.units[number])
@@ -128,7 +128,7 @@ class L2L(Technique):
         return relays
 
     def turn(self, run: Run, micros: list[MicroBatch]) -> tuple[Tensor, list[Tensor]]:
-        """The loss, and by micro-batch its gradient for the last stack's output."""
+        """Returns the loss, and by micro-batch its gradient for the last stack's output."""
         losses, gradients = [], []
         for micro in micros:
             output = micro.outputs[-1].requires_grad_()
@@ -140,7 +140,7 @@ class L2L(Technique):
         return torch.stack(losses).sum(), gradients
 
     def downwards(self, micros: list[MicroBatch], relays: list[Relay], gradients: list[Tensor]) -> None:
-        """Back through all stacks, and through what is before each of them."""
+        """Goes back through all stacks, and through what is before each of them."""
         for number in reversed(range(len(relays))):
             relays.pop().back(gradients)
             self.relayed()

@@ -1,5 +1,5 @@
-"""What a recorded step shows of optimal offloading: its transfers, and how its plans stand beside every set of values,
-each timed by trial in the simulation, and beside what heuristics choose."""
+"""Tells what a recorded step shows of optimal offloading: its transfers, and how its plans stand beside every set of
+values, each timed by trial in the simulation, and beside what heuristics choose."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def probes(recording: Recording, own: OffloadDP) -> Mapping[str, float]:
 
 
 def cases(chain: Chain) -> Iterator[tuple[Chain, int, Link]]:
-    """Budgets and links, slower on the way back, at which something has to leave."""
+    """Yields budgets and links, slower on the way back, at which something has to leave."""
     for rate in RATES:
         even = even_link(chain).out_bytes_per_s
         link = Link(rate * even, SLOWER_BACK * rate * even)
@@ -110,14 +110,14 @@ def cases(chain: Chain) -> Iterator[tuple[Chain, int, Link]]:
 
 
 def _unlike(count: int) -> Iterator[Chain]:
-    """Whose turn has in it what is there at its end, as a model's has, and takes a while."""
+    """Yields chains whose turn has in it what is there at its end, as a model's has, and takes a while."""
     for chain in unlike_chains(count):
         end = chain.activation_bytes[-1] + max(0, chain.backward_bytes - chain.forward_bytes)
         yield replace(chain, turn_s=5.0, turn_peak_bytes=max(end, chain.turn_peak_bytes))
 
 
 def fastest_of_all(chain: Chain, budget: int, link: Link) -> float:
-    """Seconds of the fastest pass of every set of values."""
+    """Returns the seconds of the fastest pass of every set of values."""
     values = [value for value in candidates(chain) if nbytes(chain, value)]
     sets = [chosen for count in range(1, len(values) + 1) for chosen in combinations(values, count)]
     return min(_by_trial(chain, chosen, budget, link, in_turn) for chosen in sets for in_turn in ("out", "back"))
@@ -131,7 +131,8 @@ def _by_trial(chain: Chain, chosen: Sequence[Value], budget: int, link: Link, in
     asked = [value.block for value in chosen]
 
     def seen() -> tuple[float, list[int]]:
-        """Seconds, and the forward passes and the turn that do not fit, or that of no number where another does not."""
+        """Returns the seconds, and the forward passes and the turn that do not fit, or that of no number where another
+        does not."""
         cost = predicted(_written(depth, chosen, gone, asked), chain, link)
         over = [moment.op for moment in cost.moments if moment.peak_bytes > budget]
         return cost.time_s, [depth if op == TURN else op.block if op.kind == "save" else -1 for op in over]
@@ -154,7 +155,8 @@ def _by_trial(chain: Chain, chosen: Sequence[Value], budget: int, link: Link, in
 
 
 def _written(depth: int, chosen: Sequence[Value], gone: Sequence[int], asked: Sequence[int]) -> Schedule:
-    """``gone``: how many have left before each forward pass and the turn; ``asked``: before which operation each is."""
+    """Writes the schedule; ``gone``: how many have left before each forward pass and the turn; ``asked``: before which
+    operation each is."""
 
     def ask(boundary: int) -> list[Op]:
         return [Op("prefetch", *chosen[n]) for n in reversed(range(len(chosen))) if asked[n] == boundary]
@@ -171,8 +173,8 @@ def _written(depth: int, chosen: Sequence[Value], gone: Sequence[int], asked: Se
 
 
 def fastest_rival(chain: Chain, budget: int, link: Link) -> float:
-    """Seconds of the fastest plan of: all inputs, everything (vDNN), what lies far ahead (TFLMS), the first by each
-    priority (AutoSwap), and by free time (Capuchin, which then takes whole blocks)."""
+    """Returns the seconds of the fastest plan of: all inputs, everything (vDNN), what lies far ahead (TFLMS), the first
+    by each priority (AutoSwap), and by free time (Capuchin, which then takes whole blocks)."""
     everything, trace = candidates(chain), Trace.of(chain)
     per_byte_s = 1 / link.out_bytes_per_s + 1 / link.in_bytes_per_s
     free = sorted(everything, key=lambda value: nbytes(chain, value) * per_byte_s - trace.absence_s(value))
@@ -185,7 +187,8 @@ def fastest_rival(chain: Chain, budget: int, link: Link) -> float:
 
 
 def _out_of_order(schedule: Schedule) -> int:
-    """Blocks' values that leave before an earlier block's or come back before a later one's, or unasked for."""
+    """Counts the blocks' values that leave before an earlier block's or come back before a later one's, or unasked
+    for."""
     ways = {kind: [op.value for op in schedule.ops if op.kind == kind] for kind in ("offload", "prefetch")}
     there, back = ([value.block for value in ways[kind]] for kind in ("offload", "prefetch"))
     unasked = set(ways["offload"]) ^ set(ways["prefetch"])

@@ -1,4 +1,4 @@
-"""What should leave so that a pass is fastest within a budget: a dynamic programme from value to value.
+"""Chooses what should leave so that a pass is fastest within a budget: a dynamic programme from value to value.
 
     forward     F0 >v0   F1 >v1   ~v0 F2 >v2   ~v2        v_i: the chosen values of block i
     backward    |   <v2 B2   <v1 B1   <v0 B0              the same pass, read from its end
@@ -42,7 +42,7 @@ SPREAD = 6  # one for every so many of the best of all
 
 
 def fastest_offload(chain: Chain, budget_bytes: int, link: Link) -> Schedule:
-    """The pass that waits least of those within the budget in which nothing runs again. Raises Infeasible."""
+    """Finds the pass that waits least of those within the budget in which nothing runs again. Raises Infeasible."""
     if plain_fits(chain, budget_bytes):
         return plain(chain.depth)
     least_bytes = least_peak(chain, candidates(chain), link)
@@ -56,7 +56,8 @@ def fastest_offload(chain: Chain, budget_bytes: int, link: Link) -> Schedule:
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that must be away in each block's forward pass, in the turn, and in each block's backward pass."""
+    """Holds the bytes that must be away in each block's forward pass, in the turn, and in each block's backward
+    pass."""
 
     forward: tuple[int, ...]
     turn: int
@@ -71,7 +72,8 @@ class Needs:
 
 
 def hurried(chain: Chain, chosen: Collection[Value], needs: Needs, out_in_turn: bool) -> Schedule:
-    """The fastest pass in which ``chosen`` leave. In the turn some are on their way out (``out_in_turn``), or back."""
+    """Returns the fastest pass in which ``chosen`` leave. In the turn some are on their way out (``out_in_turn``), or
+    back."""
     leaving = [value for value in candidates(chain) if value in chosen]
     away = [0, *accumulate(nbytes(chain, value) for value in leaving)]
     gone = [*accumulate((bisect_left(away, need) for need in needs.forward), max)]  # the first values, at each save
@@ -102,7 +104,7 @@ def hurried(chain: Chain, chosen: Collection[Value], needs: Needs, out_in_turn: 
 
 @dataclass(frozen=True)
 class Best:
-    """The values that should leave, the seconds of the pass, and whether no set of values is faster for sure."""
+    """Holds the values that should leave, the seconds of the pass, and whether no set of values is faster for sure."""
 
     values: list[Value]
     time_s: float
@@ -111,8 +113,8 @@ class Best:
 
 @dataclass(frozen=True)
 class _Front:
-    """States, one a row; behind it, axes of the two passes, and of operations, the last of which is the turn. Times
-    count from now."""
+    """Holds states, one a row; behind it, axes of the two passes, and of operations, the last of which is the turn.
+    Times count from now."""
 
     waited: np.ndarray
     leaving: np.ndarray
@@ -125,7 +127,7 @@ class _Front:
 
 
 class Search:
-    """The walk over a chain's values. Arrays have the passes as an axis, forward and backward, the latter reversed."""
+    """Walks over a chain's values. Arrays have the passes as an axis, forward and backward, the latter reversed."""
 
     def __init__(self, chain: Chain, needs: Needs, link: Link) -> None:
         self.chain = chain
@@ -161,7 +163,7 @@ class Search:
         return Best(leaving, float(time_s[least]), proven=not self.cut)
 
     def ran(self, front: _Front, block: int) -> _Front:
-        """When block ``block`` has room, in either pass, and has run."""
+        """Returns the states when block ``block`` has room, in either pass, and has run."""
         waits_s = front.ready[:, :, block]
         spent_s = waits_s + self.run_s[:, block]
         return replace(
@@ -172,7 +174,7 @@ class Search:
         )
 
     def either(self, front: _Front, number: int) -> _Front:
-        """Value ``number`` stays, or leaves behind those that have left."""
+        """Returns the states in which value ``number`` stays, or leaves behind those that have left."""
         leaving = front.leaving + self.sizes[number]
         busy = front.busy + self.sizes[number] / self.rates
         enough = np.isinf(front.ready) & (self.needs <= leaving[:, None, None])
@@ -188,7 +190,7 @@ class Search:
         )
 
     def pruned(self, front: _Front, block: int, decided: int) -> _Front:
-        """What is worth following, before block ``block``, with the first values ``decided``."""
+        """Returns what is worth following, before block ``block``, with the first values ``decided``."""
         front = front.at(self.possible(front, block, decided))
         front = front.at(self.needed(front, block))
         if len(front.waited) > self.most:
@@ -197,7 +199,7 @@ class Search:
         return front
 
     def possible(self, front: _Front, block: int, decided: int) -> np.ndarray:
-        """Whether enough can leave for each later operation."""
+        """Tells whether enough can leave for each later operation."""
         behind = [
             sum(
                 size
@@ -210,7 +212,7 @@ class Search:
         return (most[:, None] >= self.needs[:, block:]).all(axis=(1, 2))
 
     def needed(self, front: _Front, block: int) -> np.ndarray:
-        """Which rows no other makes needless; of equal ones the first."""
+        """Tells which rows no other makes needless; of equal ones the first."""
         times = np.concatenate([front.busy[:, :, None], front.ready[:, :, block:]], axis=2)
         with np.errstate(invalid="ignore"):  # where both never are, neither is later
             later_s = np.fmax.reduce(times[:, None] - times[None, :], axis=3, initial=0.0).sum(axis=2)
@@ -219,7 +221,8 @@ class Search:
         return ~(better & ~np.tril(better.T)).any(axis=0)
 
     def promising(self, front: _Front, block: int) -> np.ndarray:
-        """The best of all and of each share of the bytes needed, by their bounds; of equal ones those of more bytes."""
+        """Returns the best of all and of each share of the bytes needed, by their bounds; of equal ones those of more
+        bytes."""
         moved = np.minimum(front.leaving, self.needs.max())
         share = moved * SHARES // self.needs.max()
         order = np.lexsort((-moved, np.round(self.bound(front, block) / self.run_s.sum(), 9)))
@@ -231,7 +234,8 @@ class Search:
         return np.argsort(np.minimum(rank, place), kind="stable")[: self.most]
 
     def bound(self, front: _Front, block: int) -> np.ndarray:
-        """Seconds that a state waits at least: until enough is away for each operation, or until the link is free."""
+        """Returns the seconds that a state waits at least: until enough is away for each operation, or until the link
+        is free."""
         runs = np.concatenate([np.zeros((2, 1)), np.cumsum(self.run_s[:, block:], axis=1)], axis=1)
         missing = np.maximum(self.needs[:, block:] - front.leaving[:, None, None], 0)
         sent_s = front.busy[:, :, None] + missing / self.rates[:, None]

@@ -1,5 +1,5 @@
-"""Optimal offloading (Beaumont, Eyraud-Dubois, Shilova, 2020): what leaves for the second tier so that a pass within
-the budget waits least, by a dynamic programme; nothing runs again.
+"""Implements optimal offloading (Beaumont, Eyraud-Dubois, Shilova, 2020): what leaves for the second tier so that a
+pass within the budget waits least, by a dynamic programme; nothing runs again.
 
     a chain, a budget, a link each way  ──  which values leave  ──  when each leaves and comes back
 """
@@ -16,7 +16,7 @@ from techniques.offloading.shared.offloaded import Offloaded, linked
 
 @dataclass
 class OffloadDP(Offloaded):
-    """The fastest plan that only offloads. A budget of 1 is the plain pass."""
+    """Takes the fastest plan that only offloads. A budget of 1 is the plain pass."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return fastest_offload(chain, budget_bytes, linked(link))

@@ -1,4 +1,5 @@
-"""What a recorded step shows of joint plans: all that a planned step shows, and how they stand beside both parents."""
+"""Tells what a recorded step shows of joint plans: all that a planned step shows, and how they stand beside both
+parents."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def probes(recording: Recording, own: POFO) -> Mapping[str, float]:
 
 
 def _faster_parent(chain: Chain, budget: int, link: Link) -> Iterator[float]:
-    """The time of rotor's or of the best by priority; nothing where neither fits."""
+    """Yields the time of rotor's or of the best by priority; nothing where neither fits."""
     seconds = []
     if budget >= persistent(chain).least_bytes:
         seconds.append(persistent(chain).seconds(budget))

@@ -1,4 +1,4 @@
-"""Offloading and recomputation in one plan: what a chain's front keeps leaves the device, its rest is rotor's.
+"""Mixes offloading and recomputation in one plan: what a chain's front keeps leaves the device, its rest is rotor's.
 
     front   segments [q, p), of which x_q leaves and comes back, and which run again from it: rotor's within the budget
             blocks q, which keep their graphs, and all of them leaves
@@ -31,7 +31,8 @@ STEPS = (1, 3)  # operations that a value may take to leave, or is asked for ahe
 
 @dataclass(frozen=True)
 class Segment:
-    """Blocks ``start`` to ``end`` - 1 of the front; ``saved``: a block whose graph leaves, in place of its input."""
+    """Describes blocks ``start`` to ``end`` - 1 of the front; ``saved``: a block whose graph leaves, in place of its
+    input."""
 
     start: int
     end: int
@@ -39,7 +40,7 @@ class Segment:
 
 
 def jointly(chain: Chain, budget_bytes: int, link: Link) -> Schedule:
-    """The fastest of all plans tried that fits. Raises Infeasible."""
+    """Finds the fastest of all plans tried that fits. Raises Infeasible."""
     if predicted(plain(chain.depth), chain).peak_bytes <= budget_bytes:
         return plain(chain.depth)
     tried = {*_alone(chain, budget_bytes, link), *_joint(chain, budget_bytes, link)}
@@ -52,7 +53,7 @@ def jointly(chain: Chain, budget_bytes: int, link: Link) -> Schedule:
 
 
 def _alone(chain: Chain, budget_bytes: int, link: Link) -> Iterator[Schedule]:
-    """Rotor's plan, and the fastest in which values leave by priority and nothing runs again."""
+    """Yields rotor's plan, and the fastest in which values leave by priority and nothing runs again."""
     table = persistent(chain)
     if budget_bytes >= table.least_bytes:
         yield tidied(chain.depth, table.ops(0, chain.depth, budget_bytes - chain.input_bytes))
@@ -76,7 +77,7 @@ def _joint(chain: Chain, budget_bytes: int, link: Link) -> Iterator[Schedule]:
 
 
 def cheapest(table: Persistent, budget_bytes: int, link: Link, weight: float) -> tuple[Segment, ...]:
-    """The front of the cheapest path; empty where no front is cheaper than the chain's own recomputation."""
+    """Finds the front of the cheapest path; empty where no front is cheaper than the chain's own recomputation."""
     chain, depth = table.chain, table.chain.depth
     best: list[tuple[float, tuple[Segment, ...]] | None] = [(0.0, ()), *[None] * depth]
     for p in range(1, depth + 1):
@@ -102,7 +103,7 @@ def cheapest(table: Persistent, budget_bytes: int, link: Link, weight: float) ->
 
 
 def _seconds(table: Persistent, segment: Segment, budget_bytes: int) -> float | None:
-    """Of computation, over a plain pass's or not; None where the segment does not fit."""
+    """Returns the seconds of computation, over a plain pass's or not; None where the segment does not fit."""
     stages = table.chain.stages[segment.start : segment.end]
     if segment.saved:
         return stages[0].save_s + stages[0].back_s
@@ -124,7 +125,7 @@ def _moved_bytes(chain: Chain, segment: Segment) -> int:
 
 
 def _operations(table: Persistent, path: tuple[Segment, ...], budget_bytes: int) -> Iterator[Op]:
-    """What computes, front and rest. Raises Infeasible."""
+    """Yields what computes, front and rest. Raises Infeasible."""
     sizes, end = table.chain.activation_bytes, path[-1].end
     for segment in path:
         yield from (Op("save" if segment.saved else "run", block) for block in range(segment.start, segment.end))
@@ -137,8 +138,9 @@ def _operations(table: Persistent, path: tuple[Segment, ...], budget_bytes: int)
 
 
 def moved(chain: Chain, ops: list[Op], path: tuple[Segment, ...], lag: int, ahead: int) -> list[Op]:
-    """The operations with the front's transfers: each value leaves behind its segment's first operation, is waited for
-    ``lag`` operations later, and asked for ``ahead`` operations before its first use in the backward pass."""
+    """Returns the operations with the front's transfers: each value leaves behind its segment's first operation, is
+    waited for ``lag`` operations later, and asked for ``ahead`` operations before its first use in the backward
+    pass."""
     turn = ops.index(TURN)
     ends = [segment.end for segment in path]
     back = {segment.start: next(n for n in range(turn, len(ops)) if _uses(ops[n], segment)) for segment in path}

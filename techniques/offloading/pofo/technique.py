@@ -14,7 +14,7 @@ from techniques.offloading.shared.offloaded import Offloaded, linked
 
 @dataclass
 class POFO(Offloaded):
-    """The fastest mixture within the budget. A budget of 1 is the plain pass."""
+    """Takes the fastest mixture within the budget. A budget of 1 is the plain pass."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return jointly(chain, budget_bytes, linked(link))

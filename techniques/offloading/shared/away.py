@@ -1,4 +1,4 @@
-"""Parameters that live in a second tier of memory and are on the device only while they are used.
+"""Keeps parameters in a second tier of memory, so that they are on the device only while they are used.
 
 An :class:`Away` parameter has the shape, the type and the gradient of the one that it replaces; its values are in a
 tier (:mod:`suite.chain.tiers`). Each operator that reads it gets a device copy: the one that was loaded before, or one
@@ -25,25 +25,25 @@ from suite.chain.tiers import StoredTensor, Tier
 
 
 class Home:
-    """Where a parameter's values are: in the tier, and, while it is loaded, on the device."""
+    """Says where a parameter's values are: in the tier, and, while it is loaded, on the device."""
 
     def __init__(self, stored: StoredTensor) -> None:
         self.stored = stored
         self.here: Tensor | None = None
 
     def values(self) -> Tensor:
-        """On the device: loaded, or fetched for as long as the caller holds them."""
+        """Returns the values on the device: loaded, or fetched for as long as the caller holds them."""
         return self.here if self.here is not None else self.stored.take(keep=True)
 
 
 class Away(Tensor):
-    """A parameter, or a view of one, whose values are in a tier."""
+    """Stands for a parameter, or a view of one, whose values are in a tier."""
 
     home: Home
 
     @staticmethod
     def __new__(cls, home: Home, shape: Tensor, requires_grad: bool = False) -> Self:
-        """``shape`` is a tensor of this shape, layout and type; its values do not matter."""
+        """Creates it by ``shape``, which is a tensor of this shape, layout and type; its values do not matter."""
         return torch.Tensor._make_wrapper_subclass(
             cls,
             shape.shape,
@@ -59,7 +59,7 @@ class Away(Tensor):
 
     @property
     def here(self) -> Tensor | None:
-        """What of it is on the device."""
+        """Returns what of it is on the device."""
         return self.home.here
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
@@ -73,13 +73,13 @@ class Away(Tensor):
         return f"Away({self.dtype}, {list(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """A copy is there, and no schedule's: a model to evaluate, averaged weights."""
+        """Makes a copy that is there, and no schedule's: a model to evaluate, averaged weights."""
         if id(self) not in memo:
             memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
         return memo[id(self)]
 
     def view_of(self, whole: Tensor) -> Tensor:
-        """This view of the home's values."""
+        """Returns this view of the home's values."""
         return whole.view(-1).view(self.dtype).as_strided(self.shape, self.stride(), self.storage_offset())
 
     @classmethod
@@ -109,7 +109,7 @@ class Away(Tensor):
 
 
 def _view(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The view of a parameter that is away: the same home, another layout."""
+    """Returns the view of a parameter that is away: the same home, another layout."""
     away = args[0]
     with _disable_current_modes():
         size = away.home.stored.nbytes // away.dtype.itemsize
@@ -127,7 +127,7 @@ def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[Tensor
 
 
 class Unit:
-    """Parameters that come and go together: a block's. ``receive`` gets each as it goes, with its gradient."""
+    """Groups parameters that come and go together: a block's. ``receive`` gets each as it goes, with its gradient."""
 
     def __init__(self, parameters: Iterable[Away], receive: Callable[[Away], None] | None = None) -> None:
         self.parameters, self.receive = list(parameters), receive
@@ -185,7 +185,7 @@ def sent_away(
 
 
 def in_their_places(groups: list[dict[str, Any]], places: Mapping[nn.Parameter, Away]) -> list[dict[str, Any]]:
-    """Parameter groups of what now stands in the parameters' places."""
+    """Returns the parameter groups of what now stands in the parameters' places."""
     return [
         {**group, "params": [places.get(parameter, parameter) for parameter in group["params"]]} for group in groups
     ]

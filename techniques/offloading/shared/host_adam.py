@@ -1,4 +1,4 @@
-"""AdamW on the host for a model on the device (Ren et al., "ZeRO-Offload", USENIX ATC 2021, arXiv 2101.06840).
+"""Runs AdamW on the host for a model on the device (Ren et al., "ZeRO-Offload", USENIX ATC 2021, arXiv 2101.06840).
 
 ::
 
@@ -31,7 +31,7 @@ from techniques.offloading.shared.away import Away
 
 
 def halved(model: nn.Module) -> nn.Module:
-    """``model`` with its floating parameters in bfloat16, in place; buffers stay as they are."""
+    """Returns ``model`` with its floating parameters in bfloat16, in place; buffers stay as they are."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(torch.bfloat16)
@@ -40,8 +40,8 @@ def halved(model: nn.Module) -> nn.Module:
 
 @dataclass
 class HostState:
-    """What the host keeps of a parameter, in float32; ``image`` is what the device gets, in the parameter's own type:
-    the master itself where that is float32."""
+    """Holds what the host keeps of a parameter, in float32; ``image`` is what the device gets, in the parameter's own
+    type: the master itself where that is float32."""
 
     master: StoredTensor
     first_moment: StoredTensor
@@ -58,7 +58,7 @@ class HostState:
         return cls(master, first, second, image)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The host's own memory, by name."""
+        """Returns the host's own memory, by name."""
         names = ("master", "first_moment", "second_moment")
         return {name: getattr(self, name).host() for name in names}
 
@@ -79,7 +79,8 @@ def demand_one_process(run: Run, technique: str) -> None:
 
 
 class HostAdamW(Optimizer):
-    """AdamW whose master weights, moments and arithmetic are on the host; the device keeps its parameters alone.
+    """Implements AdamW whose master weights, moments and arithmetic are on the host; the device keeps its parameters
+    alone.
 
     Gradients go to ``tier`` from :meth:`receiving`, where several backward passes add up; :meth:`step` clips them to
     the global L2 norm ``max_norm`` (0 for none) and updates. After ``delay_after`` steps (None: never) the host's work
@@ -107,7 +108,7 @@ class HostAdamW(Optimizer):
 
     @classmethod
     def of(cls, parameters: ParameterGroups, tier: Tier, recipe: Recipe, delay_after: int | None = None) -> HostAdamW:
-        """The AdamW that the recipe asks for, with its clipping."""
+        """Builds the AdamW that the recipe asks for, with its clipping."""
         return cls(
             parameters,
             tier,
@@ -154,12 +155,12 @@ class HostAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update by the gradients that the host has received. Takes no closure, which would read them."""
+        """Makes one update by the gradients that the host has received. Takes no closure, which would read them."""
         self.update()
 
     @torch.no_grad()
     def update(self) -> None:
-        """As :meth:`step`, of which torch's hooks expect gradients on the device."""
+        """Acts as :meth:`step`, of which torch's hooks expect gradients on the device."""
         self.finish()
         work: Work = []
         for group in self.param_groups:
@@ -194,7 +195,7 @@ class HostAdamW(Optimizer):
     # saving ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's, with the host's tensors copied, and whether the device is one update late."""
+        """Returns torch's state, with the host's tensors copied, and whether the device is one update late."""
         late = self.working is not None
         if self.working is not None:
             self.working.result()
@@ -205,7 +206,7 @@ class HostAdamW(Optimizer):
         return {**super().state_dict(), "state": dict(enumerate(states)), "steps": self.steps, "late": late}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse; for parameters that are loaded, too."""
+        """Does the inverse; for parameters that are loaded, too."""
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for state, saved in zip(self.host.values(), state_dict["state"].values(), strict=True):
             state.step = saved["step"]
@@ -260,7 +261,7 @@ def _update(work: Work, max_norm: float) -> None:
 
 
 def _clip(gradients: list[Tensor], max_norm: float) -> None:
-    """torch's clipping, of gradients that stand alone."""
+    """Applies torch's clipping, of gradients that stand alone."""
     holders = [nn.Parameter(torch.empty_like(gradient)) for gradient in gradients]
     for holder, gradient in zip(holders, gradients, strict=True):
         holder.grad = gradient

@@ -1,4 +1,5 @@
-"""Whether a run's first steps are those of AdamW on the device, to the bit: for probes of what updates on the host."""
+"""Checks whether a run's first steps are those of AdamW on the device, to the bit: for probes of what updates on the
+host."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from suite.reading.trace import Trace
 
 
 def changed(recording: Recording, delay_after: int | None = None) -> int:
-    """Values that differ after any of the recorded steps, which begin with the first, from where torch's AdamW, clipped
-    by torch, takes float32 copies of the parameters, rounded to their type; after ``delay_after`` steps, one update
-    less."""
+    """Counts the values that differ after any of the recorded steps, which begin with the first, from where torch's
+    AdamW, clipped by torch, takes float32 copies of the parameters, rounded to their type; after ``delay_after`` steps,
+    one update less."""
     run, count = recording.run, 0
     start = recording.traces[0].before.parameters
     masters = {
@@ -53,7 +54,7 @@ def changed(recording: Recording, delay_after: int | None = None) -> int:
 
 
 def accumulated(trace: Trace) -> dict[str, Tensor]:
-    """The sums of the gradients that a step's backward passes gave, one after the other."""
+    """Computes the sums of the gradients that a step's backward passes gave, one after the other."""
     sums: dict[str, Tensor] = {}
     for pass_ in trace.of("backward"):
         for name, gradient in pass_.gradients.items():
@@ -62,7 +63,8 @@ def accumulated(trace: Trace) -> dict[str, Tensor]:
 
 
 def waiting_gradients(model: nn.Module) -> list[int]:
-    """How many gradients the model's parameters hold each time that one more arrives, from now on; begins with 0."""
+    """Returns how many gradients the model's parameters hold each time that one more arrives, from now on; begins with
+    0."""
     counts = [0]
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 

@@ -1,4 +1,4 @@
-"""What offloading solvers share: which values may leave, and a plain pass in which chosen ones do.
+"""Has what offloading solvers share: which values may leave, and a plain pass in which chosen ones do.
 
     forward    F0 >v0   F1 ~v0 >v1   F2 ~v1 >v2  |        v_i: the chosen values of block i
     backward   <v2   <v1 B2   <v0 B1   B0
@@ -27,7 +27,7 @@ AHEADS = (0, 1, 2, 4)
 
 @dataclass
 class Offloaded(Scheduled):
-    """A plan over a link, which carries a byte each way while the device computes ``flops_per_byte`` FLOPs.
+    """Makes a plan over a link, which carries a byte each way while the device computes ``flops_per_byte`` FLOPs.
 
     The default is about what a block of the small sizes computes for each byte that it saves, so that offloading is
     neither free nor hopeless there; a CPU copies a byte in some 6 FLOPs' time, a V100 over PCIe 3 in 1300.
@@ -46,7 +46,8 @@ class Offloaded(Scheduled):
 
 
 def candidates(chain: Chain) -> list[Value]:
-    """Every value that a plain pass holds from a block's forward pass to its backward pass, in the order of saving."""
+    """Returns every value that a plain pass holds from a block's forward pass to its backward pass, in the order of
+    saving."""
     return [
         value
         for block, stage in enumerate(chain.stages)
@@ -58,13 +59,13 @@ def candidates(chain: Chain) -> list[Value]:
 
 
 def nbytes(chain: Chain, value: Value) -> int:
-    """Bytes of a value."""
+    """Returns the bytes of a value."""
     own = chain.stages[value.block].saved_bytes
     return chain.activation_bytes[value.block] if value.item is None else own[value.item]
 
 
 def leaving(chain: Chain, chosen: Collection[Value], lag: int = 1, ahead: int = 1) -> Schedule:
-    """The plain pass in which ``chosen`` values leave and come back."""
+    """Returns the plain pass in which ``chosen`` values leave and come back."""
     depth = chain.depth
     of = [[value for value in chosen if value.block == block] for block in range(depth)]
     ops: list[Op] = []
@@ -86,14 +87,14 @@ def leaving(chain: Chain, chosen: Collection[Value], lag: int = 1, ahead: int = 
 
 
 def plain_fits(chain: Chain, budget_bytes: int) -> bool:
-    """Whether nothing has to leave."""
+    """Tells whether nothing has to leave."""
     return predicted(plain(chain.depth), chain).peak_bytes <= budget_bytes
 
 
 def fastest_way(
     chain: Chain, chosen: Collection[Value], budget_bytes: int, link: Link
 ) -> tuple[Schedule, Prediction] | None:
-    """The fastest of all lags and distances at which ``chosen`` leave and the pass fits; None where none does."""
+    """Finds the fastest of all lags and distances at which ``chosen`` leave and the pass fits; None where none does."""
     if least_peak(chain, chosen, link) > budget_bytes:
         return None
     best: tuple[Schedule, Prediction] | None = None
@@ -108,7 +109,7 @@ def fastest_way(
 def fastest_set(
     chain: Chain, sets: Iterable[Collection[Value]], budget_bytes: int, link: Link | None, what: str
 ) -> Schedule:
-    """The fastest schedule of these sets of values that fits. Raises Infeasible, with the least peak of them."""
+    """Finds the fastest schedule of these sets of values that fits. Raises Infeasible, with the least peak of them."""
     known = linked(link)
     best: tuple[Schedule, Prediction] | None = None
     tried: list[Collection[Value]] = []
@@ -123,12 +124,12 @@ def fastest_set(
 
 
 def least_peak(chain: Chain, chosen: Collection[Value], link: Link) -> int:
-    """The least peak at which ``chosen`` may leave: with every transfer waited for."""
+    """Returns the least peak at which ``chosen`` may leave: with every transfer waited for."""
     return predicted(leaving(chain, chosen, lag=0, ahead=0), chain, link).peak_bytes
 
 
 def linked(link: Link | None) -> Link:
-    """The link. Raises ValueError where there is none."""
+    """Returns the link. Raises ValueError where there is none."""
     if link is None:
         raise ValueError("offloading needs a link: pass its bytes per second")
     return link

@@ -1,4 +1,4 @@
-"""What a recorded step shows of offloading: its transfers, and all that a planned step shows."""
+"""Tells what a recorded step shows of offloading: its transfers, and all that a planned step shows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from techniques.shared.recomputation_probes import pass_peak_bytes, scheduled_pr
 
 
 def offloaded_probes(recording: Recording, own: Offloaded) -> dict[str, float]:
-    """Those of all that plan, and of one more pass: ``out_beside_plan``: bytes that left, more or fewer than planned;
-    ``out_over_in``: over those that came back; ``left_behind_bytes``: what the second tier still holds after it."""
+    """Returns those of all that plan, and of one more pass: ``out_beside_plan``: bytes that left, more or fewer than
+    planned; ``out_over_in``: over those that came back; ``left_behind_bytes``: what the second tier still holds after
+    it."""
     plan, tier = own.plan(recording.run), own.second_tier
     assert tier is not None
     out, back = tier.bytes_out, tier.bytes_in
@@ -27,21 +28,21 @@ def offloaded_probes(recording: Recording, own: Offloaded) -> dict[str, float]:
 
 
 def left_in(schedule: Schedule) -> set[Value]:
-    """The values that a schedule moves."""
+    """Returns the values that a schedule moves."""
     return {op.value for op in schedule.ops if op.kind == "offload"}
 
 
 def budgets(chain: Chain, count: int = 6) -> list[int]:
-    """Budgets from the least peak to a plain pass's."""
+    """Returns budgets from the least peak to a plain pass's."""
     return [budget_between([chain], n / (count - 1)) for n in range(count)]
 
 
 def even_link(chain: Chain) -> Link:
-    """A link that carries what a plain pass saves in the time of the pass."""
+    """Returns a link that carries what a plain pass saves in the time of the pass."""
     rate = (sum(chain.activation_bytes) + sum(sum(stage.saved_bytes) for stage in chain.stages)) / chain.plain_s
     return Link(rate, rate)
 
 
 def times(link: Link, factor: float) -> Link:
-    """A link so many times as fast."""
+    """Returns a link so many times as fast."""
     return Link(link.out_bytes_per_s * factor, link.in_bytes_per_s * factor)

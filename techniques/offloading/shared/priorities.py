@@ -1,4 +1,4 @@
-"""Which values leave first: by how long, and how much memory, they hold unused (Zhang et al., 2019).
+"""Tells which values leave first: by how long, and how much memory, they hold unused (Zhang et al., 2019).
 
     DOA    how long a value is not used
     AOA    DOA x its bytes
@@ -27,7 +27,7 @@ SCORES: tuple[Score, ...] = get_args(Score)
 
 @dataclass(frozen=True)
 class Trace:
-    """A plain pass: moments in seconds, the bytes alive from each to the next, and each value's absence."""
+    """Holds a plain pass: moments in seconds, the bytes alive from each to the next, and each value's absence."""
 
     times: np.ndarray
     load: np.ndarray
@@ -49,13 +49,13 @@ class Trace:
         return float(self.times[end] - self.times[start])
 
     def weighted(self, value: Value, load: np.ndarray) -> float:
-        """The integral of ``load`` over the value's absence."""
+        """Computes the integral of ``load`` over the value's absence."""
         start, end = self.absences[value]
         return float(np.sum(load[start:end] * np.diff(self.times)[start:end]))
 
 
 def ranked(chain: Chain, score: Score) -> list[Value]:
-    """All values, those that should leave first in front."""
+    """Returns all values, those that should leave first in front."""
     trace = Trace.of(chain)
     if score == "swdoa":
         return _submodular(chain, trace)
@@ -82,8 +82,8 @@ def _submodular(chain: Chain, trace: Trace) -> list[Value]:
 
 
 def first_that_fit(chain: Chain, order: list[Value], budget_bytes: int, link: Link) -> int:
-    """How many values from the front must leave for the peak to fit, with every transfer waited for; more than there
-    are where all are too few."""
+    """Counts how many values from the front must leave for the peak to fit, with every transfer waited for; more than
+    there are where all are too few."""
     low, high = 1, len(order) + 1
     while low < high:
         middle = (low + high) // 2
@@ -95,7 +95,7 @@ def first_that_fit(chain: Chain, order: list[Value], budget_bytes: int, link: Li
 
 
 def by_priority(chain: Chain, budget_bytes: int, link: Link | None, scores: tuple[Score, ...] = SCORES) -> Schedule:
-    """The fastest plan of the scores', each with the fewest values that fit. Raises Infeasible."""
+    """Finds the fastest plan of the scores', each with the fewest values that fit. Raises Infeasible."""
     if plain_fits(chain, budget_bytes):
         return plain(chain.depth)
     known, best = linked(link), None

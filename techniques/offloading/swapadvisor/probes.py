@@ -1,4 +1,5 @@
-"""What a recorded step shows of SwapAdvisor: its transfers; how its search goes; and its plans beside simpler ones."""
+"""Tells what a recorded step shows of SwapAdvisor: its transfers; how its search goes; and its plans beside simpler
+ones."""
 
 from __future__ import annotations
 
@@ -145,7 +146,7 @@ def probes(recording: Recording, own: SwapAdvisor) -> Mapping[str, float]:
 
 
 def by_recent_use(chain: Chain, budget_bytes: int, link: Link) -> Prediction:
-    """The fastest plan in which what was used least recently leaves, once an operation needs its room."""
+    """Finds the fastest plan in which what was used least recently leaves, once an operation needs its room."""
     used = dict.fromkeys(candidates(chain), 0.0)
     gone: set[Value] = set()
     for moment in predicted(plain(chain.depth), chain).moments:
@@ -165,7 +166,7 @@ def by_recent_use(chain: Chain, budget_bytes: int, link: Link) -> Prediction:
 
 
 def _cases(own: SwapAdvisor) -> Iterator[tuple[Chain, int, Link]]:
-    """Chains, budgets within which something must leave, and links."""
+    """Yields chains, budgets within which something must leave, and links."""
     for chain in (*own.chains, *unlike_chains(4, depth=4)):
         highest = predicted(plain(chain.depth), chain).peak_bytes
         for rate in RATES:
@@ -182,7 +183,7 @@ def _policies(chain: Chain, budget: int, link: Link) -> Iterator[Prediction]:
 
 
 def _could_come_earlier(plan: Schedule, chain: Chain, budget: int, link: Link) -> bool:
-    """Whether the first value that comes back after some operation fits before it, too."""
+    """Tells whether the first value that comes back after some operation fits before it, too."""
     ops = list(plan.ops)
     for number, op in enumerate(ops):
         if op.kind == "prefetch" and ops[number - 1].kind in ("turn", "back"):

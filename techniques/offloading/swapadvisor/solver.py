@@ -1,4 +1,4 @@
-"""A genetic algorithm over allocations of memory, each of which a swap planner turns into a plan (SwapAdvisor).
+"""Runs a genetic algorithm over allocations of memory, each of which a swap planner turns into a plan (SwapAdvisor).
 
     gene      of each value: whether it shares the space that is swapped, or has a place of its own and stays
     planner   where an operation needs room, the shared value with the furthest next use makes it (Belady): it leaves as
@@ -29,7 +29,7 @@ Genes = np.ndarray  # of bool: a value each, in the order of saving
 
 @dataclass(frozen=True)
 class Evolution:
-    """The fittest genes, and the best fitness of the first generation and of each later one, in seconds."""
+    """Holds the fittest genes, and the best fitness of the first generation and of each later one, in seconds."""
 
     genes: Genes
     best_s: tuple[float, ...]
@@ -38,7 +38,7 @@ class Evolution:
 def swapped(
     chain: Chain, budget_bytes: int, link: Link | None, seed: int = 0, generations: int = 40, population: int = 32
 ) -> Schedule:
-    """The plan of the fittest allocation. Raises Infeasible."""
+    """Returns the plan of the fittest allocation. Raises Infeasible."""
     if predicted(plain(chain.depth), chain).peak_bytes <= budget_bytes:
         return plain(chain.depth)
     planner = Planner(chain, budget_bytes, linked(link))
@@ -48,7 +48,7 @@ def swapped(
 
 
 def evolved(planner: Planner, seed: int, generations: int, population: int) -> Evolution:
-    """The genetic algorithm. The fittest of parents and children live on, so that the best is never lost."""
+    """Runs the genetic algorithm. The fittest of parents and children live on, so that the best is never lost."""
     draw = np.random.default_rng(seed)
     count = len(planner.values)
     known: dict[bytes, float] = {}
@@ -75,7 +75,8 @@ def evolved(planner: Planner, seed: int, generations: int, population: int) -> E
 
 
 def first_generation(planner: Planner, draw: np.random.Generator, population: int) -> np.ndarray:
-    """Everything is shared, or the blocks' inputs alone; the others at random, each with a share of its own."""
+    """Draws genes in which everything is shared, or the blocks' inputs alone; the others at random, each with a share
+    of its own."""
     people = draw.random((population, len(planner.values))) < draw.random((population, 1))
     people[0] = True
     people[1] = [value.item is None for value in planner.values]
@@ -83,13 +84,13 @@ def first_generation(planner: Planner, draw: np.random.Generator, population: in
 
 
 def chances(fitness: np.ndarray) -> np.ndarray:
-    """Of each to be a parent: the softmax of its fitness, in standard deviations."""
+    """Returns the chances of each to be a parent: the softmax of its fitness, in standard deviations."""
     weights = np.exp((fitness.min() - fitness) / (fitness.std() or 1.0))
     return weights / weights.sum()
 
 
 class Planner:
-    """The swap planner, for a chain within a budget; operations are those of a plain pass, numbered as they run.
+    """Plans swaps for a chain within a budget; operations are those of a plain pass, numbered as they run.
 
     Attributes:
         values: all that may leave, in the order of saving.
@@ -113,12 +114,12 @@ class Planner:
 
     @cached_property
     def worst_s(self) -> float:
-        """Longer than any plan: nothing goes on beside anything else."""
+        """Returns a time longer than any plan: nothing goes on beside anything else."""
         per_byte_s = 1 / self.link.out_bytes_per_s + 1 / self.link.in_bytes_per_s
         return sum(self._seconds) + int(self._nbytes.sum()) * per_byte_s
 
     def fitness(self, genes: Genes) -> float:
-        """Seconds: the fewer, the fitter."""
+        """Returns the seconds: the fewer, the fitter."""
         sums, ends = self._shared(genes)
         excess_bytes = int(np.max(self._need_bytes - sums[ends[self._near]]))
         if excess_bytes > 0:
@@ -126,7 +127,7 @@ class Planner:
         return self._time_s(self._away(sums), sums, ends)
 
     def schedule(self, genes: Genes) -> Schedule:
-        """The plan of an allocation that fits."""
+        """Returns the plan of an allocation that fits."""
         sums, ends = self._shared(genes)
         shared = [self.values[n] for n in np.flatnonzero(genes)]
         away = self._away(sums)
@@ -143,16 +144,19 @@ class Planner:
         return tidied(self.depth, ops)
 
     def _shared(self, genes: Genes) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of the first 0, 1, 2, ... shared values, and how many of these are of blocks before 0, 1, 2, ..."""
+        """Counts the bytes of the first 0, 1, 2, ... shared values, and how many of these are of blocks before 0, 1, 2,
+        ..."""
         sums = np.concatenate([[0], np.cumsum(self._nbytes[genes])])
         return sums, np.searchsorted(self._blocks[genes], np.arange(self.depth + 1))
 
     def _away(self, sums: np.ndarray) -> np.ndarray:
-        """How many shared values are away during each operation: as few as make room, the furthest next use first."""
+        """Returns how many shared values are away during each operation: as few as make room, the furthest next use
+        first."""
         return np.searchsorted(sums, self._need_bytes)
 
     def _time_s(self, away: np.ndarray, sums: np.ndarray, ends: np.ndarray) -> float:
-        """Of the pass, as the simulation has it. Transfers queue: one moment a block says when each ends."""
+        """Returns the seconds of the pass, as the simulation has it. Transfers queue: one moment a block says when each
+        ends."""
         out_s, in_s = ((sums / rate).tolist() for rate in (self.link.out_bytes_per_s, self.link.in_bytes_per_s))
         gone_at, later_at, first = away.tolist(), _later(away).tolist(), ends.tolist()
         asked = leaving = max(gone_at)
@@ -178,7 +182,7 @@ class Planner:
 
 
 def _peaks(chain: Chain) -> np.ndarray:
-    """Most bytes alive in each operation of a plain pass and in the drops behind it."""
+    """Returns the most bytes alive in each operation of a plain pass and in the drops behind it."""
     peaks: list[int] = []
     for moment in predicted(plain(chain.depth), chain).moments:
         if moment.op.kind == "drop":
@@ -189,5 +193,5 @@ def _peaks(chain: Chain) -> np.ndarray:
 
 
 def _later(away: np.ndarray) -> np.ndarray:
-    """The most that are away in each operation or a later one: no more than these may be kept out."""
+    """Returns the most that are away in each operation or a later one: no more than these may be kept out."""
     return np.maximum.accumulate(away[::-1])[::-1]

@@ -14,7 +14,8 @@ from techniques.offloading.swapadvisor.solver import swapped
 
 @dataclass
 class SwapAdvisor(Offloaded):
-    """The plan of the fittest allocation, after ``generations`` of ``population`` each. A budget of 1 is plain."""
+    """Takes the plan of the fittest allocation, after ``generations`` of ``population`` each. A budget of 1 is
+    plain."""
 
     generations: int = 40
     population: int = 32

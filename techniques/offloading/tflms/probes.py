@@ -1,4 +1,4 @@
-"""What a recorded step shows of TFLMS: its transfers, and that distance alone decides what leaves."""
+"""Tells what a recorded step shows of TFLMS: its transfers, and that distance alone decides what leaves."""
 
 from __future__ import annotations
 

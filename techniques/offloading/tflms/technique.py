@@ -16,17 +16,17 @@ from techniques.offloading.shared.offloaded import Offloaded, candidates, fastes
 
 
 def distance(depth: int, value: Value) -> int:
-    """Operations between a value's making and its use in the backward pass."""
+    """Counts the operations between a value's making and its use in the backward pass."""
     return 2 * (depth - value.block) - 1
 
 
 def farther_than(threshold: int, chain: Chain) -> list[Value]:
-    """The values whose distance is more than ``threshold``."""
+    """Returns the values whose distance is more than ``threshold``."""
     return [value for value in candidates(chain) if distance(chain.depth, value) > threshold]
 
 
 def largest_threshold(chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
-    """The schedule of the largest threshold that fits: the fewest values leave. Raises Infeasible."""
+    """Returns the schedule of the largest threshold that fits: the fewest values leave. Raises Infeasible."""
     for threshold in range(2 * chain.depth - 1, -2, -2):  # nothing leaves, block 0's do, ..., all do
         chosen = farther_than(threshold, chain)
         if way := fastest_way(chain, chosen, budget_bytes, linked(link)):

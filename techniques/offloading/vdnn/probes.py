@@ -1,4 +1,4 @@
-"""What a recorded step shows of vDNN: its transfers, and that a policy moves all of its kind."""
+"""Tells what a recorded step shows of vDNN: its transfers, and that a policy moves all of its kind."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Policy = Literal["dyn", "all", "inputs"]
 
 
 def chosen_by(policy: Policy, chain: Chain) -> list[list[Value]]:
-    """The sets of values that a policy tries: one, or for ``dyn`` that of each."""
+    """Returns the sets of values that a policy tries: one, or for ``dyn`` that of each."""
     everything = candidates(chain)
     sets = {"all": everything, "inputs": [value for value in everything if value.item is None]}
     return [sets[policy]] if policy != "dyn" else [[], sets["inputs"], sets["all"]]
@@ -26,7 +26,7 @@ def chosen_by(policy: Policy, chain: Chain) -> list[list[Value]]:
 
 @dataclass
 class VDNN(Offloaded):
-    """The policy's values, which leave whatever the budget; a policy that does not fit is refused."""
+    """Moves the policy's values, which leave whatever the budget; a policy that does not fit is refused."""
 
     policy: Policy = "dyn"
 

@@ -1,5 +1,5 @@
-"""What recorded steps show of ZeRO-Infinity's parameters: AdamW's steps to the bit, what the device holds when, what
-crosses the link, and what tiles compute.
+"""Tells what recorded steps show of ZeRO-Infinity's parameters: AdamW's steps to the bit, what the device holds when,
+what crosses the link, and what tiles compute.
 
 The expected steps are torch's own AdamW's on the recorded gradients. Half precision, files and tiles are other
 settings: each is a short run of its own.
@@ -28,7 +28,7 @@ TILES = 4
 
 
 def records(run: Run, own: ZeroInfinityParam) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Tells whether it is one of the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 
@@ -117,7 +117,7 @@ def watched(blocks: list[nn.Module], seen: list[tuple[int, int]]) -> Iterator[No
 
 
 def tiling(recording: Recording) -> tuple[float, int]:
-    """``tile`` and ``tiled_outputs`` of the first layer that is tiled, in a run's first step."""
+    """Returns ``tile`` and ``tiled_outputs`` of the first layer that is tiled, in a run's first step."""
     plain = recording.twin("zero_infinity_param", steps=STEPS).run
     tiled = recording.twin(f"zero_infinity_param:tiles={TILES}", steps=STEPS).run
     layers = {name: module for name, module in tiled.model.named_modules() if isinstance(module, Tiled)}

@@ -37,7 +37,7 @@ STATE_BYTES = 16  # of a trained parameter in the tier: in float32 p, m, v, g; i
 
 @dataclass
 class Window:
-    """The blocks' units in their order, and how many more than the running one are on the device."""
+    """Holds the blocks' units in their order, and how many more than the running one are on the device."""
 
     units: list[Unit]
     ahead: int
@@ -87,9 +87,9 @@ class Window:
 
 @dataclass
 class ZeroInfinityParam(Technique):
-    """``tier``: the host's memory, or files in ``folder`` (the system's temporary one where it is empty), of at most
-    ``tier_gb``. ``window``: blocks on their way while one computes. ``tiles``: parts of linear layers with more weights
-    than width × width. ``half``: parameters in bfloat16; None as the recipe computes."""
+    """Reads ``tier``: the host's memory, or files in ``folder`` (the system's temporary one where it is empty), of at
+    most ``tier_gb``. ``window``: blocks on their way while one computes. ``tiles``: parts of linear layers with more
+    weights than width × width. ``half``: parameters in bfloat16; None as the recipe computes."""
 
     tier: Literal["host", "file"] = "host"
     folder: str = ""
@@ -145,7 +145,7 @@ class ZeroInfinityParam(Technique):
         return in_their_places(groups, {**tiles, **places})
 
     def new_store(self) -> Tier:
-        """The empty tier that the options ask for."""
+        """Builds the empty tier that the options ask for."""
         capacity = None if self.tier_gb is None else round(self.tier_gb * 2**30)
         if self.tier == "file":
             return FileTier(self.folder or tempfile.gettempdir(), capacity)

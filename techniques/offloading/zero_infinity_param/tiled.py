@@ -1,6 +1,6 @@
-"""Memory-centric tiling (Rajbhandari et al., "ZeRO-Infinity", SC 2021, arXiv 2104.07857, section 5.1.3): a large linear
-layer as several that compute its output features one after the other, so that no more than one tile's weights need be
-on the device. For ``zero_infinity_param``.
+"""Implements memory-centric tiling (Rajbhandari et al., "ZeRO-Infinity", SC 2021, arXiv 2104.07857, section 5.1.3): a
+large linear layer as several that compute its output features one after the other, so that no more than one tile's
+weights need be on the device. For ``zero_infinity_param``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from suite.model.anatomy import in_features, is_transposed, out_features
 
 
 class Tiled(nn.Module):
-    """``linear`` in ``tiles`` parts [its output features / tiles, in], each a layer of the same kind.
+    """Splits ``linear`` into ``tiles`` parts [its output features / tiles, in], each a layer of the same kind.
 
     Outputs are put side by side: each is what the whole layer gives there. Gradients for the input are summed tile by
     tile, in another order than in one product.

@@ -1,4 +1,5 @@
-"""What recorded steps show of ZeRO-Offload: AdamW's steps to the bit, what the device keeps, what crosses the link.
+"""Tells what recorded steps show of ZeRO-Offload: AdamW's steps to the bit, what the device keeps, what crosses the
+link.
 
 The expected steps are torch's own AdamW's, after torch's clipping, on the recorded gradients. Half precision and the
 delayed update are other settings: each is a short run of its own.
@@ -20,7 +21,7 @@ STEPS = 3  # before the first, AdamW knows of nothing
 
 
 def records(run: Run, own: ZeroOffload) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Tells whether it is one of the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 

@@ -26,7 +26,8 @@ from techniques.offloading.shared.host_adam import HostAdamW, demand_one_process
 
 @dataclass
 class ZeroOffload(Technique):
-    """``delay_after``: steps after which the update is delayed (the paper warms up for some dozens); None for no delay.
+    """Reads ``delay_after``: steps after which the update is delayed (the paper warms up for some dozens); None for no
+    delay.
 
     ``half``: parameters and gradients in bfloat16; None as the recipe computes. Where they are in float32, each step is
     the reference's to the bit.

@@ -1,4 +1,4 @@
-"""ACClip's update (1912.03194, Algorithm 2) in one pass over four lists: one launch a step.
+"""Makes ACClip's update (1912.03194, Algorithm 2) in one pass over four lists: one launch a step.
 
     m     <- beta1 m + (1 - beta1) g               power <- beta2 power + (1 - beta2) |g|^alpha
     theta <- (1 - lr wd) theta - lr min(power^(1/alpha) / (|m| + eps), 1) m
@@ -36,7 +36,8 @@ REGISTERS_OF_POWERS = 128  # four of them: alpha between 1 and 2 pays for its lo
 
 @triton.jit
 def _power(x, exponent, ALPHA: tl.constexpr, ROOT: tl.constexpr):
-    """x >= 0 to the power alpha, or to 1 / alpha; ``exponent`` is that number where ``ALPHA`` is not 1 or 2."""
+    """Computes x >= 0 to the power alpha, or to 1 / alpha; ``exponent`` is that number where ``ALPHA`` is not 1 or
+    2."""
     if ALPHA == 1:
         result = x
     elif ALPHA == 2:
@@ -139,7 +140,7 @@ def acclip_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """One step, in place on all but ``gradients``: one launch for each combination of dtypes present.
+    """Takes one step, in place on all but ``gradients``: one launch for each combination of dtypes present.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements; ``momenta`` and ``powers`` share a dtype. ``tables`` comes from `launch_tables` and belongs to these
@@ -178,7 +179,8 @@ def acclip_step(
 
 
 def _special(alpha: float) -> int:
-    """1 or 2 where the powers of these are exact arithmetic, else 0: not every alpha compiles a kernel of its own."""
+    """Returns 1 or 2 where the powers of these are exact arithmetic, else 0: not every alpha compiles a kernel of its
+    own."""
     return int(alpha) if alpha in (1, 2) else 0
 
 

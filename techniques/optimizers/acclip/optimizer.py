@@ -1,4 +1,4 @@
-"""The update of ACClip, on one tensor, and the optimizer around it. technique.py has the paper."""
+"""Has the update of ACClip, on one tensor, and the optimizer around it. technique.py has the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suite.kernels.refusals import at_least_0
 
 
 def clipped(momentum: Tensor, power: Tensor, *, eps: float, alpha: float) -> Tensor:
-    """min(tau / (|m| + eps), 1) m, where ``power`` is tau^alpha: nowhere larger than tau."""
+    """Computes min(tau / (|m| + eps), 1) m, where ``power`` is tau^alpha: nowhere larger than tau."""
     return (power.pow(1 / alpha) / (momentum.abs() + eps)).clamp_(max=1).mul_(momentum)
 
 
@@ -30,7 +30,7 @@ def acclip_step(
     alpha: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """The update of one tensor, in place; all four have one shape. Decay is decoupled: it is not clipped."""
+    """Updates one tensor, in place; all four have one shape. Decay is decoupled: it is not clipped."""
     momentum.lerp_(gradient, 1 - beta1)
     power.lerp_(gradient.abs().pow(alpha), 1 - beta2)
     direction = clipped(momentum, power, eps=eps, alpha=alpha)
@@ -38,7 +38,7 @@ def acclip_step(
 
 
 class ACClip(GroupedOptimizer):
-    """ACClip. State: ``momentum`` and ``power`` (tau^alpha), each of the parameter's size.
+    """Implements ACClip. State: ``momentum`` and ``power`` (tau^alpha), each of the parameter's size.
 
     It does what a clipping of the gradient's norm is for, and does not need one before it. On a GPU a group is updated
     by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.

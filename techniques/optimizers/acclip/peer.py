@@ -18,7 +18,7 @@ NAMES = ("parameters", "gradients", "momenta", "powers")
 
 
 def reference(inputs: Inputs, factor: float, alpha: float) -> Inputs:
-    """Algorithm 2 in float64, of gradients times ``factor``."""
+    """Runs Algorithm 2 in float64, of gradients times ``factor``."""
     expected: Inputs = {"parameters": [], "momenta": [], "powers": []}
     for p, g, m, power in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):
         m = BETA1 * m + (1 - BETA1) * factor * g

@@ -1,4 +1,4 @@
-"""What recorded steps show of ACClip, in float64: Algorithm 2 read off the weights and the gradients."""
+"""Tells what recorded steps show of ACClip, in float64: Algorithm 2 read off the weights and the gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTLIER = 2.0**20
 
 
 def records(run: Run, own: ACClipTechnique) -> bool:
-    """The first step, whose momentum and threshold begin at zero, and the one in the middle."""
+    """Tells whether it is the first step, whose momentum and threshold begin at zero, or the one in the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -101,30 +101,30 @@ def probes(recording: Recording, own: ACClipTechnique) -> Mapping[str, float]:
 
 
 def averages(move: Move) -> tuple[Tensor, Tensor]:
-    """The momentum and tau^alpha after the update."""
+    """Returns the momentum and tau^alpha after the update."""
     beta1, beta2 = move.hyper["betas"]
     m = beta1 * move.before("momentum") + (1 - beta1) * move.gradient
     return m, beta2 * move.before("power") + (1 - beta2) * move.gradient.abs() ** move.hyper["alpha"]
 
 
 def threshold(move: Move) -> Tensor:
-    """tau, a root of what is kept."""
+    """Returns tau, a root of what is kept."""
     return averages(move)[1] ** (1 / move.hyper["alpha"])
 
 
 def direction(move: Move) -> Tensor:
-    """min(tau / (|m| + eps), 1) m."""
+    """Computes min(tau / (|m| + eps), 1) m."""
     m = averages(move)[0]
     return torch.clamp(threshold(move) / (m.abs() + move.hyper["eps"]), max=1) * m
 
 
 def decayed(move: Move) -> Tensor:
-    """The weights with their decay, which is not clipped."""
+    """Returns the weights with their decay, which is not clipped."""
     return move.weights * (1 - move.hyper["lr"] * move.hyper["weight_decay"])
 
 
 def step_off(move: Move) -> float:
-    """How far the weights are from where Algorithm 2 leads."""
+    """Measures how far the weights are from where Algorithm 2 leads."""
     rate = move.hyper["lr"]
     return off(
         move.after,
@@ -136,7 +136,7 @@ def step_off(move: Move) -> float:
 
 
 def beyond(move: Move) -> float:
-    """How much further than its threshold a coordinate went."""
+    """Measures how much further than its threshold a coordinate went."""
     rate, tau = move.hyper["lr"], threshold(move)
     went = (decayed(move) - move.after.double()) / rate
     return off(move.after, decayed(move) - rate * went.clamp(-tau, tau), move.weights, rate * tau)

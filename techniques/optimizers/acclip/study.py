@@ -1,4 +1,5 @@
-"""The tail of the gradient noise that clipping is for, by model; beside the learning rates that the card asks for.
+"""Measures the tail of the gradient noise that clipping is for, by model; beside the learning rates that the card asks
+for.
 
 Noise: ||g_i - mean g|| over many small batches (the recipe's) of one fixed model, half-way through its training and
 without dropout. Zhang et al. (arXiv 1912.03194), figure 1, find it heavy-tailed in BERT and nearly Gaussian in a
@@ -36,7 +37,7 @@ SURVIVAL = "The norm, in its median, that a share of the batches exceeds"
 
 @dataclass
 class PlainNetwork(Technique):
-    """A multi-layer perceptron in the place of the ViT: the same images, recipe and steps."""
+    """Puts a multi-layer perceptron in the place of the ViT: the same images, recipe and steps."""
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         inputs = run.data.batch(0, 0, 1)[0]["pixel_values"].numel()
@@ -52,7 +53,8 @@ MODELS = {"bert": "bert", "gpt": "gpt", "vit": "vit", "mlp": "vit"}  # and the b
 
 
 def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
-    """The tables ``noise``, a row for each model, and ``survival``, a column for each; these runs are not recorded."""
+    """Returns the tables ``noise``, a row for each model, and ``survival``, a column for each; these runs are not
+    recorded."""
     norms: dict[str, Tensor] = {}
     for number, (name, baseline) in enumerate(MODELS.items()):
         lab.progress(number / len(MODELS), f"the gradient noise of {name}")
@@ -70,7 +72,8 @@ def study(lab: Lab, batches: int = BATCHES) -> list[StudyTable]:
 
 
 def noise(run: Run, batches: int) -> Tensor:
-    """||g_i - mean g|| of the run's model, float64 [batches]; the mean is over the same batches, passed twice."""
+    """Computes ||g_i - mean g|| of the run's model, float64 [batches]; the mean is over the same batches, passed
+    twice."""
     run.model.eval()
     parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
 
@@ -89,20 +92,21 @@ def noise(run: Run, batches: int) -> Tensor:
 
 
 def kurtosis(values: Tensor) -> float:
-    """The fourth central moment over the squared second: 3 for a Gaussian."""
+    """Computes the fourth central moment over the squared second: 3 for a Gaussian."""
     squares = (values - values.mean()).square()
     return (squares.square().mean() / squares.mean().square()).item()
 
 
 def hill(values: Tensor, tail: float = TAIL) -> float:
-    """Hill's estimate of a in P(X > x) ~ x^-a, from the largest values (Hill, Annals of Statistics 3, 1975)."""
+    """Computes Hill's estimate of a in P(X > x) ~ x^-a, from the largest values (Hill, Annals of Statistics 3,
+    1975)."""
     count = max(1, round(tail * len(values)))
     largest = values.topk(count + 1).values
     return 1 / (largest[:-1] / largest[-1]).log().mean().item()
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Final loss over the learning rate; and the share of batches over the norm of their noise."""
+    """Draws final loss over the learning rate; and the share of batches over the norm of their noise."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

@@ -23,7 +23,8 @@ from techniques.optimizers.acclip.optimizer import ACClip
 
 @dataclass
 class ACClipTechnique(Technique):
-    """ACClip in place of AdamW and of the clipping of the gradient's norm, at ``factor`` times the learning rate."""
+    """Puts ACClip in place of AdamW and of the clipping of the gradient's norm, at ``factor`` times the learning
+    rate."""
 
     factor: float = 300.0
     beta1: float = 0.9
@@ -37,7 +38,7 @@ class ACClipTechnique(Technique):
         ACClip([torch.zeros(1)], betas=(self.beta1, self.beta2), eps=self.eps, alpha=self.alpha)  # checks the others
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """The product of learning rate and decay stays the recipe's."""
+        """Keeps the product of learning rate and decay as the recipe's."""
         return replace(
             recipe,
             learning_rate=recipe.learning_rate * self.factor,

@@ -1,4 +1,4 @@
-"""Adam's kernel (`techniques.shared.adam_kernel`, which AdamW has, too), compiled for L2 regularisation."""
+"""Compiles Adam's kernel (`techniques.shared.adam_kernel`, which AdamW has, too) for L2 regularisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam by torch, fused where the recipe is."""
+"""Runs Adam by torch, fused where the recipe is."""
 
 from __future__ import annotations
 

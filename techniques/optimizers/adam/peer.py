@@ -20,7 +20,7 @@ NAMES = ("parameters", "gradients", "first_moments", "second_moments")
 
 
 def reference(inputs: Inputs, decoupled: bool, factor: float) -> Inputs:
-    """Algorithm 1 (AdamW's paper: 2) in float64, of gradients times ``factor``, with decay."""
+    """Runs Algorithm 1 (AdamW's paper: 2) in float64, of gradients times ``factor``, with decay."""
     expected: Inputs = {"parameters": [], "first_moments": [], "second_moments": []}
     for p, g, m, v in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):
         g = factor * g + (0 if decoupled else DECAY * p)
@@ -109,7 +109,7 @@ def _bench(
 
 
 def benches(decoupled: bool) -> dict[str, Bench]:
-    """Of the kernel's manifests for either kind of decay."""
+    """Returns the benches of the kernel's manifests for either kind of decay."""
     return {
         "float32": _bench(decoupled, torch.float32, torch.float32),
         "float32_scaled": _bench(decoupled, torch.float32, torch.float32, scaled=True),

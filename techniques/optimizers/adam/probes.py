@@ -1,4 +1,5 @@
-"""What recorded steps show of Adam, in float64: Algorithm 1 read off the weights, the gradients and the moments."""
+"""Tells what recorded steps show of Adam, in float64: Algorithm 1 read off the weights, the gradients and the
+moments."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from techniques.shared.moves import Move, off
 
 
 def records(run: Run, own: AdamTechnique) -> bool:
-    """The first step and the one in the middle."""
+    """Tells whether it is the first step or the one in the middle."""
     return first_and_middle(run)
 
 
@@ -92,8 +93,8 @@ def probes(recording: Recording, own: AdamTechnique) -> Mapping[str, float]:
 
 
 def undecayed_off(move: Move, steps: float) -> float:
-    """How far the weights are, in roundings, from where Algorithm 1 leads from the plain gradient and the moments
-    before the step; those after it, in which a decay may hide, are not read."""
+    """Measures how far the weights are, in roundings, from where Algorithm 1 leads from the plain gradient and the
+    moments before the step; those after it, in which a decay may hide, are not read."""
     (beta1, beta2), rate = move.hyper["betas"], move.hyper["lr"]
     old, new = beta1 * move.before("first_moment"), (1 - beta1) * move.gradient
     second = beta2 * move.before("second_moment") + (1 - beta2) * move.gradient.square()

@@ -1,4 +1,4 @@
-"""Adam: steps by the ratio of the gradient's mean to the root of its mean square, coordinate by coordinate.
+"""Implements Adam: steps by the ratio of the gradient's mean to the root of its mean square, coordinate by coordinate.
 
 Kingma & Ba, "Adam: A Method for Stochastic Optimization" (ICLR 2015, arXiv 1412.6980), Algorithm 1:
 
@@ -25,7 +25,7 @@ Form = Literal["none", "coupled", "decoupled"]
 
 @dataclass
 class AdamTechnique(Technique):
-    """Adam at the recipe's learning rate and betas, which are AdamW's, without decay.
+    """Runs Adam at the recipe's learning rate and betas, which are AdamW's, without decay.
 
     ``decay="coupled"``: the recipe's as L2 regularisation. ``decay="decoupled"`` is the reference to the bit;
     with ``bias_correction=False`` it is BERT's own optimizer.

@@ -1,4 +1,4 @@
-"""AdamW by torch, fused where the recipe is: what the baselines train with."""
+"""Runs AdamW by torch, fused where the recipe is: what the baselines train with."""
 
 from __future__ import annotations
 

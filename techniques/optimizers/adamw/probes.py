@@ -1,4 +1,5 @@
-"""What recorded steps show of AdamW, in float64: Algorithm 2 read off the weights, with the decay of appendix B.1."""
+"""Tells what recorded steps show of AdamW, in float64: Algorithm 2 read off the weights, with the decay of appendix
+B.1."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from techniques.shared.moves import off
 
 
 def records(run: Run, own: AdamWTechnique) -> bool:
-    """The first step and the one in the middle."""
+    """Tells whether it is the first step or the one in the middle."""
     return first_and_middle(run)
 
 
@@ -101,8 +102,8 @@ def probes(recording: Recording, own: AdamWTechnique) -> Mapping[str, float]:
 
 
 def shrinking(run: Run, own: AdamWTechnique, trace: Trace) -> float:
-    """eta_t lambda of a recorded step: the schedule's multiplier times lambda_norm sqrt(b / (B T)), of
-    B T / b updates; in torch's form the whole rate times the recipe's decay."""
+    """Computes eta_t lambda of a recorded step: the schedule's multiplier times lambda_norm sqrt(b / (B T)), of B T / b
+    updates; in torch's form the whole rate times the recipe's decay."""
     rate = run.recipe.learning_rate_at(trace.step)
     if own.decay == "learning_rate":
         return rate * run.recipe.weight_decay
@@ -110,14 +111,15 @@ def shrinking(run: Run, own: AdamWTechnique, trace: Trace) -> float:
 
 
 def without_gradients(trace: Trace) -> Moment:
-    """The moment before an update, had no gradient ever come."""
+    """Returns the moment before an update, had no gradient ever come."""
     before = trace.update.before
     zeros = {name: torch.zeros_like(gradient) for name, gradient in before.gradients.items()}
     return replace(before, gradients=zeros, state={})
 
 
 def decay_at(run: Run, own: AdamWTechnique, times: float) -> float:
-    """What the technique's own optimizer takes off a weight of 1 at the peak of a rate so many times as large."""
+    """Measures what the technique's own optimizer takes off a weight of 1 at the peak of a rate so many times as
+    large."""
     weight = nn.Parameter(torch.ones(1, 1, dtype=torch.float64))
     weight.grad = torch.zeros_like(weight)
     recipe = replace(run.recipe, learning_rate=times * run.recipe.learning_rate)

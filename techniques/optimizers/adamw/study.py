@@ -39,7 +39,7 @@ RIDGE = "How the logarithms of these decays correlate with the rate's; n/a: the 
 
 @dataclass
 class Decayed(Technique):
-    """Adam at ``rate`` times the recipe's learning rate, with ``strength`` in the form of the decay."""
+    """Runs Adam at ``rate`` times the recipe's learning rate, with ``strength`` in the form of the decay."""
 
     decay: Decay = "coupled"
     rate: float = 1.0
@@ -57,7 +57,8 @@ class Decayed(Technique):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``losses``, ``best`` and ``correlation``, of as many seeds as the time allows, and of one at least."""
+    """Returns the tables ``losses``, ``best`` and ``correlation``, of as many seeds as the time allows, and of one at
+    least."""
     cells = [(side, rate, decay) for side in SIDES for rate in RATES for decay in DECAYS]
     losses: dict[tuple[str, float, float], list[float]] = {cell: [] for cell in cells}
     start_s = time.monotonic()
@@ -72,7 +73,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> float:
-    """The validation loss after a run at one setting; infinite if it diverges."""
+    """Returns the validation loss after a run at one setting; infinite if it diverges."""
     technique = Decayed(SIDES[side], rate=rate, strength=decay)
     run = run_of(Job(setting=lab.setting, seed=seed), technique=Stack({"adam": technique}))
     try:
@@ -83,7 +84,7 @@ def final_loss(lab: Lab, side: str, rate: float, decay: float, seed: int) -> flo
 
 
 def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[StudyTable]:
-    """The study's tables of rows (side, rate, decay, seeds, loss)."""
+    """Builds the study's tables of rows (side, rate, decay, seeds, loss)."""
     best: list[tuple[str, float, float, float, float]] = []
     for side, rate in dict.fromkeys(row[:2] for row in rows):
         losses = {decay: loss for *cell, decay, _, loss in rows if cell == [side, rate]}
@@ -103,7 +104,8 @@ def tables(rows: Sequence[tuple[str, float, float, int, float]]) -> list[StudyTa
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """A heat map of the final losses for each side; crosses mark the best decays, lines the largest harmless ones."""
+    """Draws a heat map of the final losses for each side; crosses mark the best decays, lines the largest harmless
+    ones."""
     import numpy as np
     from matplotlib.figure import Figure
 

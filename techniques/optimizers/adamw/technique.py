@@ -28,12 +28,12 @@ adamw_step = partial(adam_step, decay="decoupled")
 
 
 def normalised_decay(normalised: float, steps: int) -> float:
-    """Appendix B.1: lambda for a run of ``steps`` = B T / b updates (B examples, T epochs, batch b)."""
+    """Follows appendix B.1: lambda for a run of ``steps`` = B T / b updates (B examples, T epochs, batch b)."""
     return normalised / math.sqrt(steps)
 
 
 class AdamW(Adam):
-    """AdamW with torch's hyper-parameters: Adam with decoupled decay."""
+    """Implements AdamW with torch's hyper-parameters: Adam with decoupled decay."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AdamW(Adam):
 
 @dataclass
 class AdamWTechnique(Technique):
-    """The paper's decay: its own normalised strength, scaled by the schedule's multiplier alone.
+    """Applies the paper's decay: its own normalised strength, scaled by the schedule's multiplier alone.
 
     ``decay="learning_rate"`` keeps the recipe's decay, scaled by the whole learning rate: the reference to the bit.
     """
@@ -94,7 +94,8 @@ class AdamWTechnique(Technique):
 
 
 def library_decay(strength: float, group: dict[str, Any], recipe: Recipe) -> float:
-    """lambda / alpha for a group that decays: what torch's form needs to shrink the weights by eta_t lambda a step."""
+    """Returns lambda / alpha for a group that decays: what torch's form needs to shrink the weights by eta_t lambda a
+    step."""
     if not group["weight_decay"]:
         return 0.0
     return strength / (recipe.learning_rate * group.get("learning_rate_scale", 1.0))

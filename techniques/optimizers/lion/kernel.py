@@ -1,4 +1,4 @@
-"""Lion's update (2302.06675, Algorithm 2) in one pass over parameters, momenta and gradients: one launch a step.
+"""Makes Lion's update (2302.06675, Algorithm 2) in one pass over parameters, momenta and gradients: one launch a step.
 
     theta <- theta (1 - lr wd) - lr sign(beta1 m + (1 - beta1) g)
     m     <- beta2 m + (1 - beta2) g
@@ -86,7 +86,8 @@ def lion_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """One Lion step, in place on ``parameters`` and ``momenta``: one launch for each combination of dtypes present.
+    """Takes one Lion step, in place on ``parameters`` and ``momenta``: one launch for each combination of dtypes
+    present.
 
     Tensors are contiguous, float32 or bfloat16 each, in columns of equal shape, at any address, of any number of
     elements. ``tables`` comes from `launch_tables` and belongs to these parameters.

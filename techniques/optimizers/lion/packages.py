@@ -1,4 +1,4 @@
-"""Lion by lion-pytorch, by its update of lists, and by timm: the same update, with the same state."""
+"""Runs Lion by lion-pytorch, by its update of lists, and by timm: the same update, with the same state."""
 
 from __future__ import annotations
 

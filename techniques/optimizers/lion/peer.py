@@ -22,7 +22,7 @@ NAMES = ("parameters", "gradients", "momenta")
 
 
 def reference(inputs: Inputs, factor: float) -> Inputs:
-    """Algorithm 2 in float64, of gradients times ``factor``."""
+    """Runs Algorithm 2 in float64, of gradients times ``factor``."""
     parameters: list[Tensor] = []
     momenta: list[Tensor] = []
     for p, g, m in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):

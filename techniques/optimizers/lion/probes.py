@@ -1,4 +1,5 @@
-"""What a recorded step shows of Lion, in float64: Algorithm 2 read off the weights, the gradients and the momentum."""
+"""Tells what a recorded step shows of Lion, in float64: Algorithm 2 read off the weights, the gradients and the
+momentum."""
 
 from __future__ import annotations
 

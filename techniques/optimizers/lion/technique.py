@@ -1,4 +1,5 @@
-"""Lion: the sign of an interpolation between momentum and gradient, with one momentum buffer and decoupled decay.
+"""Implements Lion: the sign of an interpolation between momentum and gradient, with one momentum buffer and decoupled
+decay.
 
 Chen et al., "Symbolic Discovery of Optimization Algorithms" (NeurIPS 2023, arXiv 2302.06675), Program 1 / Algorithm 2:
 
@@ -33,7 +34,7 @@ def lion_step(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """The update of one tensor, in place; all three have one shape, the momentum any float dtype. sign(0) is 0."""
+    """Updates one tensor, in place; all three have one shape, the momentum any float dtype. sign(0) is 0."""
     moved = momentum.to(gradient.dtype)
     direction = torch.lerp(moved, gradient, 1 - beta1).sign_()
     descend(parameter, direction, learning_rate, weight_decay)
@@ -43,8 +44,8 @@ def lion_step(
 
 
 class Lion(GroupedOptimizer):
-    """Lion with torch's names. Its one buffer is ``momentum``, of ``momentum_dtype``; None is the parameter's dtype,
-    but float32 at least.
+    """Implements Lion with torch's names. Its one buffer is ``momentum``, of ``momentum_dtype``; None is the
+    parameter's dtype, but float32 at least.
 
     The learning rate is typically 3 to 10 times smaller than AdamW's, and the weight decay as many times larger.
     On a GPU a group is updated by one kernel; elsewhere tensor by tensor or, if ``compiled``, in one pass over memory.
@@ -102,7 +103,7 @@ def _rates(group: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class LionTechnique(Technique):
-    """Lion in place of AdamW, with the learning rate divided and the decay multiplied by ``factor``."""
+    """Puts Lion in place of AdamW, with the learning rate divided and the decay multiplied by ``factor``."""
 
     factor: float = 10.0
     beta1: float = 0.9

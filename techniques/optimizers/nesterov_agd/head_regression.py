@@ -1,4 +1,5 @@
-"""A convex problem with a known minimum on top of a trained network, on which theorems about optimizers can be checked.
+"""Poses a convex problem with a known minimum on top of a trained network, on which theorems about optimizers can be
+checked.
 
 For the probes of ``nesterov_agd``, which states a bound for convex functions.
 """
@@ -16,7 +17,7 @@ ROWS, OUTPUTS = 512, 64  # at most, of the features and of the head
 
 @torch.no_grad()
 def head_regression(run: Run) -> tuple[Tensor, Tensor]:
-    """A convex problem of the frozen model: to find its output layer again from its features, by least squares.
+    """Returns a convex problem of the frozen model: to find its output layer again from its features, by least squares.
 
     Returns Z^T Z / n [width, width] of the features Z that the layer reads on a batch, and its weight W*
     [outputs, width], both float64. f(W) = tr((W - W*) Z^T Z (W - W*)^T) / 2n has the minimum 0 at W*, for certain.

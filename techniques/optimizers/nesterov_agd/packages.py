@@ -1,4 +1,4 @@
-"""Nesterov's momentum by torch's SGD, fused where the recipe is."""
+"""Runs Nesterov's momentum by torch's SGD, fused where the recipe is."""
 
 from __future__ import annotations
 

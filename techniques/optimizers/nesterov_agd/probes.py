@@ -1,4 +1,5 @@
-"""What recorded steps show of Nesterov's form for networks, and the theorem on the model's own head, in float64.
+"""Tells what recorded steps show of Nesterov's form for networks, and checks the theorem on the model's own head, in
+float64.
 
 The theorem is read off the technique's own optimizer with the schedule t_k: least squares for the output layer on its
 frozen features are convex, and their smoothness L, minimum and minimiser are known.
@@ -36,7 +37,7 @@ GRADIENTS = 300
 
 
 def records(run: Run, own: NesterovAGD) -> bool:
-    """The first step, and two that follow each other in the middle."""
+    """Tells whether it is the first step, or one of two that follow each other in the middle."""
     middle = run.recipe.steps // 2
     return run.step in (0, middle - 1, middle)
 
@@ -141,8 +142,9 @@ def probes(recording: Recording, own: NesterovAGD) -> Mapping[str, float]:
 
 
 def look_ahead_off(recording: Recording, own: NesterovAGD, earlier: Trace, later: Trace) -> float:
-    """How far the weights are, in roundings, from x_k + mu (x_k - x_{k-1}), where x_k = y_k - eta g(y_k) and the model
-    holds y_k: the velocity is not asked. Where eta changes, the older part of the difference changes with it."""
+    """Measures how far the weights are, in roundings, from x_k + mu (x_k - x_{k-1}), where x_k = y_k - eta g(y_k)
+    and the model holds y_k: the velocity is not asked. Where eta changes, the older part of the difference changes
+    with it."""
     farthest = 0.0
     before = {move.name: move for move in recipes(recording, earlier.update)}
     for move in recipes(recording, later.update):
@@ -156,9 +158,9 @@ def look_ahead_off(recording: Recording, own: NesterovAGD, earlier: Trace, later
 
 
 def theorem(gram: Tensor, head: Tensor, recipe: Recipe, own: NesterovAGD) -> dict[str, float]:
-    """Of f(W) = tr((W - W*) G (W - W*)^T) / 2 from W = 0, with the rate 1/L and the schedule t_k: ``bound_used``, the
-    largest share of the bound; ``accelerated_over_gradient_descent``, the last value over gradient descent's, where
-    that is not 0; ``scheme_roundings``: how far the points are from those of Beck and Teboulle."""
+    """Returns, of f(W) = tr((W - W*) G (W - W*)^T) / 2 from W = 0, with the rate 1/L and the schedule t_k:
+    ``bound_used``, the largest share of the bound; ``accelerated_over_gradient_descent``, the last value over gradient
+    descent's, where that is not 0; ``scheme_roundings``: how far the points are from those of Beck and Teboulle."""
     smoothness, squared_distance = torch.linalg.eigvalsh(gram)[-1].item(), head.square().sum().item()
 
     def value(point: Tensor) -> float:

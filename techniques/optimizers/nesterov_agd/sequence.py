@@ -1,4 +1,4 @@
-"""The accelerated sequence on a function of one tensor, and its two kinds of momentum."""
+"""Has the accelerated sequence on a function of one tensor, and its two kinds of momentum."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def following(t: float) -> float:
-    """t_{k+1} of t_k."""
+    """Computes t_{k+1} of t_k."""
     return (1 + math.sqrt(1 + 4 * t * t)) / 2
 
 
 def accelerated(
     gradient: Callable[[Tensor], Tensor], start: Tensor, rate: float, momentum: float | None = None
 ) -> Iterator[Tensor]:
-    """x_1, x_2, ... from x_0 = ``start``, one gradient each; ``rate`` is 1/L. Without ``momentum``: by t_k."""
+    """Yields x_1, x_2, ... from x_0 = ``start``, one gradient each; ``rate`` is 1/L. Without ``momentum``: by t_k."""
     x = y = start
     t = 1.0
     while True:
@@ -27,5 +27,5 @@ def accelerated(
 
 
 def strongly_convex_momentum(condition: float) -> float:
-    """The constant momentum for f whose curvature lies in [mu, L], by the condition number kappa = L / mu."""
+    """Returns the constant momentum for f whose curvature lies in [mu, L], by the condition number kappa = L / mu."""
     return (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)

@@ -1,4 +1,5 @@
-"""The theorem on logistic regression over a frozen baseline's features: the gap after every gradient, and its bound.
+"""Checks the theorem on logistic regression over a frozen baseline's features: the gap after every gradient, and its
+bound.
 
 ``convergence``: f(x_k) - f* under gradient descent and under acceleration, each with its bound: L ||x_0 - x*||^2 / 2k
 and 2 L ||x_0 - x*||^2 / (k + 1)^2. ``condition``: gradients until the gap is a millionth of the first, for strongly
@@ -30,7 +31,7 @@ MILD = 1e4  # the condition number of the first table, where both bounds are tho
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``convergence`` and ``condition``; the baseline is trained once, and nothing is recorded."""
+    """Returns the tables ``convergence`` and ``condition``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
     probe = linear_probe(lab.setting)
     lab.progress(0.3, "descending")
@@ -38,7 +39,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def descended(probe: LinearProbe, rate: float) -> Iterator[Tensor]:
-    """x_1, x_2, ... of gradient descent."""
+    """Yields x_1, x_2, ... of gradient descent."""
     x = probe.start
     while True:
         x = x - rate * probe.gradient(x)
@@ -46,12 +47,13 @@ def descended(probe: LinearProbe, rate: float) -> Iterator[Tensor]:
 
 
 def conditioned(probe: LinearProbe, kappa: float) -> LinearProbe:
-    """The problem with the ridge that makes L / mu = ``kappa``."""
+    """Returns the problem with the ridge that makes L / mu = ``kappa``."""
     return replace(probe, ridge=replace(probe, ridge=0.0).smoothness / (kappa - 1))
 
 
 def convergence(probe: LinearProbe, steps: int = STEPS) -> StudyTable:
-    """Gaps and bounds after k = 1, 2, 3, 5, 8, ... gradients, and the largest share of the bound over every k."""
+    """Returns the gaps and bounds after k = 1, 2, 3, 5, 8, ... gradients, and the largest share of the bound over every
+    k."""
     probe = conditioned(probe, MILD)
     smoothness, least = probe.smoothness, probe.minimiser()
     best, squared_distance = probe.value(least), least.square().sum().item()
@@ -70,7 +72,7 @@ def convergence(probe: LinearProbe, steps: int = STEPS) -> StudyTable:
 
 
 def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> StudyTable:
-    """Gradients to TARGET of the first gap by condition number; None where MOST_STEPS are not enough."""
+    """Counts the gradients to TARGET of the first gap by condition number; None where MOST_STEPS are not enough."""
     rows = []
     for kappa in conditions:
         problem = conditioned(probe, kappa)
@@ -85,12 +87,12 @@ def condition(probe: LinearProbe, conditions: Sequence[float] = CONDITIONS) -> S
 
 
 def first(probe: LinearProbe, points: Iterator[Tensor], goal: float) -> int | None:
-    """The number of the first point whose value is at most ``goal``, from 1; None beyond MOST_STEPS."""
+    """Returns the number of the first point whose value is at most ``goal``, from 1; None beyond MOST_STEPS."""
     return next((k for k, x in enumerate(islice(points, MOST_STEPS), 1) if probe.value(x) <= goal), None)
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The gaps over the number of gradients, both axes logarithmic; bounds are dashed."""
+    """Draws the gaps over the number of gradients, both axes logarithmic; bounds are dashed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4), layout="constrained")

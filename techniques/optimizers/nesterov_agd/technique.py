@@ -30,7 +30,8 @@ Schedule = Literal["constant", "convex"]
 
 
 class AGD(GroupedOptimizer):
-    """The textbook's sequences: parameters hold y, where gradients are taken, and the state has x as ``iterate``.
+    """Follows the textbook's sequences: parameters hold y, where gradients are taken, and the state has x as
+    ``iterate``.
 
     Without ``momentum`` it follows the schedule ``t``, for convex functions and ``lr`` <= 1/L. It then has no momentum
     that a scheduler (OneCycleLR) could write: those refuse it.
@@ -79,7 +80,7 @@ class AGD(GroupedOptimizer):
 
 @dataclass
 class NesterovAGD(Technique):
-    """Nesterov momentum in place of AdamW, at ``factor`` times its learning rate; the decay's strength is kept.
+    """Puts Nesterov momentum in place of AdamW, at ``factor`` times its learning rate; the decay's strength is kept.
 
     ``schedule="convex"`` is the theorem's own momentum, which tends to 1.
     """

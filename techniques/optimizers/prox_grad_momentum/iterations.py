@@ -1,4 +1,4 @@
-"""APGnc on a function of one tensor, and the proximal maps that it takes."""
+"""Runs APGnc on a function of one tensor, and has the proximal maps that it takes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ Penalty = Literal["l1", "group"]
 
 
 def soft_threshold(x: Tensor, threshold: float) -> Tensor:
-    """The proximal map of threshold ||x||_1: towards 0 by the threshold, and exactly 0 within it."""
+    """Computes the proximal map of threshold ||x||_1: towards 0 by the threshold, and exactly 0 within it."""
     return x.sign() * (x.abs() - threshold).clamp(min=0)
 
 
 def group_threshold(x: Tensor, threshold: float, units: int = 0) -> Tensor:
-    """The proximal map of threshold times the sum of the norms of a matrix's slices along the dimension ``units``."""
+    """Computes the proximal map of threshold times the sum of the norms of a matrix's slices along the dimension
+    ``units``."""
     norms = torch.linalg.vector_norm(x, dim=1 - units, keepdim=True)
     return x * (1 - threshold / norms.clamp(min=torch.finfo(x.dtype).tiny)).clamp(min=0)
 
 
 def penalty(x: Tensor, kind: Penalty, units: int = 0) -> Tensor:
-    """||x||_1, or the sum of the slices' norms; a scalar."""
+    """Computes ||x||_1, or the sum of the slices' norms; a scalar."""
     return x.abs().sum() if kind == "l1" else torch.linalg.vector_norm(x, dim=1 - units).sum()
 
 
 def proximal(x: Tensor, threshold: float, kind: Penalty, units: int = 0) -> Tensor:
-    """The proximal map of threshold times :func:`penalty`."""
+    """Computes the proximal map of threshold times :func:`penalty`."""
     return soft_threshold(x, threshold) if kind == "l1" else group_threshold(x, threshold, units)
 
 
 class Iteration(NamedTuple):
-    """x_k and y_{k+1} with F of each; whether y_{k+1} is the extrapolated point."""
+    """Holds x_k and y_{k+1} with F of each; whether y_{k+1} is the extrapolated point."""
 
     x: Tensor
     y: Tensor
@@ -50,7 +51,7 @@ def apgnc(
     rate: float,
     momentum: bool = True,
 ) -> Iterator[Iteration]:
-    """Iterations 1, 2, ...; ``objective`` is F, ``gradient`` that of f, ``prox(x, eta)`` the map of eta g.
+    """Yields iterations 1, 2, ...; ``objective`` is F, ``gradient`` that of f, ``prox(x, eta)`` the map of eta g.
 
     Without ``momentum`` it is the proximal gradient method.
     """

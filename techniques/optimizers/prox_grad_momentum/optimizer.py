@@ -1,4 +1,5 @@
-"""APGnc as a torch optimizer, of which both losses of a step are on one batch. technique.py has the paper."""
+"""Implements APGnc as a torch optimizer, of which both losses of a step are on one batch. technique.py has the
+paper."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from techniques.optimizers.prox_grad_momentum.iterations import Penalty, penalty
 
 
 class APGnc(torch.optim.Optimizer):
-    """APGnc. Between steps the parameters are x_k, with its exact zeros; the state is ``previous``, x_{k-1}.
+    """Implements APGnc. Between steps the parameters are x_k, with its exact zeros; the state is ``previous``, x_{k-1}.
 
     Groups have ``strength`` (0: no penalty), ``kind`` and ``units``, the dimension along which a matrix's units lie.
     ``step(closure)`` takes a closure that returns the smooth loss with its graph, and does the rest. To do something
@@ -26,7 +27,7 @@ class APGnc(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "strength": strength, "kind": kind, "units": units, "k": 0})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called by ``load_state_dict``, copies and pickles too."""
+        """Restores the state, and is called by ``load_state_dict``, copies and pickles too."""
         super().__setstate__(state)
         self._x = {}
 
@@ -86,12 +87,12 @@ class APGnc(torch.optim.Optimizer):
 
     @property
     def extrapolated(self) -> bool:
-        """Whether the parameters stand at v."""
+        """Tells whether the parameters stand at v."""
         return bool(self._x)
 
     @torch.no_grad()
     def penalties(self) -> Tensor:
-        """g at the parameters; a scalar."""
+        """Returns g at the parameters; a scalar."""
         total = torch.zeros(())
         for group in self.param_groups:
             if group["strength"]:

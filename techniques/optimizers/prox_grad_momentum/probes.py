@@ -1,4 +1,5 @@
-"""What recorded steps show of APGnc: where the gradient was taken, and what the proximal map left of the weights."""
+"""Tells what recorded steps show of APGnc: where the gradient was taken, and what the proximal map left of the
+weights."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def probes(recording: Recording, own: ProxGradMomentum) -> Mapping[str, float]:
 
 
 def objective(recording: Recording, trace: Trace, parameters: Values) -> float:
-    """F = f + g on a recorded batch."""
+    """Computes F = f + g on a recorded batch."""
     norms = [
         hyper["strength"] * parameters[name].double().abs().sum().item() for name, hyper in trace.before.hyper.items()
     ]

@@ -1,4 +1,4 @@
-"""The theorem on sparse logistic regression over a frozen baseline's features: F = loss + lambda ||W||_1.
+"""Checks the theorem on sparse logistic regression over a frozen baseline's features: F = loss + lambda ||W||_1.
 
 ``descent``: F - F* under the proximal gradient method and under APGnc, the share of weights that are not zero, and how
 far a proximal step still moves (0 at a critical point). ``zeros``: what the proximal map leaves of the weights, and
@@ -27,7 +27,7 @@ STRENGTH = 0.02  # of the lambda from which on all weights are 0
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``descent`` and ``zeros``; the baseline is trained once, and nothing is recorded."""
+    """Returns the tables ``descent`` and ``zeros``; the baseline is trained once, and nothing is recorded."""
     lab.progress(0.0, "training the baseline whose features are classified")
     probe = linear_probe(lab.setting)
     lab.progress(0.3, "descending")
@@ -35,7 +35,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
-    """See the module."""
+    """Builds the tables of the module."""
     rate = 0.99 / probe.smoothness
     strength = STRENGTH * probe.gradient(probe.start).abs().max().item()
 
@@ -46,7 +46,7 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
         return soft_threshold(weight, eta * strength)
 
     def left(weight: Tensor) -> float:
-        """The norm of the gradient mapping: the length of a proximal gradient step over the rate."""
+        """Returns the norm of the gradient mapping: the length of a proximal gradient step over the rate."""
         return (weight - prox(weight - rate * probe.gradient(weight), rate)).norm().item() / rate
 
     def nonzero(weight: Tensor) -> float:
@@ -79,7 +79,8 @@ def tables(probe: LinearProbe, steps: int = STEPS) -> list[StudyTable]:
 
 
 def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, steps: int) -> StudyTable:
-    """Weights that are exactly zero and that are merely small, in the proximal solution and after subgradients."""
+    """Counts the weights that are exactly zero and that are merely small, in the proximal solution and after
+    subgradients."""
     weight = probe.start
     for _ in range(steps):
         weight = weight - rate * (probe.gradient(weight) + strength * weight.sign())
@@ -91,7 +92,7 @@ def zeros(probe: LinearProbe, sparse: Tensor, rate: float, strength: float, step
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The gaps and the shares of weights that are not zero, over the number of gradients."""
+    """Draws the gaps and the shares of weights that are not zero, over the number of gradients."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

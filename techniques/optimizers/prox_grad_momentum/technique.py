@@ -1,4 +1,4 @@
-"""APGnc: proximal gradient steps with momentum that is kept only where it lowers the objective F = f + g.
+"""Implements APGnc: proximal gradient steps with momentum that is kept only where it lowers the objective F = f + g.
 
 Li, Zhou, Liang & Varshney, "Convergence Analysis of Proximal Gradient with Momentum for Nonconvex Optimization" (ICML
 2017, arXiv 1705.04925), Algorithm 2 (after Yao & Kwok 2016); f smooth, g with a cheap proximal map, both perhaps not
@@ -35,7 +35,7 @@ from techniques.optimizers.prox_grad_momentum.optimizer import APGnc
 
 @dataclass
 class ProxGradMomentum(Technique):
-    """APGnc in place of AdamW and of its decay; the penalty is on the weights of the blocks' MLPs.
+    """Puts APGnc in place of AdamW and of its decay; the penalty is on the weights of the blocks' MLPs.
 
     ``penalty="group"`` penalises the hidden units' rows of incoming weights. ``factor`` multiplies the learning rate.
     """
@@ -76,7 +76,7 @@ class ProxGradMomentum(Technique):
         return penalised_groups
 
     def _units(self, run: Run) -> dict[int, int]:
-        """The penalised weights by id, with the dimension along which their output units lie."""
+        """Returns the penalised weights by id, with the dimension along which their output units lie."""
         linears = {}
         for block in run.anatomy.every_block:
             for part in block.mlp_linears:

@@ -1,4 +1,4 @@
-"""The kernel of SGD with momentum, `techniques.shared.sgd_kernel`, which Nesterov momentum has, too."""
+"""Has the kernel of SGD with momentum, `techniques.shared.sgd_kernel`, which Nesterov momentum has, too."""
 
 from __future__ import annotations
 

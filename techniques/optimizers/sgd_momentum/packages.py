@@ -1,4 +1,4 @@
-"""SGD with momentum by torch, fused where the recipe is."""
+"""Runs SGD with momentum by torch, fused where the recipe is."""
 
 from __future__ import annotations
 

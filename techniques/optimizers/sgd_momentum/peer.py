@@ -22,7 +22,7 @@ NAMES = ("parameters", "gradients", "velocities")
 
 
 def reference(inputs: Inputs, factor: float, nesterov: bool) -> Inputs:
-    """torch's form in float64, of gradients times ``factor``."""
+    """Runs torch's form in float64, of gradients times ``factor``."""
     lr, momentum, weight_decay = RATES.values()
     expected: Inputs = {"parameters": [], "velocities": []}
     for p, g, v in zip(*(map(Tensor.double, inputs[name]) for name in NAMES)):

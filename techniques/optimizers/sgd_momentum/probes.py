@@ -1,4 +1,4 @@
-"""What recorded steps show of SGD with momentum, in float64: the velocity and the step, in each of its forms."""
+"""Tells what recorded steps show of SGD with momentum, in float64: the velocity and the step, in each of its forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAMPENING = 0.25
 
 
 def records(run: Run, own: SGDMomentum) -> bool:
-    """The first step, which has no velocity yet, and the one in the middle."""
+    """Tells whether it is the first step, which has no velocity yet, or the one in the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -94,7 +94,7 @@ def probes(recording: Recording, own: SGDMomentum) -> Mapping[str, float]:
 
 
 def with_the_rate_inside(before: Moment) -> Moment:
-    """The same moment of the papers' form, whose velocity is eta times torch's."""
+    """Returns the same moment of the papers' form, whose velocity is eta times torch's."""
     state = {
         name: {**own, "velocity": own["velocity"] * before.hyper[name]["lr"]}
         for name, own in before.state.items()

@@ -23,7 +23,7 @@ from techniques.shared.sgd import SGD, Rate
 
 @dataclass
 class SGDMomentum(Technique):
-    """SGD with momentum in place of AdamW, at ``factor`` times its learning rate.
+    """Puts SGD with momentum in place of AdamW, at ``factor`` times its learning rate.
 
     The decay is divided so that what it takes off the weights, eta lambda / (1 - mu), stays the recipe's.
     """

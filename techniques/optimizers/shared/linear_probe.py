@@ -1,4 +1,4 @@
-"""Logistic regression on the frozen features of a trained baseline: a convex problem on top of a Transformer.
+"""Fits logistic regression on the frozen features of a trained baseline: a convex problem on top of a Transformer.
 
     f(W) = mean over i of -log softmax(W z_i)[y_i] + ridge / 2 ||W||^2
 
@@ -24,7 +24,7 @@ EXAMPLES = 600
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """``features`` float64 [examples, width], ``labels`` int64 [examples] in [0, ``classes``)."""
+    """Holds ``features`` float64 [examples, width], ``labels`` int64 [examples] in [0, ``classes``)."""
 
     features: Tensor
     labels: Tensor
@@ -33,12 +33,12 @@ class LinearProbe:
 
     @property
     def start(self) -> Tensor:
-        """Zero weights [classes, width]."""
+        """Returns zero weights [classes, width]."""
         return torch.zeros(self.classes, self.features.shape[1], dtype=torch.float64)
 
     @property
     def smoothness(self) -> float:
-        """L: no curvature is larger."""
+        """Returns L: no curvature is larger."""
         gram = self.features.T @ self.features / len(self.features)
         return 0.5 * torch.linalg.eigvalsh(gram)[-1].item() + self.ridge
 
@@ -52,7 +52,7 @@ class LinearProbe:
         return residual.T @ self.features / len(self.labels) + self.ridge * weight
 
     def minimiser(self) -> Tensor:
-        """The minimum, by a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
+        """Finds the minimum, by a method that has nothing to do with what is studied: limited-memory BFGS (scipy)."""
         import numpy
         from scipy.optimize import minimize
 

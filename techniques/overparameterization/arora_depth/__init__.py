@@ -1,1 +1,1 @@
-"""Implicit acceleration by overparameterised linear layers."""
+"""Implements implicit acceleration by overparameterised linear layers."""

@@ -1,4 +1,5 @@
-"""What recorded steps show of a model whose layers are products, beside the plain model with the products as weights.
+"""Tells what recorded steps show of a model whose layers are products, beside the plain model with the products as
+weights.
 
 The chain rule gives each factor's gradient, and theorem 1 the direction in which the product goes from a balanced
 start: the first-order change of the product under the recorded gradients is compared with it.
@@ -27,7 +28,7 @@ Factors = dict[str, list[Tensor]]
 
 
 def records(run: Run, own: AroraDepth) -> bool:
-    """The start, where the factors are balanced, and the middle."""
+    """Tells whether it is the start, where the factors are balanced, or the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -102,7 +103,7 @@ def probes(recording: Recording, own: AroraDepth) -> Mapping[str, float]:
 
 
 def factors_in(values: Values, layers: Mapping[str, object]) -> Factors:
-    """The factors of each layer, W_N first, float64; a layer without any has none here."""
+    """Returns the factors of each layer, W_N first, float64; a layer without any has none here."""
     named = {path: [name for name in values if name.startswith(f"{path}.") and _is_of(name)] for path in layers}
     return {path: [values[name].double() for name in names] for path, names in named.items() if names}
 
@@ -124,7 +125,8 @@ def _count(model: torch.nn.Module) -> int:
 
 
 def _roundings(recording: Recording, trace: Trace) -> tuple[float, float]:
-    """How far a step's gradients are from the chain rule's, and the product's first-order change from theorem 1's."""
+    """Measures how far a step's gradients are from the chain rule's, and the product's first-order change from theorem
+    1's."""
     plain, values, ours = plain_model(recording), trace.before.parameters, trace.of("backward")[0].gradients
     own = dict(filled(plain, values).named_parameters())
     layers = factors_in(values, {part.path: part for part in anatomy(plain).linears})
@@ -152,7 +154,7 @@ def _roundings(recording: Recording, trace: Trace) -> tuple[float, float]:
 
 
 def theorem(weight: Tensor, gradient: Tensor, depth: int) -> Tensor:
-    """The sum of theorem 1; float64."""
+    """Computes the sum of theorem 1; float64."""
     rows, columns = weight @ weight.T, weight.T @ weight
     return sum(
         (_power(rows, j / depth) @ gradient @ _power(columns, (depth - 1 - j) / depth) for j in range(depth)),
@@ -161,7 +163,8 @@ def theorem(weight: Tensor, gradient: Tensor, depth: int) -> Tensor:
 
 
 def _power(matrix: Tensor, exponent: float) -> Tensor:
-    """Of a symmetric matrix without negative eigenvalues, what is 0 but for roundings left out; the identity at 0."""
+    """Computes the power of a symmetric matrix without negative eigenvalues, what is 0 but for roundings left out; the
+    identity at 0."""
     if not exponent:
         return torch.eye(len(matrix), dtype=matrix.dtype)
     values, vectors = torch.linalg.eigh(matrix)

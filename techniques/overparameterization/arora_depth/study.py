@@ -1,4 +1,4 @@
-"""The theory's own bench: linear regression with l_p loss, by gradient descent on one matrix and on products.
+"""Has the theory's own bench: linear regression with l_p loss, by gradient descent on one matrix and on products.
 
 ``rule``: one step of gradient descent on balanced factors against theorem 1, at ever smaller rates; the relative error
 goes with the rate. ``acceleration``: iterations until the loss is GOAL of the first above its minimum, each depth at
@@ -36,7 +36,7 @@ SHOWN = 60  # rows of ``curves``
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``rule``, ``acceleration`` and ``curves``; nothing is recorded."""
+    """Returns the tables ``rule``, ``acceleration`` and ``curves``; nothing is recorded."""
     lab.progress(0.0, "descending on l_p regression")
     problem = {power: diabetes(power) for power in POWERS}
     runs = {(power, depth): best_rate(problem[power], depth) for power in POWERS for depth in DEPTHS}
@@ -47,7 +47,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def end_to_end(weight: Tensor, gradient: Tensor, depth: int) -> Tensor:
-    """The direction of theorem 1, for ``weight`` and ``gradient`` [n, m]."""
+    """Computes the direction of theorem 1, for ``weight`` and ``gradient`` [n, m]."""
     u, values, v = torch.linalg.svd(weight, full_matrices=False)
     terms = [
         _power(u, values, j / depth) @ gradient @ _power(v.T, values, (depth - 1 - j) / depth) for j in range(depth)
@@ -56,14 +56,14 @@ def end_to_end(weight: Tensor, gradient: Tensor, depth: int) -> Tensor:
 
 
 def _power(vectors: Tensor, values: Tensor, exponent: float) -> Tensor:
-    """(V diag(values)^2 V^T)^exponent for ``vectors`` [n, k]; the identity at 0."""
+    """Computes (V diag(values)^2 V^T)^exponent for ``vectors`` [n, k]; the identity at 0."""
     if not exponent:
         return torch.eye(len(vectors)).to(vectors)
     return (vectors * values ** (2 * exponent)) @ vectors.T
 
 
 def rule(depths: Sequence[int] = DEPTHS[1:], rates: Sequence[float] = RULE_RATES) -> StudyTable:
-    """||step - rate * direction|| / ||rate * direction|| of a random 8 x 6 least-squares problem."""
+    """Measures ||step - rate * direction|| / ||rate * direction|| of a random 8 x 6 least-squares problem."""
     random = generator(0)
     inputs, targets, weight = (
         torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((6, 40), (8, 40), (8, 6))
@@ -81,7 +81,7 @@ def rule(depths: Sequence[int] = DEPTHS[1:], rates: Sequence[float] = RULE_RATES
 
 
 def descended(factors: Sequence[Tensor], gradient: Tensor, rate: float) -> list[Tensor]:
-    """One step of gradient descent on the factors, ``gradient`` being that of their product."""
+    """Takes one step of gradient descent on the factors, ``gradient`` being that of their product."""
     eye = [torch.eye(factors[0].shape[0]).to(gradient), torch.eye(factors[-1].shape[1]).to(gradient)]
     lefts = [product([eye[0], *factors[:j]]) for j in range(len(factors))]
     rights = [product([*factors[j + 1 :], eye[1]]) for j in range(len(factors))]
@@ -95,7 +95,8 @@ def descended(factors: Sequence[Tensor], gradient: Tensor, rate: float) -> list[
 
 @dataclass(frozen=True)
 class Regression:
-    """mean |x w - y|^p / p over ``features`` float64 [examples, d] and ``targets`` [examples], and its minimum."""
+    """Holds mean |x w - y|^p / p over ``features`` float64 [examples, d] and ``targets`` [examples], and its
+    minimum."""
 
     features: Tensor
     targets: Tensor
@@ -103,7 +104,7 @@ class Regression:
     least: float = 0.0
 
     def value(self, weights: Tensor) -> Tensor:
-        """Of several weights [k, d]: losses [k]."""
+        """Computes the value of several weights [k, d]: losses [k]."""
         return (weights @ self.features.T - self.targets).abs().pow(self.power).mean(-1) / self.power
 
     def gradient(self, weights: Tensor) -> Tensor:
@@ -113,14 +114,15 @@ class Regression:
 
 @dataclass(frozen=True)
 class Descent:
-    """The first of the rates with the fewest steps to the goal; both None where no rate reaches it."""
+    """Holds the first of the rates with the fewest steps to the goal; both None where no rate reaches it."""
 
     rate: float | None
     steps: int | None
 
 
 def diabetes(power: int) -> Regression:
-    """Features and targets with mean 0 and variance 1; the minimum by Newton's steps with a line search (scipy)."""
+    """Loads features and targets with mean 0 and variance 1; the minimum by Newton's steps with a line search
+    (scipy)."""
     import numpy
     from scipy.optimize import minimize
     from sklearn.datasets import load_diabetes
@@ -140,7 +142,7 @@ def diabetes(power: int) -> Regression:
 
 
 def descents(problem: Regression, depth: int, rates: Sequence[float]) -> Iterator[Tensor]:
-    """The weights [rates, d] of gradient descent on a vector times depth - 1 scalars, at every rate at once.
+    """Yields the weights [rates, d] of gradient descent on a vector times depth - 1 scalars, at every rate at once.
 
     Balanced: vector and scalars begin with one norm, and their product with norm START, the same for every depth.
     """
@@ -161,7 +163,7 @@ def descents(problem: Regression, depth: int, rates: Sequence[float]) -> Iterato
 
 
 def best_rate(problem: Regression, depth: int, rates: Sequence[float] = RATES, most: int = MOST_STEPS) -> Descent:
-    """The rate of the grid that is first at the goal."""
+    """Finds the rate of the grid that is first at the goal."""
     first = None
     for step, weights in enumerate(islice(descents(problem, depth, rates), most + 1)):
         excess = problem.value(weights) - problem.least
@@ -183,7 +185,7 @@ def acceleration(runs: dict[tuple[int, int], Descent]) -> StudyTable:
 
 
 def curves(runs: dict[int, Descent], problem: Regression) -> StudyTable:
-    """The excess loss over the first, by step, at each depth's best rate; None once the goal is reached."""
+    """Returns the excess loss over the first, by step, at each depth's best rate; None once the goal is reached."""
     excesses: dict[int, list[float]] = {}
     for depth, run in runs.items():
         if run.rate is not None and run.steps is not None:
@@ -198,7 +200,7 @@ def curves(runs: dict[int, Descent], problem: Regression) -> StudyTable:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The curves, the excess loss logarithmic."""
+    """Draws the curves, the excess loss logarithmic."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4), layout="constrained")

@@ -29,8 +29,8 @@ from suite.model.anatomy import AroundLinear, anatomy, innermost
 
 
 def balanced_factors(weight: Tensor, depth: int) -> list[Tensor]:
-    """``depth`` matrices whose product is ``weight`` [n, m], each neighbour balanced with the next; all between the
-    first and the last are square, of the smaller of n and m. In float64, rounded at the end."""
+    """Returns ``depth`` matrices whose product is ``weight`` [n, m], each neighbour balanced with the next; all between
+    the first and the last are square, of the smaller of n and m. In float64, rounded at the end."""
     u, values, v = torch.linalg.svd(weight.detach().double(), full_matrices=False)
     root = values ** (1 / depth)
     middle = [root.diag() for _ in range(depth - 2)]
@@ -38,13 +38,13 @@ def balanced_factors(weight: Tensor, depth: int) -> list[Tensor]:
 
 
 def product(factors: Sequence[Tensor]) -> Tensor:
-    """The matrix that the factors are, from left to right."""
+    """Computes the matrix that the factors are, from left to right."""
     return reduce(torch.matmul, factors)
 
 
 class ProductLinear(AroundLinear):
-    """A linear layer that computes with the product of ``factors`` in place of its weight, in the layout that it stores
-    (a Conv1D's is in × out). Its bias stays."""
+    """Wraps a linear layer so that it computes with the product of ``factors`` in place of its weight, in the layout
+    that it stores (a Conv1D's is in × out). Its bias stays."""
 
     def __init__(self, linear: nn.Module, depth: int) -> None:
         super().__init__(linear)
@@ -60,7 +60,7 @@ class ProductLinear(AroundLinear):
         return functional_call(self.linear, {"weight": self.weight}, (x,))
 
     def merged(self) -> nn.Module:
-        """The layer itself, with the product as its weight."""
+        """Returns the layer itself, with the product as its weight."""
         self.linear.weight = nn.Parameter(self.weight.detach())
         return self.linear
 
@@ -73,7 +73,7 @@ def merge(model: nn.Module) -> nn.Module:
 
 
 def products(model: nn.Module) -> dict[str, ProductLinear]:
-    """The factored layers by name."""
+    """Returns the factored layers by name."""
     return {path: module for path, module in model.named_modules() if isinstance(module, ProductLinear)}
 
 
@@ -105,7 +105,7 @@ class AroraDepth(Technique):
         return merge(copy.deepcopy(model)) if self.depth > 1 else model
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        """The factors. Raises ValueError where all layers are frozen."""
+        """Returns the factors. Raises ValueError where all layers are frozen."""
         factored = products(run.model).items()
         if not factored:
             raise ValueError("arora_depth factors matrices that train, and none of the blocks' does: leave it out")

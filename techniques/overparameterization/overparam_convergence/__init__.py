@@ -1,1 +1,1 @@
-"""Convergence of over-parameterised networks."""
+"""Implements the convergence of over-parameterised networks."""

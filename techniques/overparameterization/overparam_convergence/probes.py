@@ -1,4 +1,4 @@
-"""What recorded steps show of a Transformer with wider MLPs (:mod:`shared.width_probes`)."""
+"""Tells what recorded steps show of a Transformer with wider MLPs (:mod:`shared.width_probes`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from techniques.overparameterization.shared.width_probes import shows
 
 
 def records(run: Run, own: OverparamConvergence) -> bool:
-    """The start, and the middle."""
+    """Tells whether it is the start or the middle."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -47,5 +47,5 @@ def records(run: Run, own: OverparamConvergence) -> bool:
     scope="module",
 )
 def probes(recording: Recording, own: OverparamConvergence) -> Mapping[str, float]:
-    """What :func:`techniques.overparameterization.shared.width_probes.shows` says."""
+    """Returns what :func:`techniques.overparameterization.shared.width_probes.shows` says."""
     return shows(recording, own.width) if own.width > 1 else {}

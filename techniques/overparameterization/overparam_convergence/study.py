@@ -1,4 +1,4 @@
-"""The theory's own setting at widths that one can run: random labels, two layers, full-batch gradient descent.
+"""Has the theory's own setting at widths that one can run: random labels, two layers, full-batch gradient descent.
 
 f(x) = a^T relu(W x) with W ~ N(0, 1) trained and a = +-1 / sqrt(m) fixed; 64 inputs of unit norm in 20 dimensions, no
 two the same; the loss is the mean of (f - y)^2 / 2, and the rate one over the largest eigenvalue of the limiting
@@ -37,7 +37,7 @@ FITTED_FROM = 10  # the first steps leave the directions of the largest eigenval
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``width``, ``slopes``, ``duplicates`` and ``curves``; nothing is recorded."""
+    """Returns the tables ``width``, ``slopes``, ``duplicates`` and ``curves``; nothing is recorded."""
     runs: dict[int, list[Training]] = {}
     for done, width in enumerate(WIDTHS):
         lab.progress(done / (len(WIDTHS) + 1), f"training {width} neurons")
@@ -48,21 +48,22 @@ def study(lab: Lab) -> list[StudyTable]:
 
 @dataclass(frozen=True)
 class Problem:
-    """``inputs`` float64 [examples, d] of unit norm, ``labels`` [examples] of +-1."""
+    """Holds ``inputs`` float64 [examples, d] of unit norm, ``labels`` [examples] of +-1."""
 
     inputs: Tensor
     labels: Tensor
 
     @property
     def rate(self) -> float:
-        """One over the largest eigenvalue of the limiting kernel, x.x' (pi - angle) / 2 pi over the examples."""
+        """Returns one over the largest eigenvalue of the limiting kernel, x.x' (pi - angle) / 2 pi over the
+        examples."""
         products = (self.inputs @ self.inputs.T).clamp(-1, 1)
         kernel = products * (math.pi - products.acos()) / (2 * math.pi)
         return len(self.labels) / torch.linalg.eigvalsh(kernel)[-1].item()
 
 
 class Training(NamedTuple):
-    """Losses before every step; then distances and the share of activations that flipped, at the end."""
+    """Records the losses before every step; then distances and the share of activations that flipped, at the end."""
 
     losses: list[float]
     relative_distance: float
@@ -70,7 +71,7 @@ class Training(NamedTuple):
 
 
 def problem(seed: int, pairs: int = 0) -> Problem:
-    """Random inputs and labels; the first ``pairs`` of inputs come twice, with opposite labels."""
+    """Draws random inputs and labels; the first ``pairs`` of inputs come twice, with opposite labels."""
     random = generator(seed, 0)
     inputs = torch.randn(EXAMPLES, DIMENSIONS, generator=random, dtype=torch.float64)
     labels = torch.randint(2, (EXAMPLES,), generator=random).double() * 2 - 1
@@ -79,7 +80,7 @@ def problem(seed: int, pairs: int = 0) -> Problem:
 
 
 def train(on: Problem, width: int, seed: int, most: int = MOST_STEPS) -> Training:
-    """Gradient descent on W until the loss is at most GOAL, or for ``most`` steps."""
+    """Runs gradient descent on W until the loss is at most GOAL, or for ``most`` steps."""
     random = generator(seed, 1)
     start = torch.randn(width, DIMENSIONS, generator=random, dtype=torch.float64)
     signs = (torch.randint(2, (width,), generator=random).double() * 2 - 1) / math.sqrt(width)
@@ -100,7 +101,8 @@ def train(on: Problem, width: int, seed: int, most: int = MOST_STEPS) -> Trainin
 
 
 def of_width(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
-    """By width: seeds that reached GOAL, after how many steps, how far from the start, and how straight log L is."""
+    """Returns, by width: seeds that reached GOAL, after how many steps, how far from the start, and how straight log L
+    is."""
     rows = []
     for width, seeds in runs.items():
         there = [seed for seed in seeds if seed.losses[-1] <= GOAL]
@@ -112,14 +114,15 @@ def of_width(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
 
 
 def straight(losses: Sequence[float]) -> float:
-    """R^2 of a line through the logarithm of the loss over the steps: 1 where it falls by the same factor each step."""
+    """Computes R^2 of a line through the logarithm of the loss over the steps: 1 where it falls by the same factor each
+    step."""
     values = torch.tensor(losses[FITTED_FROM:], dtype=torch.float64).log()
     steps = torch.arange(len(values), dtype=torch.float64)
     return float(torch.corrcoef(torch.stack([steps, values]))[0, 1] ** 2)
 
 
 def slopes(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
-    """The powers of the width by which what moves goes, by least squares in logarithms."""
+    """Fits the powers of the width by which what moves goes, by least squares in logarithms."""
     widths = torch.tensor([float(width) for width in runs], dtype=torch.float64).log()
     rows = []
     for name in Training._fields[1:]:
@@ -130,7 +133,8 @@ def slopes(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
 
 
 def duplicates(seeds: Sequence[int]) -> StudyTable:
-    """The loss that is left with ``pairs`` of equal inputs and opposite labels, and the least of any function."""
+    """Returns the loss that is left with ``pairs`` of equal inputs and opposite labels, and the least of any
+    function."""
     rows = []
     for pairs in PAIRS:
         losses = [train(problem(seed, pairs), DUPLICATED_WIDTH, seed, DUPLICATED_STEPS).losses[-1] for seed in seeds]
@@ -140,7 +144,7 @@ def duplicates(seeds: Sequence[int]) -> StudyTable:
 
 
 def curves(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
-    """The loss of the first seed, by step; None once GOAL is reached."""
+    """Returns the loss of the first seed, by step; None once GOAL is reached."""
     losses = {width: seeds[0].losses for width, seeds in runs.items()}
     longest = max(map(len, losses.values()))
     rows = [
@@ -151,7 +155,8 @@ def curves(runs: Mapping[int, Sequence[Training]]) -> StudyTable:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Left the loss over the steps; right how far weights and activations move, over the width, with the power -1/2."""
+    """Draws left the loss over the steps; right how far weights and activations move, over the width, with the power
+    -1/2."""
     from matplotlib.figure import Figure
 
     by_name = {table.name: table for table in tables}

@@ -24,7 +24,7 @@ from techniques.overparameterization.shared.width import distances, matrices, wi
 
 @dataclass
 class OverparamConvergence(Technique):
-    """``width`` times as many neurons in every MLP, drawn as the baseline's are."""
+    """Has ``width`` times as many neurons in every MLP, drawn as the baseline's are."""
 
     width: int = 4
     zero_strength: ClassVar[Mapping[str, Any]] = {"width": 1}
@@ -47,6 +47,6 @@ class OverparamConvergence(Technique):
         return matrices(run.model)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``relative_distance``: ||W - W_0|| / ||W_0|| of the MLPs' matrices after training, on average."""
+        """Returns ``relative_distance``: ||W - W_0|| / ||W_0|| of the MLPs' matrices after training, on average."""
         now = matrices(run.model)
         return {"relative_distance": fmean(map(float, distances(now, self.start).values()))}

@@ -1,1 +1,1 @@
-"""Generalisation of over-parameterised networks."""
+"""Implements the generalisation of over-parameterised networks."""

@@ -1,4 +1,4 @@
-"""What recorded steps show of wider MLPs (:mod:`shared.width_probes`) and of the ball that they stay in."""
+"""Tells what recorded steps show of wider MLPs (:mod:`shared.width_probes`) and of the ball that they stay in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: OverparamGeneralization) -> bool:
-    """All steps: each ends in the ball."""
+    """Selects all steps: each ends in the ball."""
     return not own.is_reference
 
 
@@ -115,6 +115,6 @@ def _of_step(trace: Trace, start: Values, names: list[str], radius: float) -> tu
 
 
 def _off(ours: Tensor, expected: Tensor, origin: Tensor) -> float:
-    """In roundings of the numbers' root mean square: each is a sum of two."""
+    """Computes the distance in roundings of the numbers' root mean square: each is a sum of two."""
     scale = origin.square().mean().sqrt() + expected.abs()
     return ((ours - expected).abs() / scale).max().item() / EPS

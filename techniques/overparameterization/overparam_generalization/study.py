@@ -1,4 +1,5 @@
-"""Learning a small smooth network from few examples with ever wider ones, and what their random start holds already.
+"""Studies learning a small smooth network from few examples with ever wider ones, and what their random start holds
+already.
 
 Teacher: y = sum of a_k sin(w_k x) over 4 smooth neurons, 15 inputs of unit norm. Student: f(x) = a^T relu(B relu(A x))
 with A and B of width m, N(0, 2 / m), trained by stochastic gradient descent, and a = +-1 fixed; 400 examples at every
@@ -36,7 +37,7 @@ FEATURES = (16, 64, 256, 1024, 4096)
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``risk`` and ``subnetworks``; nothing is recorded."""
+    """Makes the tables ``risk`` and ``subnetworks``; nothing is recorded."""
     runs: dict[int, list[Trained]] = {}
     for done, width in enumerate(WIDTHS):
         lab.progress(done / (len(WIDTHS) + 1), f"training {width} neurons a layer")
@@ -47,8 +48,8 @@ def study(lab: Lab) -> list[StudyTable]:
 
 @dataclass(frozen=True)
 class Problem:
-    """``inputs`` float32 [examples, d] of unit norm and ``targets`` [examples] of variance 1; the first EXAMPLES train,
-    half of the others stops the training and half is the test."""
+    """Holds ``inputs`` float32 [examples, d] of unit norm and ``targets`` [examples] of variance 1; the first EXAMPLES
+    train, half of the others stops the training and half is the test."""
 
     inputs: Tensor
     targets: Tensor
@@ -60,8 +61,8 @@ class Problem:
 
 
 class Trained(NamedTuple):
-    """Relative squared errors at the best step on validation examples, the test's at the end, and distances at the
-    best."""
+    """Holds relative squared errors at the best step on validation examples, the test's at the end, and distances at
+    the best."""
 
     steps: int
     train: float
@@ -82,7 +83,7 @@ def problem(seed: int) -> Problem:
 
 
 def train(on: Problem, width: int, seed: int, steps: int = STEPS) -> Trained:
-    """Stochastic gradient descent on A and B."""
+    """Trains A and B by stochastic gradient descent."""
     random = generator(seed, 1)
     start = [torch.randn(width, size, generator=random) * (2 / width) ** 0.5 for size in (DIMENSIONS, width)]
     signs = torch.randint(2, (width,), generator=random).float() * 2 - 1
@@ -109,7 +110,7 @@ def output(weights: Sequence[Tensor], signs: Tensor, inputs: Tensor) -> Tensor:
 
 
 def gradients(weights: Sequence[Tensor], signs: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the mean of (f - y)^2 / 2, by the chain rule."""
+    """Computes the gradients of the mean of (f - y)^2 / 2, by the chain rule."""
     first = inputs @ weights[0].T
     hidden = first.relu()
     second = hidden @ weights[1].T
@@ -120,7 +121,7 @@ def gradients(weights: Sequence[Tensor], signs: Tensor, inputs: Tensor, targets:
 
 
 def batches(examples: int, steps: int, random: torch.Generator) -> Iterator[Tensor]:
-    """int64 [BATCH] indices, in a new order each epoch."""
+    """Yields int64 [BATCH] indices, in a new order each epoch."""
     order = torch.empty(0, dtype=torch.int64)
     for _ in range(steps):
         if len(order) < BATCH:
@@ -130,7 +131,7 @@ def batches(examples: int, steps: int, random: torch.Generator) -> Iterator[Tens
 
 
 def risks(runs: Mapping[int, Sequence[Trained]]) -> StudyTable:
-    """Means over the seeds, by width."""
+    """Computes means over the seeds, by width."""
     rows = []
     for width, seeds in runs.items():
         means = [fmean(getattr(seed, name) for seed in seeds) for name in Trained._fields]
@@ -144,8 +145,8 @@ def risks(runs: Mapping[int, Sequence[Trained]]) -> StudyTable:
 
 
 def greedy(features: Tensor, targets: Tensor, count: int) -> list[int]:
-    """``count`` columns of ``features`` [examples, m], each the one that explains most of what is left (orthogonal
-    matching pursuit)."""
+    """Chooses ``count`` columns of ``features`` [examples, m], each the one that explains most of what is left
+    (orthogonal matching pursuit)."""
     scaled = features / features.norm(dim=0).clamp(min=torch.finfo(features.dtype).tiny)
     chosen: list[int] = []
     left = targets
@@ -158,12 +159,13 @@ def greedy(features: Tensor, targets: Tensor, count: int) -> list[int]:
 
 
 def solved(features: Tensor, targets: Tensor) -> Tensor:
-    """Least squares."""
+    """Solves least squares."""
     return torch.linalg.lstsq(features, targets[:, None], driver="gelsd").solution[:, 0]
 
 
 def subnetworks(seeds: Sequence[int]) -> StudyTable:
-    """Errors on the test examples of KEPT neurons at the start: searched for, and drawn (the best of CHANCES)."""
+    """Computes errors on the test examples of KEPT neurons at the start: searched for, and drawn (the best of
+    CHANCES)."""
     rows = []
     for width in FEATURES:
         errors = [_subnetwork_errors(problem(seed), width, seed) for seed in seeds]
@@ -191,7 +193,8 @@ def _subnetwork_errors(on: Problem, width: int, seed: int) -> tuple[float, float
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Left the errors and distances of trained networks, right those of subnetworks at the start, over the width."""
+    """Draws on the left the errors and distances of trained networks, on the right those of subnetworks at the start,
+    over the width."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

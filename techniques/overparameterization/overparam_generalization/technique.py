@@ -36,8 +36,8 @@ def stay_near(weight: Tensor, start: Tensor, radius: float) -> None:
 
 @dataclass
 class OverparamGeneralization(Technique):
-    """``width`` times as many neurons in every MLP, whose matrices stay within ``radius`` of where they begin, relative
-    to their norm there; 0 lets them go anywhere."""
+    """Has ``width`` times as many neurons in every MLP, whose matrices stay within ``radius`` of where they begin,
+    relative to their norm there; 0 lets them go anywhere."""
 
     width: int = 4
     radius: float = 0.5
@@ -73,6 +73,6 @@ class OverparamGeneralization(Technique):
         return {**({"stays near the start": self.projected} if self.radius else {}), **matrices(run.model)}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``relative_distance``: ||W - W_0|| / ||W_0|| of the MLPs' matrices after training, on average."""
+        """Computes ``relative_distance``: ||W - W_0|| / ||W_0|| of the MLPs' matrices after training, on average."""
         now = matrices(run.model)
         return {"relative_distance": fmean(map(float, distances(now, self.start).values()))}

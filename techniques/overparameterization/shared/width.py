@@ -1,4 +1,4 @@
-"""Wider MLPs, and how far training takes them from where they began.
+"""Makes MLPs wider, and measures how far training takes them from where they began.
 
 For ``overparam_convergence``, ``overparam_generalization`` and ``train_large_compress``.
 """
@@ -18,7 +18,7 @@ from suite.model.widening import widen
 
 
 def widened(model: nn.Module, run: Run, times: int) -> nn.Module:
-    """The model with ``times`` as many neurons in every MLP, drawn from the run's generator; in place."""
+    """Returns the model with ``times`` as many neurons in every MLP, drawn from the run's generator; in place."""
     if times > 1:
         for units in mlp_neurons(anatomy(model), partial(run.trial, model)):
             widen(model, units, times, run.generator)
@@ -26,7 +26,7 @@ def widened(model: nn.Module, run: Run, times: int) -> nn.Module:
 
 
 def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The matrices of all MLPs that train, by name."""
+    """Returns the matrices of all MLPs that train, by name."""
     paths = {part.path for block in anatomy(model).every_block for part in block.mlp_linears}
     return {
         name: parameter
@@ -37,5 +37,5 @@ def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @torch.no_grad()
 def distances(now: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """||W - W_0||_F / ||W_0||_F of each matrix."""
+    """Computes ||W - W_0||_F / ||W_0||_F of each matrix."""
     return {name: (now[name] - value).norm() / value.norm() for name, value in start.items()}

@@ -1,4 +1,4 @@
-"""What a recorded run's first step shows of wider MLPs: for the probes of those who make them (`width`)."""
+"""Checks what a recorded run's first step shows of wider MLPs: for the probes of those who make them (`width`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from techniques.shared.plain import plain_model
 
 
 def shows(recording: Recording, times: int) -> dict[str, float]:
-    """``neurons``: in the MLPs, over the plain model's, at the first step; ``changed``: numbers of the plain model that
-    are not there at the start, outgoing weights divided by the root of ``times``; ``repeated``: neurons with the
-    incoming weights of another; ``off_spread``: how far the spread of a layer's new weights is from the old ones', at
-    most, of these; ``at_rest``: parameters of MLPs with a gradient that the middle step left alone."""
+    """Computes ``neurons``: in the MLPs, over the plain model's, at the first step; ``changed``: numbers of the plain
+    model that are not there at the start, outgoing weights divided by the root of ``times``; ``repeated``: neurons with
+    the incoming weights of another; ``off_spread``: how far the spread of a layer's new weights is from the old ones',
+    at most, of these; ``at_rest``: parameters of MLPs with a gradient that the middle step left alone."""
     plain, first, half = plain_model(recording), recording.traces[0], recording.run.recipe.steps // 2
     trace = next((trace for trace in recording.traces if trace.step == half), recording.trace)
     ours, theirs = first.before.parameters, {name: parameter.detach() for name, parameter in plain.named_parameters()}
@@ -49,25 +49,25 @@ def shows(recording: Recording, times: int) -> dict[str, float]:
 
 
 def of_mlps(plain: nn.Module) -> list[str]:
-    """The names of the parameters of the MLPs' layers."""
+    """Lists the names of the parameters of the MLPs' layers."""
     paths = set.union(*_layers(plain))
     return [name for name, _ in plain.named_parameters() if name.rpartition(".")[0] in paths]
 
 
 def _layers(plain: nn.Module) -> tuple[set[str], set[str]]:
-    """The layers that make the MLPs' neurons, and those that join them."""
+    """Returns the layers that make the MLPs' neurons, and those that join them."""
     blocks = anatomy(plain).every_block
     outgoing = {block.mlp_output.path for block in blocks if block.mlp_output}
     return {part.path for block in blocks for part in block.mlp_linears} - outgoing, outgoing
 
 
 def oriented(plain: nn.Module, name: str, value: Tensor) -> Tensor:
-    """A weight as [out_features, in_features]; a bias as it is."""
+    """Returns a weight as [out_features, in_features]; a bias as it is."""
     return value.T if value.ndim == 2 and is_transposed(plain.get_submodule(name.rpartition(".")[0])) else value
 
 
 def _different(ours: Tensor, expected: Tensor) -> int:
-    """Numbers that differ by more than a rounding."""
+    """Counts numbers that differ by more than a rounding."""
     if ours.shape != expected.shape:
         return expected.numel()
     return int(((ours.double() - expected.double()).abs() > torch.finfo(torch.float32).eps * expected.abs()).sum())

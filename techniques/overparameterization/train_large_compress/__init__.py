@@ -1,1 +1,1 @@
-"""Train large, then compress."""
+"""Implements Train large, then compress."""

@@ -1,4 +1,5 @@
-"""What recorded steps show of a wide model that is stopped early, pruned in rounds, and quantised to be evaluated."""
+"""Checks what recorded steps show of a wide model that is stopped early, pruned in rounds, and quantised to be
+evaluated."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: TrainLargeCompress) -> bool:
-    """All steps: when weights go, which, and that they stay away."""
+    """Selects all steps: when weights go, which, and that they stay away."""
     return not own.is_reference
 
 

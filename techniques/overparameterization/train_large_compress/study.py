@@ -1,4 +1,4 @@
-"""Widths at equal cost, stopped early, then pruned and quantised: loss over bytes.
+"""Compares widths at equal cost, stopped early, then pruned and quantised: loss over bytes.
 
 The cost of a step is taken as the blocks' weights; each width trains for as many steps as the reference's cost allows,
 to the end of its own schedule. ``sizes``: losses after these steps, and the share of the cost at which the training
@@ -34,7 +34,7 @@ Rows = list[tuple[float, ...]]
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``sizes`` and ``bytes``."""
+    """Makes the tables ``sizes`` and ``bytes``."""
     sizes: Rows = []
     points: Rows = []
     goals: list[float] = []
@@ -63,7 +63,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def trained(lab: Lab, width: int, seed: int) -> tuple[Run, list[float]]:
-    """A run of the reference's cost with ``width`` times the neurons, and its training losses."""
+    """Trains a run of the reference's cost with ``width`` times the neurons, and returns it and its training losses."""
     plain = run_of(Job(setting=lab.setting, seed=seed))
     stack = canonical(f"train_large_compress:width={width},stop={1 / relative_cost(plain, width)},sparsity=0,bits=32")
     run = run_of(Job(setting=lab.setting, stack=stack, seed=seed))
@@ -71,7 +71,7 @@ def trained(lab: Lab, width: int, seed: int) -> tuple[Run, list[float]]:
 
 
 def relative_cost(plain: Run, width: int) -> float:
-    """The blocks' weights with ``width`` times the neurons, over the plain model's."""
+    """Computes the blocks' weights with ``width`` times the neurons, over the plain model's."""
     layers = [part for block in plain.anatomy.every_block for part in block.mlp_linears]
     of_mlps, of_all = (
         sum(weight_matrix(linear.module).numel() for linear in own) for own in (layers, plain.anatomy.linears)
@@ -80,14 +80,15 @@ def relative_cost(plain: Run, width: int) -> float:
 
 
 def share_to(losses: Sequence[float], goal: float) -> float:
-    """The share of the steps after which the mean of WINDOW losses is first at most ``goal``; 2 where it never is."""
+    """Returns the share of the steps after which the mean of WINDOW losses is first at most ``goal``; 2 where it never
+    is."""
     means = (fmean(losses[max(0, end - WINDOW) : end]) for end in range(1, len(losses) + 1))
     return next((end / len(losses) for end, mean in enumerate(means, 1) if mean <= goal), 2.0)
 
 
 @torch.no_grad()
 def compressed(run: Run, sparsity: float, bits: int) -> tuple[float, float]:
-    """Bytes of the blocks' matrices and the test loss after compression; the model stays as it was."""
+    """Returns bytes of the blocks' matrices and the test loss after compression; the model stays as it was."""
     weights = matrices(run.model)
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     for name, mask in largest(weights, sparsity).items():
@@ -103,12 +104,12 @@ def compressed(run: Run, sparsity: float, bits: int) -> tuple[float, float]:
 
 
 def front(points: Rows) -> list[tuple[object, ...]]:
-    """The points with whether none of at most as many bytes has a lower loss."""
+    """Returns the points with whether none of at most as many bytes has a lower loss."""
     return [(*point, not any(other[3] <= point[3] and other[4] < point[4] for other in points)) for point in points]
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The test loss over the bytes, a colour for each width; the best of all are joined."""
+    """Draws the test loss over the bytes, a colour for each width; the best of all are joined."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4), layout="constrained")

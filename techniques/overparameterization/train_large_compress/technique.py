@@ -1,4 +1,4 @@
-"""Train large, then compress: a wider model, stopped early, pruned by magnitude and quantised.
+"""Implements Train large, then compress: a wider model, stopped early, pruned by magnitude and quantised.
 
 Li, Wallace, Shen, Lin, Keutzer, Klein & Gonzalez, "Train Large, Then Compress: Rethinking Model Size for Efficient
 Training and Inference of Transformers" (ICML 2020, arXiv 2002.11794): larger models reach a loss in fewer steps, and
@@ -27,7 +27,8 @@ from techniques.overparameterization.shared.width import widened
 
 
 def largest(weights: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]:
-    """Masks by name, bool, that are False at ``sparsity`` of all entries together, rounded to whole: the smallest."""
+    """Returns masks by name, bool, that are False at ``sparsity`` of all entries together, rounded to whole: the
+    smallest."""
     sizes = torch.cat([weight.abs().flatten() for weight in weights.values()])
     mask = torch.ones_like(sizes, dtype=torch.bool)
     mask[sizes.argsort(stable=True)[: round(sparsity * len(sizes))]] = False
@@ -36,27 +37,28 @@ def largest(weights: Mapping[str, Tensor], sparsity: float) -> dict[str, Tensor]
 
 
 def quantised(weight: Tensor, bits: int) -> Tensor:
-    """The nearest of 2^bits - 1 levels around 0, equally far apart, the largest at the largest entry of each row."""
+    """Rounds to the nearest of 2^bits - 1 levels around 0, equally far apart, the largest at the largest entry of each
+    row."""
     steps = 2 ** (bits - 1) - 1
     unit = weight.abs().amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / steps
     return (weight / unit).round() * unit
 
 
 def sparsity_after(rounds_done: int, rounds: int, sparsity: float) -> float:
-    """Each round keeps the same share of what the one before left."""
+    """Returns the sparsity where each round keeps the same share of what the one before left."""
     return 1 - (1 - sparsity) ** (rounds_done / rounds)
 
 
 def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of all linear layers in the blocks, by name."""
+    """Returns the weights of all linear layers in the blocks, by name."""
     linears = {id(part.module.weight) for part in anatomy(model).linears}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in linears}
 
 
 @dataclass
 class TrainLargeCompress(Technique):
-    """``width`` times as many neurons in every MLP, for ``stop`` of the reference's steps; then ``sparsity`` of the
-    blocks' weights are 0, and the others have ``bits`` bits (32: as they are)."""
+    """Trains ``width`` times as many neurons in every MLP, for ``stop`` of the reference's steps; then ``sparsity`` of
+    the blocks' weights are 0, and the others have ``bits`` bits (32: as they are)."""
 
     width: int = 4
     stop: float = 1 / 3
@@ -136,7 +138,7 @@ class TrainLargeCompress(Technique):
         return sites
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``bytes``: of the compressed matrices of the blocks, over those of the reference in float32."""
+        """Computes ``bytes``: of the compressed matrices of the blocks, over those of the reference in float32."""
         nonzeros = sum(int(matrix.count_nonzero()) for matrix in matrices(run.model).values())
         return {"bytes": nonzeros * self.bits / (32 * self.reference_size)}
 

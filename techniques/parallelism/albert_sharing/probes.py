@@ -1,4 +1,5 @@
-"""What recorded steps show of parameters that all layers share: how many there are, and which gradient they get."""
+"""Checks what recorded steps show of parameters that all layers share: how many there are, and which gradient they
+get."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def _sum_roundings(recording: Recording) -> float:
 
 
 def _of_first_block(plain: nn.Module) -> dict[str, str]:
-    """For each parameter in a block the name that the first block of its stack has it under."""
+    """Maps each parameter in a block to the name that the first block of its stack has it under."""
     return {
         f"{block.path}.{name}": f"{stack.blocks[0].path}.{name}"
         for stack in anatomy(plain).stacks

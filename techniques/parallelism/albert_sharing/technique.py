@@ -1,4 +1,4 @@
-"""ALBERT's parameter sharing (Lan et al., ICLR 2020, section 3.1): one block's parameters for all layers.
+"""Implements ALBERT's parameter sharing (Lan et al., ICLR 2020, section 3.1): one block's parameters for all layers.
 
     x[l+1] = f(x[l]; theta)        with one theta for every l; d loss / d theta is the sum over layers
 
@@ -25,20 +25,20 @@ Share = Literal["all", "attention", "ffn"]
 
 
 def block_parameters(width: int) -> int:
-    """Scalars of one of BERT's blocks: 12 H^2 + 13 H."""
+    """Counts the scalars of one of BERT's blocks: 12 H^2 + 13 H."""
     return 12 * width**2 + 13 * width
 
 
 def albert_parameters(vocabulary: int, embedding: int, width: int, positions: int = 512) -> int:
-    """Scalars of ALBERT's encoder (table 1): tables of tokens, positions and two segments of E, their norm, the
-    projection to H, one block, the pooler."""
+    """Counts the scalars of ALBERT's encoder (table 1): tables of tokens, positions and two segments of E, their norm,
+    the projection to H, one block, the pooler."""
     tables = (vocabulary + positions + 2 + 2) * embedding + embedding * width + width
     return tables + block_parameters(width) + width**2 + width
 
 
 @torch.no_grad()
 def share(blocks: list[nn.Module], names: list[str]) -> None:
-    """Every block's parameters of these ``names`` are the first's from now on."""
+    """Makes every block's parameters of these ``names`` the first's from now on."""
     for name in names:
         path, _, last = name.rpartition(".")
         first = getattr(blocks[0].get_submodule(path), last)
@@ -47,7 +47,7 @@ def share(blocks: list[nn.Module], names: list[str]) -> None:
 
 
 class FactorisedEmbedding(nn.Module):
-    """A table of V x E and a projection to H; drawn so that a row has the spread of the table that it replaces."""
+    """Has a table of V x E and a projection to H; drawn so that a row has the spread of the table that it replaces."""
 
     def __init__(self, table: nn.Embedding, size: int) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ class FactorisedEmbedding(nn.Module):
         self.to(table.weight.device, table.weight.dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [...] -> [..., H]."""
+        """Maps int64 [...] -> [..., H]."""
         out: Tensor = self.projection(self.table(tokens))
         return out
 
 
 class FactorisedHead(nn.Module):
-    """The output layer that shares a factorised embedding: [..., H] -> [..., V]."""
+    """Wraps the output layer that shares a factorised embedding: [..., H] -> [..., V]."""
 
     def __init__(self, embedding: FactorisedEmbedding, bias: nn.Parameter | None) -> None:
         super().__init__()
@@ -80,9 +80,9 @@ class FactorisedHead(nn.Module):
 
 @dataclass
 class AlbertSharing(Technique):
-    """``share``: all of a block, its attention's matrices alone, or those of its feed-forward layer (table 5 of the
-    paper has all three). ``embedding`` is E, 0 for a table that stays as it is; the paper's is 128. A model's encoder
-    and decoder have a block each."""
+    """Shares what ``share`` names: all of a block, its attention's matrices alone, or those of its feed-forward layer
+    (table 5 of the paper has all three). ``embedding`` is E, 0 for a table that stays as it is; the paper's is 128. A
+    model's encoder and decoder have a block each."""
 
     share: Share = "all"
     embedding: int = 0
@@ -114,7 +114,7 @@ class AlbertSharing(Technique):
 
 
 def shared_names(block: Block, what: Share) -> Iterator[str]:
-    """The names, within the block, of the parameters that are shared."""
+    """Yields the names, within the block, of the parameters that are shared."""
     linears = {"all": None, "attention": block.attention_linears, "ffn": block.mlp_linears}[what]
     wanted = None if linears is None else {id(parameter) for part in linears for parameter in part.module.parameters()}
     for name, parameter in block.module.named_parameters():

@@ -1,4 +1,5 @@
-"""What recorded steps of every rank show of Chimera: two replicas of each stage, which gradient, both directions."""
+"""Checks what recorded steps of every rank show of Chimera: two replicas of each stage, which gradient, both
+directions."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: Chimera) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -65,7 +66,7 @@ def probes(recording: Recording, own: Chimera) -> Mapping[str, float]:
 
 
 def _share_of_the_first_stage(recording: Recording, own: Chimera) -> float:
-    """The share of this rank's backward passes that are of the stage that has the embedding; of two stages."""
+    """Computes the share of this rank's backward passes that are of the stage that has the embedding; of two stages."""
     table = {name for name in recording.trace.before.parameters if name in own.stages.used[0] - own.stages.used[-1]}
     passes = recording.trace.of("backward")
     return sum(bool(pass_.gradients.keys() & table) for pass_ in passes) / len(passes)

@@ -1,4 +1,5 @@
-"""Chimera (Li and Hoefler, SC 2021, section 3.1): two pipelines in opposite directions, each with half of the batch.
+"""Implements Chimera (Li and Hoefler, SC 2021, section 3.1): two pipelines in opposite directions, each with half of
+the batch.
 
 Rank r has stage r of the pipeline that goes down and stage D - 1 - r of the one that goes up, D being even. In a unit
 of D micro-batches the i-th of a pipeline is at stage s, in forward passes of equal length as backward ones,
@@ -18,7 +19,7 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def bidirectional(stages: int, units: int = 1) -> PipelineSchedule:
-    """``units`` of ``stages`` micro-batches each, one after the other; the first half of a unit goes down."""
+    """Schedules ``units`` of ``stages`` micro-batches each, one after the other; the first half of a unit goes down."""
     half = stages // 2
 
     def place(stage: int, micro: int) -> int:
@@ -47,7 +48,7 @@ def bidirectional(stages: int, units: int = 1) -> PipelineSchedule:
 
 @dataclass
 class Chimera(Pipelined):
-    """``ranks`` is D, even. ``units`` of D micro-batches make a batch."""
+    """Implements Chimera, where ``ranks`` is D, even. ``units`` of D micro-batches make a batch."""
 
     units: int = 2
 

@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of overlapped reductions; and single passes, overlapped and serial."""
+"""Checks what recorded steps of every rank show of overlapped reductions; and single passes, overlapped and serial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUCKETS = 8  # of a pass that is looked at; at small sizes the usual bucket hold
 
 
 def records(run: Run, own: CommunicationOverlap) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Selects the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 
@@ -95,7 +95,7 @@ def probes(recording: Recording, own: CommunicationOverlap) -> Mapping[str, floa
 
 
 def _pass(run: Run, trial: CommunicationOverlap, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], float]:
-    """The gradients of a pass, and the share of reductions that began before its last gradient."""
+    """Returns the gradients of a pass, and the share of reductions that began before its last gradient."""
     trial.parameters(run.optimizer.param_groups, run)
     run.optimizer.zero_grad(set_to_none=True)
     run.backward(run.forward(dict(batch)))

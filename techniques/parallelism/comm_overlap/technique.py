@@ -1,4 +1,4 @@
-"""Overlap of communication and computation in data parallelism (Li et al., PVLDB 2020, section 3.2.3).
+"""Overlaps communication and computation in data parallelism (Li et al., PVLDB 2020, section 3.2.3).
 
     serial      | backward: layer 3 | layer 2 | layer 1 | bucket 0 | bucket 1 |  step: T_c + T_x
     overlapped  | backward: layer 3 | layer 2 | layer 1 |                        step: max(T_c, T_x) at best
@@ -32,8 +32,8 @@ Bucket = list[nn.Parameter]
 
 
 def buckets_of(parameters: list[nn.Parameter], size_bytes: float) -> list[Bucket]:
-    """The parameters in the order in which gradients arise, the last first, in buckets of ``size_bytes`` or of one
-    parameter; each of one type and device."""
+    """Puts the parameters, in the order in which gradients arise, the last first, into buckets of ``size_bytes`` or of
+    one parameter; each of one type and device."""
     buckets: list[Bucket] = []
     filled = 0
     for parameter in reversed(parameters):

@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of data parallelism: whose examples, which mean, which update."""
+"""Checks what recorded steps of every rank show of data parallelism: whose examples, which mean, which update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 3  # with as many the optimizer's state counts, too
 
 
 def records(run: Run, own: DataParallel) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Selects the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 

@@ -1,4 +1,4 @@
-"""Synchronous data parallelism (Li et al., PVLDB 2020, section 3): equal replicas on different examples.
+"""Implements synchronous data parallelism (Li et al., PVLDB 2020, section 3): equal replicas on different examples.
 
 Each rank computes the gradient of its share of the batch; a bucketed all-reduce, overlapped with the backward pass,
 makes the mean of them. A bucket is reduced when all its gradients are there; a parameter that a pass does not use never
@@ -33,7 +33,7 @@ from suite.loop.technique import Technique
 
 
 def reached(loss: Tensor) -> set[Tensor]:
-    """The leaves of the graph of ``loss``: the tensors that its backward pass gives a gradient."""
+    """Finds the leaves of the graph of ``loss``: the tensors that its backward pass gives a gradient."""
     leaves: set[Tensor] = set()
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
@@ -47,7 +47,7 @@ def reached(loss: Tensor) -> set[Tensor]:
 
 
 def uses_all_parameters(model: nn.Module, run: Run) -> bool:
-    """Whether a forward pass of a rank's first examples uses all trainable parameters. It leaves no trace."""
+    """Tells whether a forward pass of a rank's first examples uses all trainable parameters. It leaves no trace."""
     count = run.recipe.batch_size // run.world_size
     examples, _ = run.data.batch(mixed_seed(run.seed, 2), 0, count)
     batch = {name: tensor.to(run.device) for name, tensor in examples.items()}
@@ -71,7 +71,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as long as a
 
 
 def one_gradient(parameters: Sequence[Tensor], group: ProcessGroup) -> bool:
-    """Whether all ranks have the same gradients, compared by the sum of each one's bits: one small reduction."""
+    """Tells whether all ranks have the same gradients, compared by the sum of each one's bits: one small reduction."""
     sums = [torch.zeros((), dtype=torch.int64, device=parameter.device) for parameter in parameters]
     for own, parameter in zip(sums, parameters, strict=True):
         if (gradient := parameter.grad) is not None:
@@ -125,5 +125,6 @@ class DataParallel(Technique):
             self.reduced()
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        """The replica, whose forward pass arms the reduction of the gradients, the reduction, and every parameter."""
+        """Returns the replica, whose forward pass arms the reduction of the gradients, the reduction, and every
+        parameter."""
         return {"the replica": run.model, "reduces the gradients": self.reduced, **run.trained_parameters()}

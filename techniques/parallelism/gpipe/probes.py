@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of GPipe: whose layers, which gradient, in which order."""
+"""Checks what recorded steps of every rank show of GPipe: whose layers, which gradient, in which order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: GPipe) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -51,7 +51,7 @@ def records(run: Run, own: GPipe) -> bool:
     sizes=["pico", "nano"],
 )
 def probes(recording: Recording, own: GPipe) -> Mapping[str, float]:
-    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
+    """Computes what :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     return synchronous(recording, own.micro_batches)

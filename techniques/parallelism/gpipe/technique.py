@@ -20,7 +20,7 @@ PASSES: tuple[Kind, Kind] = ("forward", "backward")
 
 
 def fill_and_drain(stages: int, micro_batches: int) -> PipelineSchedule:
-    """All forward passes, then all backward passes, in the order of the micro-batches."""
+    """Schedules all forward passes, then all backward passes, in the order of the micro-batches."""
     places = range(micro_batches)
     order: list[tuple[Kind, int]] = [(kind, place) for kind in PASSES for place in places]
     return flushed(stages, micro_batches, lambda stage: order)

@@ -1,4 +1,5 @@
-"""Model parallelism by layers, without a pipeline: each rank has some of the blocks, and one works at a time.
+"""Implements model parallelism by layers, without a pipeline: each rank has some of the blocks, and one works at a
+time.
 
 The whole batch goes through the stages one after the other, and its gradient comes back (section 2 of Huang et al.,
 NeurIPS 2019, has it as what pipelines start from). A rank keeps its stage's parameters, gradients, optimizer state and
@@ -14,13 +15,14 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def one_at_a_time(stages: int) -> PipelineSchedule:
-    """A stage's forward pass, and its backward pass."""
+    """Schedules a stage's forward pass, and its backward pass."""
     return flushed(stages, 1, lambda stage: [("forward", 0), ("backward", 0)])
 
 
 @dataclass
 class NaiveModelParallel(Pipelined):
-    """A stage is a range of consecutive blocks; their parameters are divided as equally as can be."""
+    """Divides the model into stages, each of which is a range of consecutive blocks; their parameters are divided as
+    equally as can be."""
 
     def schedule(self) -> PipelineSchedule:
         return one_at_a_time(self.ranks)

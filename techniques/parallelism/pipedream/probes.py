@@ -1,4 +1,5 @@
-"""What recorded steps of every rank show of PipeDream: whose weights are how old, and which a backward pass uses."""
+"""Checks what recorded steps of every rank show of PipeDream: whose weights are how old, and which a backward pass
+uses."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: PipeDream) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -61,7 +62,7 @@ def records(run: Run, own: PipeDream) -> bool:
     id="stashed",
 )
 def probes(recording: Recording, own: PipeDream) -> Mapping[str, float]:
-    """What :func:`stashed` says."""
+    """Computes what :func:`stashed` says."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     beside = [tensor for values in own.weights.beside.values() for tensor in values]

@@ -1,4 +1,5 @@
-"""PipeDream (Narayanan et al., SOSP 2019, sections 3.2 and 3.3): a pipeline that never drains, with stashed weights.
+"""Implements PipeDream (Narayanan et al., SOSP 2019, sections 3.2 and 3.3): a pipeline that never drains, with stashed
+weights.
 
 Minibatches follow each other without a flush. Stage s of p is p - 1 - s forward passes ahead, and updates its weights
 after every backward pass::
@@ -22,7 +23,7 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def weight_stashing(stages: int) -> PipelineSchedule:
-    """One minibatch forward, one backward at the version of its forward pass."""
+    """Schedules one minibatch forward, one backward at the version of its forward pass."""
 
     def ahead(stage: int) -> int:
         return stages - 1 - stage
@@ -34,13 +35,14 @@ def weight_stashing(stages: int) -> PipelineSchedule:
 
 
 def delay(stages: int, stage: int) -> Delay:
-    """By how many updates a stage's weights are late, in both passes (section 3.3)."""
+    """Tells by how many updates a stage's weights are late, in both passes (section 3.3)."""
     return Delay(stages - 1 - stage, stages - 1 - stage)
 
 
 @dataclass
 class PipeDream(Pipelined):
-    """A step of the run is a minibatch. Stages clip by the norms of their own gradients: a norm over all would wait."""
+    """Implements PipeDream, where a step of the run is a minibatch. Stages clip by the norms of their own gradients: a
+    norm over all would wait."""
 
     flushes: ClassVar[bool] = False
 

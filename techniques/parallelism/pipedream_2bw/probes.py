@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of PipeDream-2BW: whose weights are how old, and which passes use."""
+"""Checks what recorded steps of every rank show of PipeDream-2BW: whose weights are how old, and which passes use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: PipeDream2BW) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -61,7 +61,7 @@ def records(run: Run, own: PipeDream2BW) -> bool:
     id="one_version_of_a_batch",
 )
 def probes(recording: Recording, own: PipeDream2BW) -> Mapping[str, float]:
-    """What :func:`stashed` says."""
+    """Computes what :func:`stashed` says."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     beside = [tensor for values in own.weights.beside.values() for tensor in values]

@@ -1,4 +1,5 @@
-"""PipeDream-2BW (Narayanan et al., ICML 2021, section 3.1): one update for m micro-batches, two versions of weights.
+"""Implements PipeDream-2BW (Narayanan et al., ICML 2021, section 3.1): one update for m micro-batches, two versions of
+weights.
 
 The pipeline never drains, as PipeDream's. But a stage accumulates the gradients of a batch of m micro-batches, m >= p,
 before it makes the next version, and a batch uses the version that was there before the last update, on every stage:
@@ -18,7 +19,7 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def double_buffered(stages: int, micro_batches: int) -> PipelineSchedule:
-    """All passes of batch t use version t - 1."""
+    """Schedules passes so that all of batch t use version t - 1."""
 
     def version(kind: Kind, stage: int, micro: int, step: int) -> int:
         return max(0, micro // micro_batches - 1)

@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of 1F1B: whose layers, which gradient, in which order."""
+"""Checks what recorded steps of every rank show of 1F1B: whose layers, which gradient, in which order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: PipeDreamFlush) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -46,7 +46,7 @@ def records(run: Run, own: PipeDreamFlush) -> bool:
     sizes=["pico", "nano"],
 )
 def probes(recording: Recording, own: PipeDreamFlush) -> Mapping[str, float]:
-    """What :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
+    """Computes what :mod:`techniques.parallelism.shared.pipeline_probes` reads of all pipelines."""
     if recording.run.world_size == 1:
         return {"ranks": 1}
     return synchronous(recording, own.micro_batches)

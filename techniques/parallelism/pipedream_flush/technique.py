@@ -1,4 +1,5 @@
-"""PipeDream-Flush, or 1F1B (Narayanan et al., ICML 2021, section 3.2): backward passes as early as they can be.
+"""Implements PipeDream-Flush, or 1F1B (Narayanan et al., ICML 2021, section 3.2): backward passes as early as they can
+be.
 
 After a few forward passes a stage does one backward pass after each, so that stage s of p has at most p - s
 micro-batches under way, whatever their number; GPipe has all m. An update ends the step, of one version of weights::
@@ -16,7 +17,8 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> PipelineSchedule:
-    """Forward passes until the first backward pass can be there, then one of each in turn, then what is left."""
+    """Schedules forward passes until the first backward pass can be there, then one of each in turn, then what is
+    left."""
 
     def order(stage: int) -> list[tuple[Kind, int]]:
         ahead = min(stages - 1 - stage, micro_batches)

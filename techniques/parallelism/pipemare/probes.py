@@ -1,4 +1,5 @@
-"""What recorded steps of every rank show of PipeMare: how old weights are, what a backward pass uses, and the rate."""
+"""Checks what recorded steps of every rank show of PipeMare: how old weights are, what a backward pass uses, and the
+rate."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: PipeMare) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -81,13 +82,13 @@ def probes(recording: Recording, own: PipeMare) -> Mapping[str, float]:
 
 
 def _tau(run: Run, own: PipeMare, stage: int) -> float:
-    """Table 1, of a stage from 0: 2 (P - i) + 1 micro-batches, N of which make an update."""
+    """Computes tau of table 1, of a stage from 0: 2 (P - i) + 1 micro-batches, N of which make an update."""
     return (2 * (run.world_size - 1 - stage) + 1) / own.micro_batches
 
 
 def _rate_error(recording: Recording, own: PipeMare) -> float:
-    """The largest relative error of the rates that the optimizer used, from section 3.1 in float64; a tied parameter's
-    stage is the first."""
+    """Computes the largest relative error of the rates that the optimizer used, from section 3.1 in float64; a tied
+    parameter's stage is the first."""
     run, worst = recording.run, 0.0
     for trace in recording.traces:
         annealed = min(trace.step / (own.annealed * run.recipe.steps), 1.0)
@@ -99,7 +100,7 @@ def _rate_error(recording: Recording, own: PipeMare) -> float:
 
 
 def _correction_roundings(recording: Recording, own: PipeMare) -> float:
-    """How far the weights of the backward passes are from section 3.2 in float64, in float32 roundings."""
+    """Computes how far the weights of the backward passes are from section 3.2 in float64, in float32 roundings."""
     tau, worst = _tau(recording.run, own, recording.run.rank), 0.0
     gamma, delta = own.decay ** (1.0 / tau), dict[str, Tensor]()
     for trace in recording.traces:

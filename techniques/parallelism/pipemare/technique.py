@@ -1,4 +1,5 @@
-"""PipeMare (Yang et al., MLSys 2021): a pipeline that never drains and stashes no weights; the training bears it.
+"""Implements PipeMare (Yang et al., MLSys 2021): a pipeline that never drains and stashes no weights; the training
+bears it.
 
 Stage i of P (from 1) is 2 (P - i) + 1 micro-batches ahead, so that its forward passes use weights that are
 tau_i = (2 (P - i) + 1) / N updates old when their gradient comes, N being the micro-batches of an update (table 1). The
@@ -33,12 +34,12 @@ from techniques.parallelism.shared.pipelined import Pipelined
 
 
 def ahead(stages: int, stage: int) -> int:
-    """Micro-batches that a stage (from 0) is ahead of its backward passes: 2 (P - i) + 1."""
+    """Counts the micro-batches that a stage (from 0) is ahead of its backward passes: 2 (P - i) + 1."""
     return 2 * (stages - 1 - stage) + 1
 
 
 def without_stash(stages: int, micro_batches: int) -> PipelineSchedule:
-    """Each pass at the newest weights."""
+    """Schedules each pass at the newest weights."""
 
     def version(kind: Kind, stage: int, micro: int, step: int) -> int:
         return step
@@ -47,17 +48,17 @@ def without_stash(stages: int, micro_batches: int) -> PipelineSchedule:
 
 
 def rescheduled(tau: float, step: int, over: float) -> float:
-    """The factor of a stage's learning rate (T1); 1 for a stage that is late by one update or less."""
+    """Computes the factor of a stage's learning rate (T1); 1 for a stage that is late by one update or less."""
     return max(tau, 1.0) ** -(1.0 - min(step / over, 1.0)) if over > 0 else 1.0
 
 
 def corrected(weight: Tensor, delta: Tensor, tau: float) -> Tensor:
-    """What the weights were in the forward pass, estimated (T2)."""
+    """Estimates what the weights were in the forward pass (T2)."""
     return weight - tau * delta
 
 
 def drifted(delta: Tensor, moved: Tensor, tau: float, decay: float) -> Tensor:
-    """The next estimate of how far a weight moves in an update (T2)."""
+    """Computes the next estimate of how far a weight moves in an update (T2)."""
     gamma = decay ** (1.0 / tau)
     return gamma * delta + (1.0 - gamma) * moved
 
@@ -95,7 +96,8 @@ class PipeMare(Pipelined):
         return super().model(model, run)
 
     def parameters(self, groups: ParameterGroups, run: Run) -> ParameterGroups:
-        """By the first stage that has a parameter, whose delay is its rate's: copies of a tied one stay equal."""
+        """Groups parameters by the first stage that has a parameter, whose delay is its rate's: copies of a tied one
+        stay equal."""
         names = {id(parameter): name for name, parameter in run.model.named_parameters()}
         stage_groups = []
         for group in groups:
@@ -109,7 +111,7 @@ class PipeMare(Pipelined):
         return without_stash(self.ranks, self.micro_batches)
 
     def tau(self, stage: int) -> float:
-        """The updates by which a stage's forward passes are late, on average."""
+        """Computes the updates by which a stage's forward passes are late, on average."""
         return ahead(self.ranks, stage) / self.micro_batches
 
     @contextmanager

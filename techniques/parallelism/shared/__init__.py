@@ -1,1 +1,1 @@
-"""What the techniques of this category alone share."""
+"""Holds what the techniques of this category alone share."""

@@ -1,4 +1,5 @@
-"""Reduce-scatter and all-gather of flat tensors, at the volume that papers count: (N - 1) / N of the tensor per rank.
+"""Implements reduce-scatter and all-gather of flat tensors, at the volume that papers count: (N - 1) / N of the tensor
+per rank.
 
 gloo's own reduce-scatter sends as much as its all-reduce does, twice that. An all-to-all and a local sum send the ideal
 volume. They go piece by piece with several pieces in flight: gloo sends and receives in turn within one collective, so
@@ -26,8 +27,8 @@ Finish = Callable[[], Tensor]
 
 
 def reduce_scatter_mean(flat: Tensor, group: ProcessGroup) -> Tensor:
-    """This rank's part of the mean over N ranks of ``flat`` [N * shard] of a floating type; returns [shard] of that
-    type. Half precision is added up in float32."""
+    """Computes this rank's part of the mean over N ranks of ``flat`` [N * shard] of a floating type; returns [shard] of
+    that type. Half precision is added up in float32."""
     if dist.get_backend(group) != "gloo":
         return begin_reduce_scatter_mean(flat, group)()
     rows = flat.view(group.size(), flat.numel() // group.size())
@@ -68,8 +69,8 @@ def begin_reduce_scatter_mean(flat: Tensor, group: ProcessGroup) -> Finish:
 
 
 def all_gather_flat(flat: Tensor, shard: Tensor, group: ProcessGroup) -> None:
-    """Every rank's ``shard`` [shard] into ``flat`` [N * shard], in the order of ranks. ``shard`` may be a view of this
-    rank's part of ``flat``."""
+    """Gathers every rank's ``shard`` [shard] into ``flat`` [N * shard], in the order of ranks. ``shard`` may be a view
+    of this rank's part of ``flat``."""
     own = shard.detach()
     if own.untyped_storage()._cdata == flat.untyped_storage()._cdata:
         own = own.clone()
@@ -88,14 +89,15 @@ def all_gather_flat(flat: Tensor, shard: Tensor, group: ProcessGroup) -> None:
 
 
 def padded(tensors: list[Tensor], multiple: int) -> Tensor:
-    """The tensors end to end, flat, with zeros up to a multiple of ``multiple`` elements: what ranks can divide."""
+    """Lays the tensors end to end, flat, with zeros up to a multiple of ``multiple`` elements: what ranks can
+    divide."""
     total = sum(tensor.numel() for tensor in tensors)
     filling = tensors[0].new_zeros(-total % multiple)
     return torch.cat([*(tensor.reshape(-1) for tensor in tensors), filling])
 
 
 def _pieces(flat: Tensor, ranks: int) -> list[tuple[int, int]]:
-    """Ranges of a shard of ``flat`` that go one by one."""
+    """Returns ranges of a shard of ``flat`` that go one by one."""
     shard = flat.numel() // ranks
     count = max(1, min(PIECES, flat.numel() * flat.element_size() // LEAST_PIECE_BYTES, shard))
     ends = [shard * (piece + 1) // count for piece in range(count)]

@@ -1,4 +1,5 @@
-"""Flat shards, of ZeRO's first and second stage: parameter groups as contiguous buffers of which each rank moves 1/N.
+"""Implements flat shards, of ZeRO's first and second stage: parameter groups as contiguous buffers of which each rank
+moves 1/N.
 
 ::
 
@@ -33,7 +34,7 @@ HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled lo
 
 
 def state_bytes(counts: Sequence[int], ranks: int, tensors: int = 2, itemsize: int = 4) -> int:
-    """Optimizer-state bytes of one rank, step counters aside, for parameter groups of ``counts`` elements.
+    """Computes optimizer-state bytes of one rank, step counters aside, for parameter groups of ``counts`` elements.
 
     Each group is padded to a multiple of ``ranks``. Adam keeps 2 tensors per parameter, 3 with a master.
     """
@@ -42,7 +43,8 @@ def state_bytes(counts: Sequence[int], ranks: int, tensors: int = 2, itemsize: i
 
 @dataclass
 class Bucket:
-    """A range of a flat buffer, reduced and gathered at once, and this rank's part of it, which the optimizer sees.
+    """Describes a range of a flat buffer, reduced and gathered at once, and this rank's part of it, which the optimizer
+    sees.
 
     ``pieces`` are the parameters' elements in it: a parameter, where in it they begin, where in the bucket, how many.
     """
@@ -53,7 +55,7 @@ class Bucket:
     pieces: list[tuple[nn.Parameter, int, int, int]]
 
     def take_gradients(self) -> Tensor:
-        """The parameters' gradients end to end, [ranks * shard]; each is freed with its first element."""
+        """Lays the parameters' gradients end to end, [ranks * shard]; each is freed with its first element."""
         flat = torch.zeros_like(self.values)  # zeros where a parameter got no gradient, and in the padding
         for parameter, first, start, count in self.pieces:
             if parameter.grad is not None:
@@ -63,7 +65,7 @@ class Bucket:
         return flat
 
     def keep(self, mean: Tensor) -> None:
-        """This rank's part of the mean gradient, of the parameters' type, added to what the shard has."""
+        """Adds this rank's part of the mean gradient, of the parameters' type, to what the shard has."""
         if self.shard.grad is None:
             self.shard.grad_dtype = mean.dtype  # also of a master
             self.shard.grad = mean
@@ -71,7 +73,7 @@ class Bucket:
             self.shard.grad = self.shard.grad + mean
 
     def gather(self, group: ProcessGroup) -> None:
-        """Every rank's updated shard into every rank's parameters."""
+        """Gathers every rank's updated shard into every rank's parameters."""
         if self.shard.dtype != self.own.dtype:
             self.own.copy_(self.shard.detach())
         all_gather_flat(self.values, self.own, group)
@@ -79,7 +81,7 @@ class Bucket:
 
 @dataclass
 class Flat:
-    """One parameter group as one contiguous buffer; the model's parameters are views into it."""
+    """Holds one parameter group as one contiguous buffer; the model's parameters are views into it."""
 
     parameters: list[nn.Parameter]
     values: Tensor  # zero-padded to a multiple of ranks
@@ -94,8 +96,9 @@ class Flat:
         bucket: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> Flat:
-        """``bucket`` is the most elements of one, all where it is None; ``dtype`` is the parameters' type from now on,
-        their own where it is None. Raises ValueError where they are of several types or devices."""
+        """Builds the buffer, where ``bucket`` is the most elements of one, all where it is None; ``dtype`` is the
+        parameters' type from now on, their own where it is None. Raises ValueError where they are of several types or
+        devices."""
         if len(kinds := {(p.dtype, p.device) for p in parameters}) > 1:
             raise ValueError(
                 f"one buffer cannot hold parameters of {kinds}; put each kind in a parameter group of its own"
@@ -119,7 +122,7 @@ class Flat:
 
 
 def pieces(parameters: Sequence[nn.Parameter], start: int, end: int) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-    """The parts of ``parameters``, laid end to end, that lie in [start, end), as a bucket has them."""
+    """Yields the parts of ``parameters``, laid end to end, that lie in [start, end), as a bucket has them."""
     offset = 0
     for parameter in parameters:
         low, high = max(offset, start), min(offset + parameter.numel(), end)
@@ -130,7 +133,7 @@ def pieces(parameters: Sequence[nn.Parameter], start: int, end: int) -> Iterator
 
 @dataclass
 class FlatShards(Technique):
-    """What both stages do alike: everything but when gradients are reduced.
+    """Does what both stages do alike: everything but when gradients are reduced.
 
     ``bucket_mb`` is the size of one reduction, as in data parallelism. With ``mixed_precision`` the passes are
     bfloat16's, and the optimizer moves float32 masters of the shards.
@@ -172,12 +175,12 @@ class FlatShards(Technique):
 
     @property
     def buckets(self) -> list[Bucket]:
-        """The last first, as gradients arise, so that those of a large table of tokens, which models register first,
-        stay whole only while nothing else is left."""
+        """Returns the buckets, the last first, as gradients arise, so that those of a large table of tokens, which
+        models register first, stay whole only while nothing else is left."""
         return [bucket for flat in self.flats for bucket in reversed(flat.buckets)]
 
     def to_masters(self) -> None:
-        """The shards' gradients in the shards' own type."""
+        """Converts the shards' gradients to the shards' own type."""
         for bucket in self.buckets:
             gradient, kind = bucket.shard.grad, bucket.shard.dtype
             if gradient is not None and gradient.dtype != kind:

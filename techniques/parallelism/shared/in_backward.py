@@ -1,4 +1,4 @@
-"""Buckets of gradients that are communicated while the backward pass goes on, in one order on all ranks.
+"""Communicates buckets of gradients while the backward pass goes on, in one order on all ranks.
 
 Li et al., PVLDB 2020, section 3.2.3: a bucket is ready when all its gradients are there; it is begun when all buckets
 before it are, since ranks that begin collectives in different orders wait for each other for ever::

@@ -1,4 +1,5 @@
-"""What recorded steps of every rank show of a pipeline: who holds what, in which order passes came, at which weights.
+"""Checks what recorded steps of every rank show of a pipeline: who holds what, in which order passes came, at which
+weights.
 
 The rank's own model sees one forward and one backward pass of a stage for each micro-batch, in the order in which they
 were made, each with the weights that it used. That order, timed as if a forward pass took one unit and a backward pass
@@ -28,12 +29,12 @@ STEPS = 4  # with as many, weights of two updates ago have been there
 
 
 def first_steps(run: Run) -> bool:
-    """The steps that these probes read."""
+    """Selects the steps that these probes read."""
     return run.step < STEPS
 
 
 def synchronous(recording: Recording, micro_batches: int) -> dict[str, float]:
-    """What all pipelines with a flush show: :func:`holdings`, :func:`order`, ``gradient_roundings``."""
+    """Computes what all pipelines with a flush show: :func:`holdings`, :func:`order`, ``gradient_roundings``."""
     return {
         **holdings(recording),
         **order(recording, recording.trace, micro_batches),
@@ -42,8 +43,8 @@ def synchronous(recording: Recording, micro_batches: int) -> dict[str, float]:
 
 
 def stashed(recording: Recording, micro_batches: int, beside: Sequence[Tensor]) -> dict[str, float]:
-    """What pipelines without a flush show that keep weights for their backward passes, this rank the tensors ``beside``
-    its own: :func:`holdings`, :func:`steady_order`, :func:`lateness` by the ``micro_batches`` of an update,
+    """Computes what pipelines without a flush show that keep weights for their backward passes, this rank the tensors
+    ``beside`` its own: :func:`holdings`, :func:`steady_order`, :func:`lateness` by the ``micro_batches`` of an update,
     ``gradient_roundings`` at the weights that were used; ``versions_first``, ``versions_last``: copies of their weights
     that the first and the last rank have."""
     versions = copies(recording, beside)
@@ -59,14 +60,14 @@ def stashed(recording: Recording, micro_batches: int, beside: Sequence[Tensor]) 
 
 
 def of_all(recording: Recording, own: Any) -> list[Any]:
-    """What each rank has, by rank."""
+    """Gathers what each rank has, by rank."""
     every: list[Any] = [None] * recording.run.world_size
     dist.all_gather_object(every, own, group=recording.run.group)
     return every
 
 
 def joined_values(recording: Recording, own: Values) -> dict[str, Tensor]:
-    """The parameters of all ranks, float64; of one that several have, the first's."""
+    """Gathers the parameters of all ranks, float64; of one that several have, the first's."""
     values: dict[str, Tensor] = {}
     for of_rank in of_all(recording, {name: value.detach().double() for name, value in own.items()}):
         values = of_rank | values
@@ -74,9 +75,9 @@ def joined_values(recording: Recording, own: Values) -> dict[str, Tensor]:
 
 
 def holdings(recording: Recording) -> dict[str, float]:
-    """``ranks``; ``held_by_none``: of the model's values; ``held_by_several``: as a share of them; ``unequal``: values
-    in which two ranks that hold a parameter differ, as the run is now; ``not_evaluated``: values of the ranks' that the
-    evaluated model has not."""
+    """Computes ``ranks``; ``held_by_none``: of the model's values; ``held_by_several``: as a share of them;
+    ``unequal``: values in which two ranks that hold a parameter differ, as the run is now; ``not_evaluated``: values of
+    the ranks' that the evaluated model has not."""
     run = recording.run
     every = of_all(recording, {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()})
     plain = dict(plain_model(recording).named_parameters())
@@ -96,7 +97,7 @@ def holdings(recording: Recording) -> dict[str, float]:
 
 
 def whole_batch(recording: Recording, trace: Trace) -> dict[str, Tensor]:
-    """What one process would have trained on in that step."""
+    """Returns what one process would have trained on in that step."""
     run = recording.run
     count = run.recipe.batch_size
     batch, _ = run.data.batch(mixed_seed(run.seed, 2), trace.step * count, count)
@@ -104,9 +105,9 @@ def whole_batch(recording: Recording, trace: Trace) -> dict[str, Tensor]:
 
 
 def gradient_roundings(recording: Recording, trace: Trace, at: Values | None = None) -> float:
-    """How far a step's gradients are from one process's on the whole batch, at the step's first weights or ``at``
-    others of this rank's: as the backward passes made them, added up, and as the optimizers got them, clipped by one
-    norm, or, ``at`` others, each rank's by its own."""
+    """Computes how far a step's gradients are from one process's on the whole batch, at the step's first weights or
+    ``at`` others of this rank's: as the backward passes made them, added up, and as the optimizers got them, clipped by
+    one norm, or, ``at`` others, each rank's by its own."""
     limit = recording.run.recipe.gradient_clip
     weights = joined_values(recording, trace.before.parameters if at is None else at)
     plain = filled(plain_model(recording), weights)
@@ -123,7 +124,7 @@ def gradient_roundings(recording: Recording, trace: Trace, at: Values | None = N
 
 
 def added_up(recording: Recording, trace: Trace) -> dict[str, Tensor]:
-    """The sum over a step's backward passes and over ranks, float64."""
+    """Computes the sum over a step's backward passes and over ranks, float64."""
     own: dict[str, Tensor] = {}
     for pass_ in trace.of("backward"):
         for name, gradient in pass_.gradients.items():
@@ -139,18 +140,18 @@ def added_up(recording: Recording, trace: Trace) -> dict[str, Tensor]:
 
 
 def passes(traces: Sequence[Trace]) -> list[tuple[int, Pass]]:
-    """The passes of several steps, each with its step."""
+    """Lists the passes of several steps, each with its step."""
     return [(trace.step, pass_) for trace in traces for pass_ in trace.passes]
 
 
 def recomputed(trace: Trace) -> int:
-    """Forward passes of a step beyond one for each backward pass."""
+    """Counts forward passes of a step beyond one for each backward pass."""
     return len(trace.of("forward")) - len(trace.of("backward"))
 
 
 def without_repetition(kinds: Sequence[str], count: int) -> list[str]:
-    """The passes of a step of ``count`` micro-batches without the forward passes that come after as many: those repeat
-    one for its backward pass."""
+    """Lists the passes of a step of ``count`` micro-batches without the forward passes that come after as many: those
+    repeat one for its backward pass."""
     result, seen = [], 0
     for kind in kinds:
         seen += kind == "forward"
@@ -160,7 +161,7 @@ def without_repetition(kinds: Sequence[str], count: int) -> list[str]:
 
 
 def under_way(kinds: Sequence[str]) -> int:
-    """The most micro-batches at once between their passes on a stage."""
+    """Counts the most micro-batches at once between their passes on a stage."""
     most = held = 0
     for kind in kinds:
         held += 1 if kind == "forward" else -1
@@ -169,7 +170,7 @@ def under_way(kinds: Sequence[str]) -> int:
 
 
 def bubble(kinds: Sequence[Sequence[str]]) -> float:
-    """The bubble of the order that the ranks, one a stage, had: micro-batches in their order, both ways."""
+    """Computes the bubble of the order that the ranks, one a stage, had: micro-batches in their order, both ways."""
     program = []
     for stage, own in enumerate(kinds):
         following = {"forward": 0, "backward": 0}
@@ -182,8 +183,9 @@ def bubble(kinds: Sequence[Sequence[str]]) -> float:
 
 
 def order(recording: Recording, trace: Trace, micro_batches: int) -> dict[str, float]:
-    """``recomputed``: forward passes that every rank makes a second time; ``under_way_first``, ``under_way_last``:
-    micro-batches at once on the first rank and on the last; ``bubble`` of a step that begins and ends empty."""
+    """Computes ``recomputed``: forward passes that every rank makes a second time; ``under_way_first``,
+    ``under_way_last``: micro-batches at once on the first rank and on the last; ``bubble`` of a step that begins and
+    ends empty."""
     own = without_repetition([pass_.kind for pass_ in trace.passes], micro_batches)
     every = of_all(recording, own)
     again = of_all(recording, recomputed(trace))
@@ -199,21 +201,21 @@ def order(recording: Recording, trace: Trace, micro_batches: int) -> dict[str, f
 
 
 def same_weights(one: Values, other: Values) -> bool:
-    """To the bit."""
+    """Tells whether two sets of weights are the same to the bit."""
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def version_of(weights: Values, traces: Sequence[Trace]) -> int:
-    """After how many updates the weights were these; -1 if they never were."""
+    """Tells after how many updates the weights were these; -1 if they never were."""
     states = [trace.before.parameters for trace in traces] + [traces[-1].after.parameters]
     return next((at for at in reversed(range(len(states))) if same_weights(weights, states[at])), -1)
 
 
 def lateness(recording: Recording, count: int = 1) -> dict[str, float]:
-    """By how many updates the weights of the last recorded step's first backward pass, and of the forward pass of the
-    same micro-batch, are older than the newest: ``late_forward_first`` and ``late_backward_first`` of the first rank,
-    ``late_..._last`` of the last. ``mismatch``: backward passes of all steps and ranks that do not have their forward
-    pass's weights. ``count`` micro-batches a step."""
+    """Tells by how many updates the weights of the last recorded step's first backward pass, and of the forward pass of
+    the same micro-batch, are older than the newest: ``late_forward_first`` and ``late_backward_first`` of the first
+    rank, ``late_..._last`` of the last. ``mismatch``: backward passes of all steps and ranks that do not have their
+    forward pass's weights. ``count`` micro-batches a step."""
     traces = recording.traces
     forward = [pass_ for _, pass_ in passes(traces) if pass_.kind == "forward"]
     backward = [pass_ for _, pass_ in passes(traces) if pass_.kind == "backward"]
@@ -232,8 +234,9 @@ def lateness(recording: Recording, count: int = 1) -> dict[str, float]:
 
 
 def steady_order(recording: Recording) -> dict[str, float]:
-    """``under_way_first``, ``under_way_last``: as of :func:`order`, over all recorded steps; ``alternates``: whether
-    after its first forward passes every rank makes one pass of each kind in turn, without a flush between steps."""
+    """Computes ``under_way_first``, ``under_way_last``: as of :func:`order`, over all recorded steps; ``alternates``:
+    whether after its first forward passes every rank makes one pass of each kind in turn, without a flush between
+    steps."""
     kinds = [pass_.kind for _, pass_ in passes(recording.traces)]
     every = of_all(recording, kinds)
     turns = []
@@ -248,6 +251,7 @@ def steady_order(recording: Recording) -> dict[str, float]:
 
 
 def copies(recording: Recording, beside: Sequence[Tensor]) -> list[float]:
-    """How many copies of its stage's weights each rank has, by their values: those in the model, and those beside."""
+    """Counts how many copies of its stage's weights each rank has, by their values: those in the model, and those
+    beside."""
     whole = sum(parameter.numel() for parameter in recording.run.model.parameters())
     return of_all(recording, 1 + sum(tensor.numel() for tensor in beside) / whole)

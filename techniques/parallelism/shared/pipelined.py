@@ -1,4 +1,4 @@
-"""A pipeline of stages on several ranks: one executor for every schedule, over point-to-point messages.
+"""Runs a pipeline of stages on several ranks: one executor for every schedule, over point-to-point messages.
 
 Each rank keeps the parameters of its stages and does what its list says (:mod:`suite.pipeline.timetable`)::
 
@@ -49,8 +49,8 @@ SCALAR = Shape((), torch.float32)
 
 @dataclass
 class Flight:
-    """A micro-batch between its two passes on a stage. ``output``: what is handed on, or the loss, with its graph; None
-    where the stage is run again for the backward pass, from the ``random`` state of the first time."""
+    """Holds a micro-batch between its two passes on a stage. ``output``: what is handed on, or the loss, with its
+    graph; None where the stage is run again for the backward pass, from the ``random`` state of the first time."""
 
     hidden: Tensor | None
     output: Tensor | None
@@ -60,8 +60,8 @@ class Flight:
 
 
 class Kept:
-    """What autograd keeps of a forward pass, so that it can be saved and put back: weights by their names, since they
-    are read as they are when the backward pass comes; all else as it was.
+    """Holds what autograd keeps of a forward pass, so that it can be saved and put back: weights by their names, since
+    they are read as they are when the backward pass comes; all else as it was.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], items: Sequence[Any] = ()) -> None:
@@ -94,7 +94,7 @@ class Kept:
 
 @dataclass
 class Pipelined(Technique):
-    """Base of pipelines. A subclass says its :meth:`schedule`."""
+    """Is the base of pipelines. A subclass says its :meth:`schedule`."""
 
     ranks: int = 2
     flushes: ClassVar[bool] = True
@@ -117,18 +117,18 @@ class Pipelined(Technique):
 
     @abstractmethod
     def schedule(self) -> PipelineSchedule:
-        """Who does what when."""
+        """Says who does what when."""
 
     def recomputed(self, micro: int) -> bool:
-        """Whether a stage keeps its input alone of a micro-batch, and is run again for the backward pass."""
+        """Tells whether a stage keeps its input alone of a micro-batch, and is run again for the backward pass."""
         return False
 
     def weights_of_backward(self, run: Run, op: PipelineOp) -> AbstractContextManager[Any]:
-        """Around a backward pass: other weights than those of the version that it uses."""
+        """Returns the context of a backward pass: other weights than those of the version that it uses."""
         return nullcontext()
 
     def optimize(self, run: Run) -> None:
-        """The optimizer's step on this rank's stages."""
+        """Makes the optimizer's step on this rank's stages."""
         run.optimizer.step()
 
     # the contract -----------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Pipelined(Technique):
 
     @cached_property
     def _holders(self) -> dict[str, tuple[int, ...]]:
-        """The ranks that hold a parameter."""
+        """Returns the ranks that hold a parameter."""
         held = [self.plan.stages_of(rank) for rank in range(self.plan.ranks)]
         return {
             name: tuple(rank for rank, own in enumerate(held) if set(own) & set(self.stages.owners(name)))
@@ -205,7 +205,7 @@ class Pipelined(Technique):
 
     @cached_property
     def _with_the_loss(self) -> list[int]:
-        """The ranks that have the last stage."""
+        """Returns the ranks that have the last stage."""
         return [rank for rank in range(self.plan.ranks) if self.plan.stages - 1 in self.plan.stages_of(rank)]
 
     def sites(self, run: Run) -> Mapping[str, Site]:
@@ -277,7 +277,7 @@ class Pipelined(Technique):
         return 0.0 if flight.loss is None else flight.loss / self.plan.micro_batches
 
     def _stage(self, run: Run, op: PipelineOp, hidden: Tensor | None) -> Tensor:
-        """What a stage hands on, or the loss of the micro-batch."""
+        """Computes what a stage hands on, or the loss of the micro-batch."""
         with self.stages.running(op.stage, hidden):
             try:
                 return run.forward(self._examples(run, op.micro))
@@ -285,7 +285,8 @@ class Pipelined(Technique):
                 return handed.hidden
 
     def _again(self, run: Run, op: PipelineOp, flight: Flight) -> Tensor:
-        """The forward pass with its graph, for a micro-batch of which its input was kept; statistics count it once."""
+        """Runs the forward pass with its graph, for a micro-batch of which its input was kept; statistics count it
+        once."""
         assert flight.random is not None
         copies = [(buffer, buffer.clone()) for buffer in run.model.buffers()]
         with replayed(flight.random):
@@ -311,12 +312,12 @@ class Pipelined(Technique):
         self.weights.end_update()
 
     def _version_of_backward(self, run: Run, stage: int, micro: int) -> int:
-        """That the pass will use, which is made with its own batch."""
+        """Returns the version that the pass will use, which is made with its own batch."""
         ops = self.plan.step(micro // self.plan.micro_batches)[run.rank]
         return next(op.version for op in ops if op[:3] == ("backward", stage, micro))
 
     def _examples(self, run: Run, micro: int) -> Batch:
-        """A micro-batch, drawn as a single process draws the batch that it is a part of."""
+        """Draws a micro-batch as a single process draws the batch that it is a part of."""
         number, place = divmod(micro, self.plan.micro_batches)
         if number not in self.batches:
             count = run.recipe.batch_size
@@ -349,7 +350,7 @@ class Pipelined(Technique):
             )
 
     def _expect_what_is_sent(self, run: Run, program: Program) -> None:
-        """What others have sent in this step, for operations of a later one."""
+        """Expects what others have sent in this step, for operations of a later one."""
         taken = {self._needed(op) for op in program[run.rank]}
         for op in (operator for ops in program for operator in ops if operator.kind != "update"):
             to = op.stage + (1 if op.kind == "forward" else -1)
@@ -358,7 +359,7 @@ class Pipelined(Technique):
                 self._expect(run, letter)
 
     def _shared(self, run: Run, own: Tensor) -> Tensor:
-        """The loss of the batch on all ranks: the sum of what the ranks with a last stage have."""
+        """Gives the loss of the batch to all ranks: the sum of what the ranks with a last stage have."""
         holders = self._with_the_loss
         if run.rank in holders:
             for rank in (rank for rank in range(run.world_size) if rank != run.rank):
@@ -369,7 +370,7 @@ class Pipelined(Technique):
     # what several ranks hold ------------------------------------------------------------------------------------------
 
     def _add_up(self, run: Run) -> None:
-        """Gradients of trained parameters that several ranks hold: on each, their sum."""
+        """Adds up gradients of trained parameters that several ranks hold: on each, their sum."""
         own = dict(run.model.named_parameters())
         for ranks, group in self.groups.items():
             if group is None or run.rank not in ranks:
@@ -408,8 +409,8 @@ class Pipelined(Technique):
             nn.utils.clip_grads_with_norm_(together, limit, torch.linalg.vector_norm(there))
 
     def _clip_stage(self, run: Run, limit: float) -> None:
-        """By the norm of the own stage, since one over all would wait for the slowest; stages that hold a parameter in
-        common, and wait for each other, by one norm: their copies stay equal."""
+        """Clips by the norm of the own stage, since one over all would wait for the slowest; stages that hold a
+        parameter in common, and wait for each other, by one norm: their copies stay equal."""
         shared = [ranks for ranks in self.groups if len(ranks) > 1]
         group = (
             run.group if len(shared) > 1 else next((self.groups[ranks] for ranks in shared if run.rank in ranks), None)
@@ -431,7 +432,7 @@ class Pipelined(Technique):
     # evaluation ------------------------------------------------------------------------------------------------------
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
-        """The whole model, on every rank: what each rank holds is sent to all."""
+        """Returns the whole model, on every rank: what each rank holds is sent to all."""
         self.weights.use(self.weights.newest)
         if not hasattr(self, "stages"):
             return model
@@ -466,7 +467,8 @@ class Pipelined(Technique):
         self.resumed = state
 
     def _resume(self, run: Run) -> None:
-        """Once the model has its weights again: the passes under way are made anew, and autograd gets what it kept."""
+        """Resumes once the model has its weights again: the passes under way are made anew, and autograd gets what it
+        kept."""
         self.weights.restore(self.resumed["versions"])
         self.mail.put_back(self.resumed["waiting"])
         for flow in self.resumed["flights"]:

@@ -1,4 +1,5 @@
-"""What recorded steps of every rank show of a partition of the optimizer: who updates what, with which gradient."""
+"""Checks what recorded steps of every rank show of a partition of the optimizer: who updates what, with which
+gradient."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ MOMENTS = 2  # that AdamW keeps of a parameter
 
 
 def partition(recording: Recording) -> dict[str, float]:
-    """``unequal``: values in which the ranks' models differ at the run's end; ``state_share``: the optimizer state's
-    values on this rank over AdamW's of the whole model; ``by_several``, ``by_none``: moved values that the optimizer
-    step of more ranks than one moved, or of none; ``update_roundings``: of the steps from AdamW's with the ranks' mean
-    gradient."""
+    """Computes ``unequal``: values in which the ranks' models differ at the run's end; ``state_share``: the optimizer
+    state's values on this rank over AdamW's of the whole model; ``by_several``, ``by_none``: moved values that the
+    optimizer step of more ranks than one moved, or of none; ``update_roundings``: of the steps from AdamW's with the
+    ranks' mean gradient."""
     run, trace = recording.run, recording.trace
     parameters = sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad)
     states = [value for state in run.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]

@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of torchgpipe: GPipe's, and which micro-batch comes back first."""
+"""Checks what recorded steps of every rank show of torchgpipe: GPipe's, and which micro-batch comes back first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one 
 
 
 def records(run: Run, own: TorchGPipe) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return first_steps(run)
 
 
@@ -65,7 +65,7 @@ def probes(recording: Recording, own: TorchGPipe) -> Mapping[str, float]:
 
 
 def _last_first(kinds: list[str]) -> bool:
-    """Whether the first backward pass follows the forward passes at once, and all others are made after a repetition:
-    so it is of the one micro-batch whose graph was kept, the last."""
+    """Tells whether the first backward pass follows the forward passes at once, and all others are made after a
+    repetition: so it is of the one micro-batch whose graph was kept, the last."""
     count = kinds.count("backward")
     return kinds == ["forward"] * count + ["backward"] + ["forward", "backward"] * (count - 1)

@@ -1,4 +1,4 @@
-"""torchgpipe (Kim et al., arXiv 2004.09910): GPipe by a clock, whose last micro-batch is not run twice.
+"""Implements torchgpipe (Kim et al., arXiv 2004.09910): GPipe by a clock, whose last micro-batch is not run twice.
 
 At tick k of m + p - 1 the micro-batch k - s goes through stage s, for every s (section 2.2). Backward passes come in
 the reverse order of the micro-batches. The last one's forward pass is followed by its backward pass, so that nothing is
@@ -17,7 +17,7 @@ Checkpoint = Literal["always", "except_last", "never"]
 
 
 def clock_cycles(stages: int, micro_batches: int) -> list[list[tuple[int, int]]]:
-    """The (micro-batch, stage) pairs of the forward passes at each tick (section 2.2, algorithm 1)."""
+    """Returns the (micro-batch, stage) pairs of the forward passes at each tick (section 2.2, algorithm 1)."""
     return [
         [(tick - stage, stage) for stage in range(max(1 + tick - micro_batches, 0), min(1 + tick, stages))]
         for tick in range(micro_batches + stages - 1)
@@ -25,7 +25,7 @@ def clock_cycles(stages: int, micro_batches: int) -> list[list[tuple[int, int]]]
 
 
 def by_the_clock(stages: int, micro_batches: int) -> PipelineSchedule:
-    """What each stage does at its ticks; backward the ticks are in reverse."""
+    """Schedules what each stage does at its ticks; backward the ticks are in reverse."""
     ticks = clock_cycles(stages, micro_batches)
 
     def order(stage: int) -> list[tuple[Kind, int]]:

@@ -1,4 +1,4 @@
-"""Which rank has which heads and which hidden units of a model, by structure (:mod:`suite.model.pruning`).
+"""Decides which rank has which heads and which hidden units of a model, by structure (:mod:`suite.model.pruning`).
 
 Rank r of N has the r-th N-th of an attention's heads and of an MLP's hidden units::
 
@@ -29,21 +29,21 @@ Gather = Callable[[Tensor], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Cut:
-    """How ranks divide a parameter: along which dimension, and where in it each rank's entries are."""
+    """Says how ranks divide a parameter: along which dimension, and where in it each rank's entries are."""
 
     dimension: int
     places: tuple[tuple[int, ...], ...]
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """The whole parameter, of every rank's part."""
+        """Joins every rank's part into the whole parameter."""
         order = torch.tensor([place for own in self.places for place in own], device=parts[0].device)
         return torch.cat(list(parts), self.dimension).index_select(self.dimension, order.argsort())
 
 
 @dataclass
 class Division:
-    """A model's division among ``ranks``. ``skeleton`` is the whole model without values, ``cuts`` are by the names of
-    its parameters; what has none is replicated."""
+    """Describes a model's division among ``ranks``. ``skeleton`` is the whole model without values, ``cuts`` are by the
+    names of its parameters; what has none is replicated."""
 
     regions: list[Units]
     ranks: int
@@ -52,7 +52,7 @@ class Division:
 
     @classmethod
     def of(cls, model: nn.Module, forward: Forward, ranks: int) -> Division:
-        """``forward`` passes some examples through ``model``.
+        """Finds the division, for which ``forward`` passes some examples through ``model``.
 
         Raises ValueError where heads or units cannot be told or do not divide among the ranks.
         """
@@ -73,7 +73,7 @@ class Division:
         return cls(regions, ranks, cuts, without_values(model))
 
     def own(self, units: Units, rank: int) -> range:
-        """The units of a rank."""
+        """Returns the units of a rank."""
         return _own(units.count, self.ranks, rank)
 
     def take(self, model: nn.Module, rank: int) -> None:
@@ -82,7 +82,7 @@ class Division:
             keep(model, units, self.own(units, rank))
 
     def whole(self, model: nn.Module, gather: Gather) -> nn.Module:
-        """A whole model of its own, of the ranks' parts; every rank calls it."""
+        """Builds a whole model of its own, of the ranks' parts; every rank calls it."""
         values = {
             name: self.cuts[name].joined(gather(parameter.detach()))
             if name in self.cuts
@@ -97,7 +97,8 @@ class Division:
 
 
 def linear(model: nn.Module, path: str) -> Part:
-    """The plain linear layer at ``path``, inside of wrappers. Raises ValueError where another technique's is there."""
+    """Returns the plain linear layer at ``path``, inside of wrappers. Raises ValueError where another technique's is
+    there."""
     part = innermost(Part(path, model.get_submodule(path)))
     if type(part.module) is not nn.Linear and not is_transposed(part.module):
         raise ValueError(

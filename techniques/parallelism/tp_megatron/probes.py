@@ -1,5 +1,5 @@
-"""What recorded steps of every rank, and one pass more, show of tensor parallelism: whose part, which gradient, and
-what the ranks send each other.
+"""Checks what recorded steps of every rank, and one pass more, show of tensor parallelism: whose part, which gradient,
+and what the ranks send each other.
 
 The ranks' parts are put together by what they must be, and not as the technique divides them: the r-th N-th of a
 layer's inputs or outputs, of each third of a fused one's.
@@ -34,7 +34,7 @@ PASSES = ("forward", "backward")
 
 
 def records(run: Run, own: TensorParallel) -> bool:
-    """The first steps."""
+    """Selects the first steps."""
     return run.step < STEPS
 
 
@@ -114,7 +114,7 @@ def probes(recording: Recording, own: TensorParallel) -> Mapping[str, float]:
 
 
 def joined(recording: Recording, plain: nn.Module, own: Values) -> dict[str, Tensor]:
-    """The whole parameters, float64, of what the ranks have of them."""
+    """Joins what the ranks have of them into the whole parameters, float64."""
     every = of_all(recording, {name: value.detach().double() for name, value in own.items()})
     lists = _lists(anatomy(plain))
     shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
@@ -130,17 +130,17 @@ def _joined(parts: list[Tensor], shape: torch.Size, lists: int) -> Tensor:
 
 
 def _lists(parts: Anatomy) -> dict[str, int]:
-    """The parameters that make queries, keys and values, one after the other."""
+    """Lists the parameters that make queries, keys and values, one after the other."""
     fused = [block.projections["qkv"].path for block in parts.every_block if "qkv" in block.projections]
     return {f"{path}.{name}": FUSED for path in fused for name in ("weight", "bias")}
 
 
 def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
-    """``matrix_share``: the values of the blocks' matrices on this rank over the model's, and ``state_share`` the same
-    of their moments; ``cut_outside``: values outside of the blocks' linear layers that the rank has not; ``unequal``:
-    values of whole parameters in which ranks differ; ``other_start``: values that the ranks together began with and one
-    process does not, and ``not_evaluated`` those of the evaluated model that are not the ranks' together; ``unsaid``:
-    parameters that are parts, of which the optimizer was not told so."""
+    """Computes ``matrix_share``: the values of the blocks' matrices on this rank over the model's, and ``state_share``
+    the same of their moments; ``cut_outside``: values outside of the blocks' linear layers that the rank has not;
+    ``unequal``: values of whole parameters in which ranks differ; ``other_start``: values that the ranks together began
+    with and one process does not, and ``not_evaluated`` those of the evaluated model that are not the ranks' together;
+    ``unsaid``: parameters that are parts, of which the optimizer was not told so."""
     run = recording.run
     own, whole = dict(run.model.named_parameters()), dict(plain.named_parameters())
     layers = anatomy(plain).linears
@@ -171,8 +171,8 @@ def holdings(recording: Recording, plain: nn.Module) -> dict[str, float]:
 
 
 def gradient_roundings(recording: Recording, trace: Trace) -> float:
-    """How far a step's gradients, as made and as clipped, are from one process's on the whole batch; and, where it
-    keeps what all ranks have in common, on any rank."""
+    """Computes how far a step's gradients, as made and as clipped, are from one process's on the whole batch; and,
+    where it keeps what all ranks have in common, on any rank."""
     limit = recording.run.recipe.gradient_clip
     plain = plain_model(recording)
     filled(plain, joined(recording, plain, trace.before.parameters))
@@ -199,10 +199,10 @@ class Collectives(TorchDispatchMode):
 
 
 def one_more_pass(recording: Recording) -> dict[str, float]:
-    """Of a pass on the last recorded batch: ``forward_reductions`` and ``backward_reductions`` a layer; ``other``
-    collectives; ``volume``: their bytes over those of the hidden states that the layers' branches end in, four times;
-    ``loss_roundings``: its loss from the plain model's; and of torch's random state at the end of each branch,
-    ``same_inside``: before it is joined, equal on all ranks; ``other_outside``: after it, not."""
+    """Counts in a pass on the last recorded batch: ``forward_reductions`` and ``backward_reductions`` a layer;
+    ``other`` collectives; ``volume``: their bytes over those of the hidden states that the layers' branches end in,
+    four times; ``loss_roundings``: its loss from the plain model's; and of torch's random state at the end of each
+    branch, ``same_inside``: before it is joined, equal on all ranks; ``other_outside``: after it, not."""
     run, trace = recording.run, recording.trace
     whole = whole_batch(recording, trace)
     parts = anatomy(run.model)
@@ -245,7 +245,7 @@ def _state() -> int:
 
 
 def _loss_roundings(recording: Recording, batch: Mapping[str, Tensor], loss: Tensor) -> float:
-    """The largest over ranks."""
+    """Returns the largest distance over ranks of the loss from one process's, in roundings."""
     run, plain = recording.run, plain_model(recording)
     filled(plain, joined(recording, plain, dict(run.model.named_parameters())))
     with torch.no_grad():

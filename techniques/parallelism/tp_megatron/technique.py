@@ -1,4 +1,5 @@
-"""Megatron-LM's tensor parallelism (Shoeybi et al., 2019, section 3): ranks divide each layer, two all-reduces a pass.
+"""Implements Megatron-LM's tensor parallelism (Shoeybi et al., 2019, section 3): ranks divide each layer, two
+all-reduces a pass.
 
 With heads and hidden units divided among ranks, of which r is one::
 
@@ -42,7 +43,7 @@ WITHIN = 4  # the stream of random numbers between f and g
 
 
 class CopyToRanks(torch.autograd.Function):
-    """f: each rank computes its part from the whole of ``x``, whose gradient is the sum over ranks."""
+    """Implements f: each rank computes its part from the whole of ``x``, whose gradient is the sum over ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -57,7 +58,7 @@ class CopyToRanks(torch.autograd.Function):
 
 
 class ReduceFromRanks(torch.autograd.Function):
-    """g: the sum of what the ranks made; it takes the place of ``partial``."""
+    """Implements g: the sum of what the ranks made; it takes the place of ``partial``."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: ProcessGroup) -> Tensor:
@@ -71,14 +72,14 @@ class ReduceFromRanks(torch.autograd.Function):
 
 
 def row_parallel(x: Tensor, weight: Tensor, bias: Tensor | None, group: ProcessGroup) -> Tensor:
-    """[..., own in_features], [out_features, own in_features] -> [..., out_features], summed over ranks; the bias is
-    added once, after it."""
+    """Maps [..., own in_features], [out_features, own in_features] -> [..., out_features], summed over ranks; the bias
+    is added once, after it."""
     total: Tensor = ReduceFromRanks.apply(F.linear(x, weight), group)
     return total if bias is None else total + bias.to(total.dtype)
 
 
 class Region:
-    """What is between f and g: one attention, or one MLP.
+    """Holds what is between f and g: one attention, or one MLP.
 
     Layers that read one tensor (query, key and value; a gate and what it gates) share one f, so that its gradient is
     reduced once. ``seed`` says, of a step, where the rank's own random numbers begin.
@@ -92,7 +93,7 @@ class Region:
         self.reduced = Act()
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before a layer that makes the own part: f."""
+        """Applies before a layer that makes the own part: f."""
         x, *others = args
         if self.read is not x:
             self.read, self.copied = x, CopyToRanks.apply(x, self.run.group)
@@ -103,7 +104,7 @@ class Region:
         return self.copied, *others
 
     def leave(self, layer: RowParallel, x: Tensor) -> Tensor:
-        """The layer that joins the parts: g."""
+        """Runs the layer that joins the parts: g."""
         if self.outside is not None:
             self.outside.restore()
         self.read = self.copied = self.outside = None
@@ -115,7 +116,7 @@ class Region:
 
 
 class RowParallel(nn.Module):
-    """A linear layer, by the same names, of which each rank has some inputs. It ends a :class:`Region`."""
+    """Replaces a linear layer, by the same names, of which each rank has some inputs. It ends a :class:`Region`."""
 
     def __init__(self, layer: Any, region: Region) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ class RowParallel(nn.Module):
             setattr(self, name, getattr(layer, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., own in_features] -> [..., out_features]."""
+        """Maps [..., own in_features] -> [..., out_features]."""
         return self.region.leave(self, x)
 
 
@@ -245,7 +246,7 @@ class TensorParallel(Technique):
         return {name: tensor.to(run.device) for name, tensor in batch.items()}
 
     def _clip(self, run: Run, limit: float) -> None:
-        """By the norm over all ranks, in which what is replicated counts once."""
+        """Clips by the norm over all ranks, in which what is replicated counts once."""
         cut = self._cut(run.model)
         for together in run.clipped_together(run.model.parameters()):
             squared = _square([parameter for parameter in together if id(parameter) in cut])
@@ -254,7 +255,7 @@ class TensorParallel(Technique):
             nn.utils.clip_grads_with_norm_(together, limit, norm)
 
     def evaluated(self, model: nn.Module, run: Run) -> nn.Module:
-        """The whole model, on every rank."""
+        """Returns the whole model, on every rank."""
         if self.division is None:
             return model
 
@@ -267,7 +268,7 @@ class TensorParallel(Technique):
 
 
 def leaves_up_to_f(x: Tensor) -> list[Tensor]:
-    """The parameters that ``x`` was made with since f."""
+    """Finds the parameters that ``x`` was made with since f."""
     leaves, waiting, seen = [], [x.grad_fn], set()
     while waiting:
         node = waiting.pop()

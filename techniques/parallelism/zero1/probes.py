@@ -1,4 +1,4 @@
-"""What recorded steps of every rank show of ZeRO's first stage: who updates what, and with which gradient."""
+"""Checks what recorded steps of every rank show of ZeRO's first stage: who updates what, and with which gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 3  # with as many the optimizer's state counts, too
 
 
 def records(run: Run, own: Zero1) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Selects the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 

@@ -1,4 +1,4 @@
-"""What recorded steps of every rank, and one pass more, show of ZeRO's second stage."""
+"""Checks what recorded steps of every rank, and one pass more, show of ZeRO's second stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 3  # with as many the optimizer's state counts, too
 
 
 def records(run: Run, own: Zero2) -> bool:
-    """The first steps, so that the optimizer's state is known."""
+    """Selects the first steps, so that the optimizer's state is known."""
     return run.step < STEPS
 
 

@@ -1,5 +1,5 @@
-"""What every rank holds under ZeRO's third stage, and what one more step of it does; read from the run itself, whose
-parameters are nowhere whole between steps."""
+"""Checks what every rank holds under ZeRO's third stage, and what one more step of it does; read from the run itself,
+whose parameters are nowhere whole between steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_ITS_BASELINES = True  # without dropout or batch norm, so that a batch is the
 
 
 def records(run: Run, own: Zero3) -> bool:
-    """No step: a trace copies parameters, and here they are parts."""
+    """Selects no step: a trace copies parameters, and here they are parts."""
     return False
 
 
@@ -88,13 +88,13 @@ def probes(recording: Recording, own: Zero3) -> Mapping[str, float]:
 
 
 def whole(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Of all ranks' parts, float64."""
+    """Gathers the tensors of all ranks' parts, float64."""
     full = {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
     return {name: value.detach().double().clone() for name, value in full.items()}
 
 
 def _most_gathered(run: Run, batch: Batch) -> int:
-    """A forward and a backward pass."""
+    """Counts the most blocks whose parameters are whole at once, in a forward and a backward pass."""
     blocks = [block.module for block in run.anatomy.every_block]
     most = 0
 
@@ -111,7 +111,7 @@ def _most_gathered(run: Run, batch: Batch) -> int:
 
 
 def _mean_gradients(recording: Recording, parameters: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    """Of plain models, each rank's on its own examples."""
+    """Computes the mean gradients of plain models, each rank's on its own examples."""
     plain = filled(plain_model(recording), {name: parameter.float() for name, parameter in parameters.items()})
     baseline = recording.run.baseline
     with torch.enable_grad():
@@ -127,7 +127,8 @@ def _mean_gradients(recording: Recording, parameters: Mapping[str, Tensor], batc
 def _update_roundings(
     run: Run, trained: Mapping[str, nn.Parameter], before: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> float:
-    """Of the optimizer's step from AdamW's in float64, in float32 roundings of a weight and the learning rate."""
+    """Computes the distance of the optimizer's step from AdamW's in float64, in float32 roundings of a weight and the
+    learning rate."""
     rate = run.recipe.learning_rate
     weights = {name: nn.Parameter(value.clone()) for name, value in before.items()}
     names = {id(parameter): name for name, parameter in trained.items()}

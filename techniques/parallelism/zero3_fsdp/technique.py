@@ -40,12 +40,12 @@ HALF = torch.bfloat16  # the paper's float16 has its range only with a scaled lo
 
 
 def even_placement(parameter: nn.Parameter, ranks: int) -> Shard:
-    """The first dimension that divides among the ranks; of none, dimension 0, padded."""
+    """Returns the first dimension that divides among the ranks; of none, dimension 0, padded."""
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
 def units_of(blocks: Sequence[nn.Module]) -> list[list[nn.Module]]:
-    """The blocks one by one, but those that share parameters together: a parameter has one unit."""
+    """Groups the blocks one by one, but those that share parameters together: a parameter has one unit."""
     units: list[list[nn.Module]] = []
     for block in blocks:
         own = set(block.parameters())
@@ -56,7 +56,7 @@ def units_of(blocks: Sequence[nn.Module]) -> list[list[nn.Module]]:
 
 
 class Scatter(DefaultReduceScatter):
-    """FSDP2's reduction at the ideal volume."""
+    """Implements FSDP2's reduction at the ideal volume."""
 
     def __init__(self, reduced: Act) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Scatter(DefaultReduceScatter):
 
 
 class Gather(DefaultAllGather):
-    """FSDP2's own, counted."""
+    """Counts FSDP2's own all-gather."""
 
     def __init__(self, gathered: Act) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""AdamW with 4-bit moments, the second with scales of rank one (2309.01507, Algorithm 1, section 4.2).
+"""Updates by AdamW with 4-bit moments, the second with scales of rank one (2309.01507, Algorithm 1, section 4.2).
 
 A scale of rank one is the smaller of a row's and a column's largest, and those of the new second moment are known only
 when all of it is. So
@@ -49,8 +49,8 @@ LEVELS = tl.constexpr(16)
 
 @triton.jit
 def _pairs(address, DTYPE: tl.constexpr):
-    """The codes at ``address``, two a byte, aligned for as many of a thread as it has parameters of ``DTYPE``: one
-    layout of both in a program's registers, where another would go through shared memory."""
+    """Loads the codes at ``address``, two a byte, aligned for as many of a thread as it has parameters of ``DTYPE``:
+    one layout of both in a program's registers, where another would go through shared memory."""
     BYTES: tl.constexpr = 64 // DTYPE.primitive_bitwidth
     return tl.multiple_of(multi_tensor.pointer(address, tl.uint8, False), BYTES)
 
@@ -68,14 +68,14 @@ def _paired(codes):
 
 @triton.jit
 def _codes(pointer, elements, mask, ZERO: tl.constexpr):
-    """The codes of ``elements``, one by one; ``ZERO`` where there is none."""
+    """Loads the codes of ``elements``, one by one; ``ZERO`` where there is none."""
     pairs = tl.load(pointer + elements // 2, mask=mask, other=17 * ZERO)
     return (pairs >> ((elements % 2) * 4).to(tl.uint8)) & 15
 
 
 @triton.jit
 def _level(codes):
-    """What the codes of the second moment stand for: 1/16, 2/16, ..., 1 (section 4.1)."""
+    """Returns what the codes of the second moment stand for: 1/16, 2/16, ..., 1 (section 4.1)."""
     return (codes.to(tl.float32) + 1.0) * (1.0 / LEVELS)
 
 
@@ -86,7 +86,7 @@ def _smaller(rows, columns):
 
 @triton.jit
 def _passed_rows(first, numbers, length):
-    """How many rows of ``length`` end before the ``numbers`` past ``first``, a place in a row."""
+    """Counts how many rows of ``length`` end before the ``numbers`` past ``first``, a place in a row."""
     # Of short rows by the quotient, which is exact for small numbers; of others at most one ends.
     short = (tl.minimum(first, 4096).to(tl.int32) + numbers).to(tl.float32) + 0.5
     quotient = (short * (1.0 / length.to(tl.float32))).to(tl.int32)
@@ -97,8 +97,8 @@ def _passed_rows(first, numbers, length):
 def largest_kernel(
     table, tiles, code_table, largest, tensors, clip, found_inf, beta2, one_minus_beta2, DTYPES: tl.constexpr
 ):
-    """Pass 1. ``tiles`` says tensor and tile of each program; ``largest`` has the addresses of what the largest of the
-    rows of all tensors, and then of their columns, are and become, and how many there are."""
+    """Runs pass 1. ``tiles`` says tensor and tile of each program; ``largest`` has the addresses of what the largest of
+    the rows of all tensors, and then of their columns, are and become, and how many there are."""
     if optimizer_parts.skipped(found_inf):
         return
     tensor, tile = multi_tensor.block(tiles, 1)
@@ -160,8 +160,8 @@ def adam4bit_kernel(
     DTYPES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Pass 2. ``decay`` is 1 - lr wd; the tables are of parameters and gradients, of the codes and of the scales of the
-    groups; ``largest`` as in pass 1."""
+    """Runs pass 2. ``decay`` is 1 - lr wd; the tables are of parameters and gradients, of the codes and of the scales
+    of the groups; ``largest`` as in pass 1."""
     if optimizer_parts.skipped(found_inf):
         return
     tensor, first = multi_tensor.block(blocks, BLOCK)
@@ -257,7 +257,7 @@ def _replace(pointers, place):
 
 @triton.jit(do_not_specialize=["tensors"])
 def commit_kernel(largest, blocks, tensors, found_inf, DTYPES: tl.constexpr, BLOCK: tl.constexpr, PIECE: tl.constexpr):
-    """The largest of rows and columns in the place of the old ones, and zeros in theirs, for the next step."""
+    """Puts the largest of rows and columns in the place of the old ones, and zeros in theirs, for the next step."""
     if optimizer_parts.skipped(found_inf):
         return
     multi_tensor.over_block(_replace, (), largest, blocks, tensors, (0, 1), DTYPES, BLOCK, PIECE)
@@ -265,7 +265,8 @@ def commit_kernel(largest, blocks, tensors, found_inf, DTYPES: tl.constexpr, BLO
 
 @dataclass
 class Tables:
-    """What a step keeps between calls: launch tables, the numbers of the tiles, and memory for the new largest."""
+    """Holds what a step keeps between calls: launch tables, the numbers of the tiles, and memory for the new
+    largest."""
 
     elements: LaunchTables = field(default_factory=optimizer_parts.launch_tables)
     codes: LaunchTables = field(default_factory=lambda: LaunchTables(STRETCH // 2))
@@ -301,7 +302,7 @@ def adam4bit_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """AdamW's step number ``step`` (from 1), in place: three launches for all matrices.
+    """Makes AdamW's step number ``step`` (from 1), in place: three launches for all matrices.
 
     ``states`` are the lists of first codes, first scales, second codes, and the largest of rows and of columns
     (`optimizer.moments`), whose lengths say the matrices' shapes: fewer than 2**31 columns. Parameters and gradients
@@ -390,8 +391,8 @@ def _manifest(
     scaled: bool = False,
     stochastic: bool = False,
 ) -> Manifest:
-    """Of parameters and gradients of ``dtype``, of which whole stretches have so many bytes ``read`` and ``written`` an
-    element by the widest accesses."""
+    """Describes a compilation for parameters and gradients of ``dtype``, of which whole stretches have so many bytes
+    ``read`` and ``written`` an element by the widest accesses."""
     constants = {"DTYPES": (optimizer_parts.DTYPES[dtype],) * 2, "BLOCK": STRETCH, "PIECE": optimizer_parts.PIECE}
     constants |= {} if scaled else dict.fromkeys(optimizer_parts.SCALARS)
     constants |= {} if stochastic else {"seed": None}

@@ -1,4 +1,4 @@
-"""AdamW with both moments in 4 bits: Adam's step between decoding and encoding, a matrix at a time."""
+"""Implements AdamW with both moments in 4 bits: Adam's step between decoding and encoding, a matrix at a time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from techniques.shared.adam import adam_step
 
 
 class AdamW4bit(LowBitAdamW):
-    """AdamW with 4-bit moments (Li, Chen & Zhu, NeurIPS 2023): torch's hyper-parameters. Those of two dimensions or
-    more, [first, all others], and of ``smallest`` elements or more have them.
+    """Implements AdamW with 4-bit moments (Li, Chen & Zhu, NeurIPS 2023): torch's hyper-parameters. Those of two
+    dimensions or more, [first, all others], and of ``smallest`` elements or more have them.
 
     State: ``first_codes`` and ``second_codes``, two a byte, flat; ``first_scales``, float32, one for 128 elements;
     ``second_rows`` and ``second_columns``, float32: 1 + 4 / 128 + 4 (n + m) / (n m) bytes a parameter.
@@ -86,7 +86,7 @@ class AdamW4bit(LowBitAdamW):
 
 
 def moments(state: dict[str, Any], like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The parameter's state: codes and scales of both moments, those of zeros at first."""
+    """Returns the parameter's state: codes and scales of both moments, those of zeros at first."""
     if "first_codes" not in state:
         count, rows = like.numel(), len(like)
         state["first_codes"] = packed(like.new_full((count,), FIRST.zero, dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""4-bit AdamW by torchao, which has a scale for each block, none of rank 1, and no setting for embeddings."""
+"""Wraps 4-bit AdamW by torchao, which has a scale for each block, none of rank 1, and no setting for embeddings."""
 
 from __future__ import annotations
 

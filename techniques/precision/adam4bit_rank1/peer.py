@@ -23,12 +23,13 @@ STATES = ("first_codes", "first_scales", "second_codes", "second_rows", "second_
 
 
 def width_of(size: int) -> int:
-    """Columns of the matrix of ``size`` elements: 768 or 128 where that is possible, as in Transformers; else few."""
+    """Returns the columns of the matrix of ``size`` elements: 768 or 128 where that is possible, as in Transformers;
+    else few."""
     return next(width for width in (768, 128, 7, 3, 1) if size % width == 0)
 
 
 def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator, dtype: torch.dtype) -> Inputs:
-    """Random matrices, flat, of the ``sizes`` that are not 0, which no low-bit parameter is."""
+    """Makes random matrices, flat, of the ``sizes`` that are not 0, which no low-bit parameter is."""
     sizes = [max(1, size) for size in sizes]
     inputs = random_lists(sizes, device, generator, parameters=dtype, gradients=dtype, m=torch.float32, v=torch.float32)
     first = [encode_blocks(m, BLOCK, FIRST) for m in inputs.pop("m")]
@@ -41,7 +42,8 @@ def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator,
 
 
 def reference(inputs: Inputs, factor: float) -> Inputs:
-    """Algorithm 1 in float64, of gradients times ``factor``; a group's scale is infinite where one is no number."""
+    """Computes Algorithm 1 in float64, of gradients times ``factor``; a group's scale is infinite where one is no
+    number."""
     expected: Inputs = {name: [] for name in ("parameters", "first_scales", "second_rows", "second_columns")}
     for p, g, first, scales, second, rows, columns in zip(
         *(inputs[name] for name in ("parameters", "gradients", *STATES))

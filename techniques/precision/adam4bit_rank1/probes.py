@@ -1,4 +1,4 @@
-"""What recorded steps show of the 4-bit moments, in float64, from the paper's description alone."""
+"""Checks what recorded steps show of the 4-bit moments, in float64, from the paper's description alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND = torch.linspace(0, 1, 17, dtype=torch.float64)[1:]
 
 
 def records(run: Run, own: Adam4bit) -> bool:
-    """The first step, whose moments are zeros before, and the one in the middle."""
+    """Selects the first step, whose moments are zeros before, and the one in the middle."""
     return first_and_middle(run)
 
 
@@ -99,7 +99,7 @@ def probes(recording: Recording, own: Adam4bit) -> Mapping[str, float]:
 
 
 def halves(pairs: Tensor, count: int) -> Tensor:
-    """The codes in the low and the high half of each byte, int64 [count]."""
+    """Returns the codes in the low and the high half of each byte, int64 [count]."""
     return torch.stack([pairs.long() % 16, pairs.long() // 16], 1).flatten()[:count]
 
 

@@ -1,4 +1,4 @@
-"""4-bit optimizer states: AdamW whose second moment has a scale of rank one and no zero.
+"""Implements 4-bit optimizer states: AdamW whose second moment has a scale of rank one and no zero.
 
 Li, Chen & Zhu, "Memory Efficient Optimizers with 4-bit States" (NeurIPS 2023, arXiv 2309.01507), sections 3 and 4:
 

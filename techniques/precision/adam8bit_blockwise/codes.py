@@ -1,4 +1,4 @@
-"""The dynamic maps of AdamW's moments in 8 bits (2110.02861, section 2.1): the second is never negative."""
+"""Builds the dynamic maps of AdamW's moments in 8 bits (2110.02861, section 2.1): the second is never negative."""
 
 from __future__ import annotations
 

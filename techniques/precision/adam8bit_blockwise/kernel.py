@@ -1,4 +1,4 @@
-"""AdamW with 8-bit moments (2110.02861, section 2) in one pass and one launch: decode, update, encode.
+"""Updates by AdamW with 8-bit moments (2110.02861, section 2) in one pass and one launch: decode, update, encode.
 
 Traffic is the floor: 16 bytes and 16 / block a float32 parameter (4 + 4 + 1 + 1 read, 4 + 1 + 1 written), 10 a bfloat16
 one. The codes are looked up in no table: they are arithmetic along lines (`shared.dynamic_map_kernel`). A
@@ -43,8 +43,8 @@ RANDOM = 17
 
 @triton.jit
 def _wide_pointers(addresses, first, DTYPES: tl.constexpr):
-    """Pointers to the element ``first`` of parameters, codes of either moment and gradients, for a block that is
-    `multi_tensor.vectorizable`.
+    """Returns pointers to the element ``first`` of parameters, codes of either moment and gradients, for a block that
+    is `multi_tensor.vectorizable`.
 
     Accesses of parameters are 16 bytes; those of codes are as many elements, for one layout of all lists in a program's
     registers: another would go through shared memory.
@@ -80,8 +80,8 @@ def adam8bit_kernel(
     DTYPES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """``decay`` is 1 - lr wd. ``scale_table`` is like ``table``, of the scales of either moment. Both kinds of blocks,
-    `multi_tensor.vectorizable` and not, share all but their loads and stores."""
+    """Makes AdamW's step, where ``decay`` is 1 - lr wd. ``scale_table`` is like ``table``, of the scales of either
+    moment. Both kinds of blocks, `multi_tensor.vectorizable` and not, share all but their loads and stores."""
     if optimizer_parts.skipped(found_inf):
         return
     tensor, first = multi_tensor.block(blocks, BLOCK)
@@ -139,7 +139,7 @@ def adam8bit_kernel(
 
 
 def launch_tables() -> Tables:
-    """What a step keeps between calls: one for each list of parameters that is updated together."""
+    """Makes what a step keeps between calls: one for each list of parameters that is updated together."""
     return optimizer_parts.launch_tables(), optimizer_parts.launch_tables()
 
 
@@ -160,7 +160,7 @@ def adam8bit_step(
     found_inf: Tensor | None = None,
     seed: int | Tensor | None = None,
 ) -> None:
-    """AdamW's step number ``step`` (from 1), in place: one launch.
+    """Makes AdamW's step number ``step`` (from 1), in place: one launch.
 
     ``states`` are the lists of first codes, first scales, second codes and second scales (`optimizer.moments`).
     Parameters and gradients are contiguous and not empty, float32 or bfloat16 each. The rest is as in

@@ -1,4 +1,5 @@
-"""AdamW with both moments in 8 bits: Adam's step between decoding and encoding, a stretch of blocks at a time."""
+"""Implements AdamW with both moments in 8 bits: Adam's step between decoding and encoding, a stretch of blocks at a
+time."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ STRETCH = 2**18
 
 
 class AdamW8bit(LowBitAdamW):
-    """AdamW with 8-bit moments, block by block (Dettmers et al., ICLR 2022): torch's hyper-parameters and ``block``,
-    the elements that share a scale, a power of two from 64 to 2048.
+    """Implements AdamW with 8-bit moments, block by block (Dettmers et al., ICLR 2022): torch's hyper-parameters and
+    ``block``, the elements that share a scale, a power of two from 64 to 2048.
 
     State: ``first_codes`` and ``second_codes``, uint8 of the parameter's shape; ``first_scales`` and ``second_scales``,
     float32, one for each block of what this rank holds: 2 + 8 / block bytes a parameter.
@@ -99,7 +100,7 @@ def check_block(block: int) -> None:
 
 
 def moments(state: dict[str, Any], like: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The parameter's state: codes and scales of both moments, those of zeros at first."""
+    """Returns the parameter's state: codes and scales of both moments, those of zeros at first."""
     for name, numbers in (("first", FIRST), ("second", SECOND)):
         if f"{name}_codes" not in state:
             state[f"{name}_codes"] = torch.full_like(like, numbers.zero, dtype=torch.uint8)
@@ -118,8 +119,8 @@ def adam8bit_step(
     block: int,
     **hyper: Any,
 ) -> None:
-    """Section 2 of the paper on one tensor, in place: contiguous float32 and its moments as uint8 codes of its shape
-    with a float32 scale for each ``block``. ``hyper`` is that of ``adam_step``."""
+    """Makes the step of section 2 of the paper on one tensor, in place: contiguous float32 and its moments as uint8
+    codes of its shape with a float32 scale for each ``block``. ``hyper`` is that of ``adam_step``."""
     p, g, first, second = (tensor.view(-1) for tensor in (parameter, gradient, first_codes, second_codes))
     begins = range(0, len(p), STRETCH)
     if lacks_values(p):  # what is only counted: the stretches between cost no more memory, and no FLOP of a product

@@ -1,5 +1,5 @@
-"""8-bit AdamW by torchao; bitsandbytes' is a setting of the technique itself. Both have blocks of 256, and torchao has
-no setting for embeddings."""
+"""Wraps 8-bit AdamW by torchao; bitsandbytes' is a setting of the technique itself. Both have blocks of 256, and
+torchao has no setting for embeddings."""
 
 from __future__ import annotations
 

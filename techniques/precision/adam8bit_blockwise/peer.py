@@ -24,7 +24,7 @@ STATES = ("first_codes", "first_scales", "second_codes", "second_scales")
 def make(
     sizes: Sequence[int], device: torch.device, generator: torch.Generator, dtype: torch.dtype, block: int
 ) -> Inputs:
-    """Random tensors of the ``sizes`` that are not 0, which no low-bit parameter is."""
+    """Makes random tensors of the ``sizes`` that are not 0, which no low-bit parameter is."""
     inputs = random_lists(
         [max(1, size) for size in sizes],
         device,
@@ -42,7 +42,7 @@ def make(
 
 
 def reference(inputs: Inputs, block: int, factor: float) -> Inputs:
-    """Section 2 in float64, of gradients times ``factor``; a scale is the largest magnitude of a block,
+    """Computes section 2 in float64, of gradients times ``factor``; a scale is the largest magnitude of a block,
     infinite where one is no number."""
     expected: Inputs = {"parameters": [], "first_scales": [], "second_scales": []}
     for p, g, first, first_scales, second, second_scales in zip(

@@ -1,4 +1,4 @@
-"""What recorded steps show of the 8-bit moments, in float64, from the paper's description of the map alone."""
+"""Checks what recorded steps show of the 8-bit moments, in float64, from the paper's description of the map alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAPS = {"first": dynamic_map(8, signed=True), "second": dynamic_map(8, signed=Fa
 
 
 def records(run: Run, own: Adam8bit) -> bool:
-    """The first step, whose moments are zeros before, and the one in the middle."""
+    """Selects the first step, whose moments are zeros before, and the one in the middle."""
     return first_and_middle(run)
 
 

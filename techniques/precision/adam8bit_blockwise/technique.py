@@ -1,4 +1,4 @@
-"""8-bit optimizer states by block-wise quantisation: AdamW whose two moments take a byte each.
+"""Implements 8-bit optimizer states by block-wise quantisation: AdamW whose two moments take a byte each.
 
 Dettmers, Lewis, Shleifer & Zettlemoyer, "8-bit Optimizers via Block-wise Quantization" (ICLR 2022, arXiv 2110.02861),
 section 2:
@@ -57,8 +57,8 @@ class Adam8bit(Technique):
 
 
 def bitsandbytes_adamw8bit(parameters: ParameterGroups, smallest: int, **hyper: Any) -> Optimizer:
-    """bitsandbytes' optimizer, with 32-bit moments where a group says ``"low_bit": False``: there, else, a setting of
-    the whole process."""
+    """Builds bitsandbytes' optimizer, with 32-bit moments where a group says ``"low_bit": False``: there, else, a
+    setting of the whole process."""
     from bitsandbytes.optim import AdamW8bit as Theirs
 
     class WithGroups(Theirs):

@@ -1,5 +1,5 @@
-"""What a recorded step shows of bfloat16 training: what is computed and held in which precision, and that nothing else
-changes."""
+"""Checks what a recorded step shows of bfloat16 training: what is computed and held in which precision, and that
+nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mixed precision in bfloat16: matrix products of bfloat16 numbers, sums and master weights in float32, no loss scale.
+"""Implements mixed precision in bfloat16: matrix products of bfloat16 numbers, sums and master weights in float32, no
+loss scale.
 
 Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019, arXiv 1905.12322), section 3: bfloat16 has the
 exponent of float32, so that gradients need no scaling, and 8 bits of significand, so that the weights which updates
@@ -19,7 +20,7 @@ from suite.loop.technique import Technique
 
 @dataclass
 class BFloat16(Technique):
-    """The recipe under bfloat16 autocast, in training and in evaluation."""
+    """Runs the recipe under bfloat16 autocast, in training and in evaluation."""
 
     takes: ClassVar[str] = "says in which precision the passes compute"
 

@@ -1,5 +1,5 @@
-"""What recorded steps show of float16 training: the scale that gradients really carry, when it changes, what the update
-gets, and what is held in which precision.
+"""Checks what recorded steps show of float16 training: the scale that gradients really carry, when it changes, what the
+update gets, and what is held in which precision.
 
 The scale is read off the backward pass, as the norm of its gradients over that of a pass whose loss is not scaled.
 """
@@ -128,7 +128,8 @@ def _norm(gradients: Values) -> float:
 
 
 def _update_roundings(recording: Recording) -> float:
-    """In units of float32's epsilon and a number's size."""
+    """Computes how far the gradients that the optimizer got are off, in units of float32's epsilon and a number's
+    size."""
     trace, clip = recording.trace, recording.run.recipe.gradient_clip
     scale = 2.0 ** round(math.log2(_scale(recording, trace)))  # a power of two, which loses no bit
     exact = {name: gradient.double() / scale for name, gradient in trace.of("backward")[0].gradients.items()}
@@ -160,7 +161,7 @@ def _bytes_of_a_parameter(trace: Trace) -> float:
 
 @contextmanager
 def _infinite_gradient(recording: Recording) -> Iterator[None]:
-    """One number of the last linear layer's gradient overflows meanwhile."""
+    """Lets one number of the last linear layer's gradient overflow meanwhile."""
     weight = recording.run.anatomy.linears[-1].module.weight
     assert isinstance(weight, Tensor)
 
@@ -178,7 +179,7 @@ def _infinite_gradient(recording: Recording) -> Iterator[None]:
 
 @contextmanager
 def _wide_products(recording: Recording) -> Iterator[set[str]]:
-    """Linear layers that meanwhile give another dtype than float16."""
+    """Collects linear layers that meanwhile give another dtype than float16."""
     wide: set[str] = set()
 
     def look(name: str, output: Tensor) -> None:

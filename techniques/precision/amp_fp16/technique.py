@@ -1,4 +1,4 @@
-"""Mixed precision in float16: half-precision passes, float32 master weights, and a scaled loss.
+"""Implements mixed precision in float16: half-precision passes, float32 master weights, and a scaled loss.
 
 Micikevicius et al., "Mixed Precision Training" (ICLR 2018, arXiv 1710.03740), section 3, with the dynamic scale of
 section 3.2 as ``torch.amp.GradScaler`` has it:
@@ -31,7 +31,7 @@ PATIENCE = 10  # overflows running, after which a smaller scale will not help
 
 @dataclass(frozen=True)
 class LossScale:
-    """The scaler's state: S, the steps since it last changed, and the overflows running."""
+    """Holds the scaler's state: S, the steps since it last changed, and the overflows running."""
 
     scale: float = 2.0**16
     good_steps: int = 0
@@ -41,7 +41,7 @@ class LossScale:
 def next_scale(
     state: LossScale, finite: bool, *, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000
 ) -> LossScale:
-    """The state after a step whose gradients were all ``finite``, or were not."""
+    """Returns the state after a step whose gradients were all ``finite``, or were not."""
     if not finite:
         return LossScale(state.scale * backoff, 0, state.overflows + 1)
     if state.good_steps + 1 == interval:
@@ -61,7 +61,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def with_scaled_gradient(loss: Tensor, scale: float) -> Tensor:
-    """``loss`` itself, whose backward pass is that of ``scale`` times it."""
+    """Returns ``loss`` itself, whose backward pass is that of ``scale`` times it."""
     scaled: Tensor = _ScaledGradient.apply(loss, scale)
     return scaled
 
@@ -82,7 +82,8 @@ def unscale(gradients: Iterable[Tensor], scale: float) -> Tensor:
 
 @dataclass
 class MixedPrecision(Technique):
-    """float16 ``autocast`` of float32 weights or, as ``o2``, a float16 model whose float32 masters the optimizer moves.
+    """Trains under float16 ``autocast`` of float32 weights or, as ``o2``, a float16 model whose float32 masters the
+    optimizer moves.
 
     At rest, between steps, the parameters of ``o2`` are the masters; from the beginning of a step to the end of its
     backward pass they are float16, and so are their gradients. So optimizers, saved states and other techniques see
@@ -165,7 +166,7 @@ class MixedPrecision(Technique):
                 parameter.data = parameter.data.half()
 
     def _restore_masters(self) -> None:
-        """Parameters are their masters again, with their gradients in float32."""
+        """Makes parameters their masters again, with their gradients in float32."""
         while self.masters:
             parameter, master = self.masters.popitem()
             gradient, parameter.grad = parameter.grad, None

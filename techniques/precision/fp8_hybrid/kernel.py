@@ -1,4 +1,4 @@
-"""A matrix in eight bits, and its transpose, and its largest magnitude, in one pass.
+"""Writes a matrix in eight bits, and its transpose, and its largest magnitude, in one pass.
 
     s = known, or where that is 0 (largest / amax) / 2^margin      amax by a pass before, which else does nothing
     rows[i, j] = columns[j, i] <- clip(x[i, j] s)                  x read, rows and columns written
@@ -129,7 +129,8 @@ def _cast(
 
 
 def turns(read: torch.dtype) -> bool:
-    """Whether the kernel itself writes the transpose: Triton 3.6 mixed up that of float32 operands, on an H200."""
+    """Tells whether the kernel itself writes the transpose: Triton 3.6 mixed up that of float32 operands, on an
+    H200."""
     return read != torch.float32
 
 
@@ -142,8 +143,8 @@ def _(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int, seen: Tensor | 
 def cast_both(
     x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`techniques.precision.fp8_hybrid.technique.cast` for ``x`` [m, k]: rows [m, k], columns [k, m filled up to
-    a multiple of 16 by zeros] and the scale's inverse, float32 []. All are on one device.
+    """Computes :func:`techniques.precision.fp8_hybrid.technique.cast` for ``x`` [m, k]: rows [m, k], columns [k, m
+    filled up to a multiple of 16 by zeros] and the scale's inverse, float32 []. All are on one device.
 
     float16 and float64 are read as float32. Where nothing is to be cast the inverse is 1.
     """

@@ -1,4 +1,4 @@
-"""What a recorded step shows of products with operands of eight bits: each layer beside the formula in float64.
+"""Checks what a recorded step shows of products with operands of eight bits: each layer beside the formula in float64.
 
 A step is run once more at its own parameters, scales and histories, where each layer's input, output and their
 gradients are kept, what it saves, and the operands of every product of eight bits. Its gradients must be the recorded
@@ -29,7 +29,7 @@ TOO_LARGE = 2.0**10  # times a scale: nearly all numbers are clipped
 
 
 class Format(NamedTuple):
-    """Bits of mantissa, the exponent of the smallest normal number, the largest number."""
+    """Holds bits of mantissa, the exponent of the smallest normal number, the largest number."""
 
     mantissa: int
     smallest: int
@@ -44,7 +44,7 @@ OPERANDS = ((E4M3, E4M3), (E5M2, E4M3), (E5M2, E4M3))  # of the products in a la
 
 @dataclass
 class Seen:
-    """A layer's tensors in a pass, as matrices of tokens: ``x``, ``y`` and their gradients ``dx`` and ``dy``; the
+    """Holds a layer's tensors in a pass, as matrices of tokens: ``x``, ``y`` and their gradients ``dx`` and ``dy``; the
     operands of its products; the sizes of what it saved, bytes and numbers."""
 
     path: str
@@ -59,7 +59,7 @@ class Seen:
 
 
 def records(run: Run, own: Float8Hybrid) -> bool:
-    """The first step, whose histories are empty, and the middle one."""
+    """Selects the first step, whose histories are empty, and the middle one."""
     return run.step in (0, run.recipe.steps // 2)
 
 
@@ -242,8 +242,8 @@ def _products_off(
     scales: tuple[Tensor, Tensor, Tensor],
     added: Tensor,
 ) -> tuple[dict[str, float], int]:
-    """The three products' distances from those of the rounded operands in float64, by name, and how many values lie
-    beyond the bound of their sums' roundings."""
+    """Computes the three products' distances from those of the rounded operands in float64, by name, and how many
+    values lie beyond the bound of their sums' roundings."""
     (p, q, g), (s, t, u) = rounded, scales
     products: dict[str, tuple[Tensor, Tensor, Tensor, Tensor, Any]] = {
         "output_off": (layer.y.double(), p, q, s * t, added),
@@ -260,7 +260,7 @@ def _products_off(
 
 
 def _wrong_formats(seen: Sequence[Seen]) -> int:
-    """Operands of products that are not in the format of their kind."""
+    """Counts operands of products that are not in the format of their kind."""
     return sum(
         operand.dtype != wanted.dtype
         for layer in seen
@@ -274,14 +274,15 @@ def _fits(linear: nn.Module) -> bool:
 
 
 def _scale(history: Tensor, tensor: Tensor, wanted: Format, margin: int) -> Tensor:
-    """Of a history; where it is empty, of the tensor itself. A float32, in float64."""
+    """Computes the scale of a history; where it is empty, of the tensor itself. A float32, in float64."""
     known = history.amax() if history.numel() else torch.zeros(())
     amax = (known if known > 0 else tensor.abs().amax()).double()
     return (wanted.largest / amax / 2**margin).float().double() if amax > 0 else torch.ones((), dtype=torch.float64)
 
 
 def _rounded(x: Tensor, scale: Tensor, wanted: Format) -> Tensor:
-    """``x`` times its scale, a float32, clipped and then rounded to the nearest number of a format; ties to even."""
+    """Returns ``x`` times its scale, a float32, clipped and then rounded to the nearest number of a format; ties to
+    even."""
     scaled = (x.float() * scale.float()).double().clamp(-wanted.largest, wanted.largest)
     exponent = (torch.frexp(scaled)[1] - 1).clamp(min=wanted.smallest)
     step = torch.ldexp(torch.ones_like(scaled), exponent - wanted.mantissa)
@@ -301,8 +302,8 @@ def _scaled_amax(buffers: Values, path: str) -> float:
 
 
 def _relative(codes: Tensor, x: Tensor, wanted: Format) -> float:
-    """The largest relative error of a number that is neither clipped nor below the normal ones, at the scale that
-    is best for all of them."""
+    """Computes the largest relative error of a number that is neither clipped nor below the normal ones, at the scale
+    that is best for all of them."""
     codes, x = codes.double(), x.double()
     inside = (codes.abs() < wanted.largest) & (codes.abs() > 2.0**wanted.smallest)
     ratios = (codes / x)[inside]
@@ -311,7 +312,7 @@ def _relative(codes: Tensor, x: Tensor, wanted: Format) -> float:
 
 
 def _largest(layers: Sequence[Seen], product: int) -> float:
-    """Magnitude among the left operands of all layers' first, or second, products."""
+    """Computes the largest magnitude among the left operands of all layers' first, or second, products."""
     return max(layer.products[product][0].float().abs().max().item() for layer in layers if layer.products)
 
 
@@ -336,7 +337,7 @@ class EightBits:
 
 
 def _saved(output: Tensor) -> list[Tensor]:
-    """What the autograd function that gave ``output``, up to views and a bias, keeps for its backward pass."""
+    """Returns what the autograd function that gave ``output``, up to views and a bias, keeps for its backward pass."""
     node: Any = output.grad_fn
     while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
         node = node.next_functions[0][0] if node.next_functions else None
@@ -359,7 +360,7 @@ def _buffers(model: nn.Module, values: Values) -> Iterator[None]:
 
 @contextmanager
 def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
-    """What the layers that run meanwhile compute."""
+    """Collects what the layers that run meanwhile compute."""
     seen: list[Seen] = []
     products = EightBits()
     inside: list[Seen] = []

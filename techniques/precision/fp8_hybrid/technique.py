@@ -1,4 +1,5 @@
-"""FP8 training: a linear layer's three products have operands of eight bits, E4M3 forth and E5M2 for gradients.
+"""Implements FP8 training: a linear layer's three products have operands of eight bits, E4M3 forth and E5M2 for
+gradients.
 
 Micikevicius et al., "FP8 Formats for Deep Learning" (2022, arXiv 2209.05433): the formats, and a scale for each tensor,
 which software keeps. With X [tokens, in], W [out, in] and G, the gradient of Y, [tokens, out]:
@@ -44,16 +45,16 @@ Scaling = Literal["delayed", "dynamic"]
 
 
 def scale_of(amax: Tensor, largest: Tensor, margin: int = 0) -> Tensor:
-    """(largest / amax) / 2^margin, of float32 tensors: torch multiplies a number by the inverse, which is rounded, too.
-    1 where ``amax`` is 0 or not finite and says nothing."""
+    """Computes (largest / amax) / 2^margin, of float32 tensors: torch multiplies a number by the inverse, which is
+    rounded, too. 1 where ``amax`` is 0 or not finite and says nothing."""
     usable = (amax > 0) & amax.isfinite()
     return torch.where(usable, (largest / amax / 2**margin).clamp(max=LARGEST_SCALE), 1.0)
 
 
 class Cast(NamedTuple):
-    """A matrix in eight bits: ``rows`` [m, k]; its transpose ``columns``, an array of its own, since products read both
-    operands by rows, [k, m], with m filled up to a multiple of 16 by zeros on a GPU; and what both are to be multiplied
-    by, float32 []."""
+    """Holds a matrix in eight bits: ``rows`` [m, k]; its transpose ``columns``, an array of its own, since products
+    read both operands by rows, [k, m], with m filled up to a multiple of 16 by zeros on a GPU; and what both are to be
+    multiplied by, float32 []."""
 
     rows: Tensor
     columns: Tensor
@@ -61,7 +62,7 @@ class Cast(NamedTuple):
 
 
 def cast(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Tensor | None = None) -> Cast:
-    """``x`` [m, k] times its scale, clipped and rounded to the nearest number of ``dtype``.
+    """Returns ``x`` [m, k] times its scale, clipped and rounded to the nearest number of ``dtype``.
 
     The scale is ``known``, float32 [], or the tensor's own where that is 0. ``seen``, float32 [], becomes the largest
     magnitude of ``x`` if it was smaller. An infinity becomes NaN, which no scale hides.
@@ -82,14 +83,14 @@ def cast(x: Tensor, dtype: torch.dtype, known: Tensor, margin: int = 0, seen: Te
 
 @cache
 def multiplies_eight_bits(device: torch.device) -> bool:
-    """Whether torch multiplies matrices of eight bits here: on the CPU, and on GPUs from Ada and Hopper on."""
+    """Tells whether torch multiplies matrices of eight bits here: on the CPU, and on GPUs from Ada and Hopper on."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 9)
     return device.type == "cpu"
 
 
 def product(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, dtype: torch.dtype, fast: bool = False) -> Tensor:
-    """a b^T for eight-bit ``a`` [m, k] and ``b`` [n, k], times both factors; [m, n] in ``dtype``.
+    """Computes a b^T for eight-bit ``a`` [m, k] and ``b`` [n, k], times both factors; [m, n] in ``dtype``.
 
     Sums are float32; ``fast`` lets Hopper's units keep fewer of their bits. Where no unit multiplies eight bits, the
     same numbers are multiplied in float32.
@@ -103,8 +104,8 @@ def product(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, dtype: torch.dtype
 
 
 class Scales(NamedTuple):
-    """Of a layer's input, weight and output gradient: the scales of this step, float32 [3], 0 where there is none yet;
-    what the step has ``seen`` of their magnitudes, float32 [3], or None where that is not asked for."""
+    """Holds, of a layer's input, weight and output gradient: the scales of this step, float32 [3], 0 where there is
+    none yet; what the step has ``seen`` of their magnitudes, float32 [3], or None where that is not asked for."""
 
     known: Tensor
     seen: Tensor | None
@@ -116,7 +117,7 @@ class Scales(NamedTuple):
 
 
 class Float8Product(torch.autograd.Function):
-    """X W^T in ``dtype`` for x [tokens, in] and weight [out, in]. ``apply(x, weight, scales, dtype)``.
+    """Computes X W^T in ``dtype`` for x [tokens, in] and weight [out, in]. ``apply(x, weight, scales, dtype)``.
 
     What waits for the backward pass is eight bits a number, too.
     """
@@ -142,7 +143,7 @@ class Float8Product(torch.autograd.Function):
 
 
 class Float8Linear(AroundLinear):
-    """A linear layer whose products have operands of eight bits; its weight stays as it is.
+    """Replaces a linear layer by one whose products have operands of eight bits; its weight stays as it is.
 
     ``history`` is of how many steps scales know the magnitudes: in a loop of your own call :func:`renew` after every
     update. With 0 each tensor has its own scale, and nothing is to be done. An empty history does not know a scale
@@ -179,7 +180,8 @@ class Float8Linear(AroundLinear):
 
 @torch.no_grad()
 def renew(layers: Sequence[Float8Linear], group: ProcessGroup | None = None) -> None:
-    """After an update: what the step has seen is in the histories, and the scales are the next step's.
+    """Renews histories and scales after an update: what the step has seen is in the histories, and the scales are the
+    next step's.
 
     Of several ranks all get the largest. What is not finite is not remembered: it would be in the way of 1024 steps.
     """
@@ -198,13 +200,13 @@ def renew(layers: Sequence[Float8Linear], group: ProcessGroup | None = None) -> 
 
 
 def fits(linear: nn.Module) -> bool:
-    """Whether tensor cores take its weight."""
+    """Tells whether tensor cores take its weight."""
     return in_features(linear) % MULTIPLE == out_features(linear) % MULTIPLE == 0
 
 
 @dataclass
 class Float8Hybrid(Technique):
-    """In every linear layer of every block whose sizes are multiples of 16; embedding and head stay as they are.
+    """Works in every linear layer of every block whose sizes are multiples of 16; embedding and head stay as they are.
 
     ``amax_history`` and ``margin`` are Transformer Engine's defaults, as the algorithm is: the largest of the history.
     """

@@ -1,4 +1,5 @@
-"""A product of int8 matrices with its scales, y = s t (p q^T), in one kernel: the sums never leave the registers.
+"""Computes a product of int8 matrices with its scales, y = s t (p q^T), in one kernel: the sums never leave the
+registers.
 
     p [m, k], q [n, k] int8    s [m], t [n] float32    y [m, n] float32 or bfloat16
 
@@ -103,7 +104,8 @@ def _flops(p: Any, q: Any, *_: Any, **__: Any) -> int:
 
 
 def scaled_product(p: Tensor, q: Tensor, s: Tensor, t: Tensor, dtype: torch.dtype) -> Tensor:
-    """p q^T for int8 ``p`` [m, k] and ``q`` [n, k], times ``s`` [m, 1] and ``t`` [n, 1] float32; [m, n] in ``dtype``.
+    """Computes p q^T for int8 ``p`` [m, k] and ``q`` [n, k], times ``s`` [m, 1] and ``t`` [n, 1] float32; [m, n] in
+    ``dtype``.
 
     float16 and float64 results are made of float32 ones. Sums are int32: k is at most 133 144 where no number is -128.
     """

@@ -19,8 +19,8 @@ Product = Callable[[Tensor, Tensor, Tensor, Tensor, torch.dtype], Tensor]
 
 
 def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
-    """``left`` [m, k] and ``right`` [n, k], flat, with their scales: those of ``left`` are called ``gradients``, whose
-    rows they belong to in a backward pass, those of ``right`` ``columns``."""
+    """Makes ``left`` [m, k] and ``right`` [n, k], flat, with their scales: those of ``left`` are called ``gradients``,
+    whose rows they belong to in a backward pass, those of ``right`` ``columns``."""
 
     def integers(count: int) -> Tensor:
         return torch.randint(-127, 128, (count,), dtype=torch.int8, device=device, generator=generator)
@@ -35,7 +35,7 @@ def make(sizes: Sequence[int], device: torch.device, generator: torch.Generator)
 
 
 def matrices(inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """p [m, k], q [n, k], s [m, 1], t [n, 1] of each."""
+    """Returns p [m, k], q [n, k], s [m, 1], t [n, 1] of each."""
     lists = (inputs[name] for name in ("left", "right", "gradients", "columns"))
     fours = []
     for p, q, s, t in zip(*lists, strict=True):
@@ -61,7 +61,7 @@ def torchs(p: Tensor, q: Tensor, s: Tensor, t: Tensor, dtype: torch.dtype) -> Te
 
 
 def unrounded(p: Tensor, q: Tensor, s: Tensor, t: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product in bfloat16 of as many numbers, with the time that it takes to widen these."""
+    """Computes the product in bfloat16 of as many numbers, with the time that it takes to widen these."""
     return p.bfloat16() @ q.bfloat16().T
 
 

@@ -1,4 +1,4 @@
-"""What a recorded step shows of int8 products: each linear layer's three products beside the formula in float64.
+"""Checks what a recorded step shows of int8 products: each linear layer's three products beside the formula in float64.
 
 The step is run once more at its own parameters, where each layer's input, output and their gradients are kept, and so
 are the operands and the sums of every int8 product. Its gradients must be the recorded ones.
@@ -26,13 +26,14 @@ SUM_ERROR = 1e-5  # of a sum in float32, over the sum of its magnitudes
 
 @dataclass
 class Seen:
-    """A linear layer's tensors in a pass, as matrices of tokens: ``x``, ``y`` and their gradients ``dx`` and ``dy``."""
+    """Holds a linear layer's tensors in a pass, as matrices of tokens: ``x``, ``y`` and their gradients ``dx`` and
+    ``dy``."""
 
     layer: nn.Module
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Tensor:
-        """In float64, the input as the layer's products read it."""
+        """Returns a tensor in float64, the input as the layer's products read it."""
         tensor = self.tensors[name].to(self.tensors["y"].dtype)
         return tensor.reshape(-1, tensor.shape[-1]).double()
 
@@ -145,13 +146,14 @@ def probes(recording: Recording, own: Int8Mixed) -> Mapping[str, float]:
 
 
 def _step(x: Tensor, whole: bool) -> Tensor:
-    """The distance of neighbours that a row's numbers are rounded to, [rows, 1]: float32, as the layer has it."""
+    """Computes the distance of neighbours that a row's numbers are rounded to, [rows, 1]: float32, as the layer has
+    it."""
     largest = x.abs().max().expand(len(x), 1) if whole else x.abs().max(1, keepdim=True).values
     return (largest.float() / 127).double()
 
 
 def _product(a: Tensor, b: Tensor, int8: bool, b_whole: bool) -> Tensor:
-    """a b^T, float64, of rounded operands where it is ``int8``."""
+    """Computes a b^T, float64, of rounded operands where it is ``int8``."""
     if not int8:
         return a @ b.T
     s, t = _step(a, False), _step(b, b_whole)
@@ -159,7 +161,7 @@ def _product(a: Tensor, b: Tensor, int8: bool, b_whole: bool) -> Tensor:
 
 
 def _bound(a: Tensor, b: Tensor, int8: bool, b_whole: bool) -> Tensor:
-    """How far a product of rounded operands can be from a b^T."""
+    """Computes how far a product of rounded operands can be from a b^T."""
     s, t = (_step(a, False) / 2).expand_as(a), (_step(b, b_whole) / 2).expand_as(b)
     rounding = a.abs() @ t.T + s @ b.abs().T + s @ t.T if int8 else 0.0
     return rounding + SUM_ERROR * (a.abs() @ b.abs().T + 1)
@@ -171,7 +173,7 @@ def _off(ours: Tensor, expected: Tensor) -> float:
 
 @contextmanager
 def _watched(layers: Sequence[Part]) -> Iterator[list[Seen]]:
-    """What the layers that run meanwhile compute."""
+    """Collects what the layers that run meanwhile compute."""
     seen: list[Seen] = []
 
     def begins(layer: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:

@@ -1,4 +1,5 @@
-"""SwitchBack: two of a linear layer's three products in int8, the gradient of the weight in the layer's own precision.
+"""Implements SwitchBack: two of a linear layer's three products in int8, the gradient of the weight in the layer's own
+precision.
 
 Wortsman, Dettmers, Zettlemoyer, Morcos, Farhadi & Schmidt, "Stable and low-precision training for large-scale
 vision-language models" (NeurIPS 2023, arXiv 2304.13013), algorithm 1. With X [tokens, in], W [out, in] and G, the
@@ -35,7 +36,7 @@ Scales = Literal["row", "tensor"]
 
 
 def quantized(x: Tensor, scales: Scales = "row") -> tuple[Tensor, Tensor]:
-    """``x`` [rows, columns] as int8 in [-127, 127], and what they are to be multiplied by, float32 [rows, 1].
+    """Returns ``x`` [rows, columns] as int8 in [-127, 127], and what they are to be multiplied by, float32 [rows, 1].
 
     A row with a NaN or an infinity has a scale that is not finite, which spoils its products.
     """
@@ -47,7 +48,7 @@ def quantized(x: Tensor, scales: Scales = "row") -> tuple[Tensor, Tensor]:
 
 
 def int8_product(a: Tensor, b: Tensor, b_scales: Scales = "row") -> Tensor:
-    """a b^T for ``a`` [m, k] and ``b`` [n, k], both rounded to int8 first; [m, n] in the dtype of ``a``.
+    """Computes a b^T for ``a`` [m, k] and ``b`` [n, k], both rounded to int8 first; [m, n] in the dtype of ``a``.
 
     Raises ValueError where k is so large that a sum could leave int32.
     """
@@ -63,7 +64,7 @@ def int8_product(a: Tensor, b: Tensor, b_scales: Scales = "row") -> Tensor:
 
 
 class Products(NamedTuple):
-    """Which of a layer's products are int8, and whether the weight has a scale a row or one in all."""
+    """Says which of a layer's products are int8, and whether the weight has a scale a row or one in all."""
 
     output: bool
     grad_input: bool
@@ -72,7 +73,7 @@ class Products(NamedTuple):
 
 
 class MixedProduct(torch.autograd.Function):
-    """X W^T for x [tokens, in] and weight [out, in] of one dtype. ``apply(x, weight, products)``."""
+    """Computes X W^T for x [tokens, in] and weight [out, in] of one dtype. ``apply(x, weight, products)``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, products: Products) -> Tensor:
@@ -94,7 +95,7 @@ class MixedProduct(torch.autograd.Function):
 
 
 class Int8Linear(AroundLinear):
-    """A linear layer some of whose products are int8; its weight stays as it is."""
+    """Replaces a linear layer by one some of whose products are int8; its weight stays as it is."""
 
     def __init__(self, linear: nn.Module, products: Products) -> None:
         super().__init__(linear)
@@ -111,7 +112,7 @@ class Int8Linear(AroundLinear):
 
 @dataclass
 class Int8Mixed(Technique):
-    """In every linear layer of every block, as in the paper; embedding and head stay as they are.
+    """Works in every linear layer of every block, as in the paper; embedding and head stay as they are.
 
     ``output``, ``grad_input`` and ``grad_weight`` say which products are int8. The paper's layer leaves the third out;
     with it, and with ``weight_scale=row``, this is the layer of LLM.int8() that the paper compares with, and torchao's.

@@ -1,4 +1,5 @@
-"""What a recorded step shows of integer layers: that they keep and multiply integers, and how those were rounded.
+"""Checks what a recorded step shows of integer layers: that they keep and multiply integers, and how those were
+rounded.
 
 The step is run once more at its own integers with its own randomness; its gradients must be the recorded ones. The
 integer gradients that it leaves say what the recorded update should have been, to one unit, and on average.
@@ -27,15 +28,15 @@ OF_ITS_BASELINES = True  # whose layers run once a step
 
 @dataclass
 class Roundings:
-    """Numbers and what they were rounded to, in units: ``beyond``: by a unit or more; and how far from the truth on
-    average, away from zero, in standard deviations of unbiased rounding to a neighbour."""
+    """Compares numbers with what they were rounded to, in units: ``beyond``: by a unit or more; and how far from the
+    truth on average, away from zero, in standard deviations of unbiased rounding to a neighbour."""
 
     beyond: int = 0
     sum: float = 0.0
     variance: float = 0.0
 
     def add(self, exact: Tensor, rounded: Tensor) -> None:
-        """Both float64."""
+        """Adds numbers and what they were rounded to, both float64."""
         error, share = rounded - exact, exact - exact.floor()
         self.beyond += int((error.abs() >= 1).sum())
         self.sum += (error * exact.sign()).sum().item()
@@ -48,7 +49,7 @@ class Roundings:
 
 @dataclass
 class Products(TorchDispatchMode):
-    """While active, looks at int8 products: their sums, and what the first operand was rounded from (``awaited``)."""
+    """Looks, while active, at int8 products: their sums, and what the first operand was rounded from (``awaited``)."""
 
     count: int = 0
     inexact: int = 0
@@ -200,7 +201,7 @@ def _floating(run: Run, layers: list[nn.Module]) -> int:
 
 @contextmanager
 def _exponents(run: Run, buffers: Mapping[str, Tensor]) -> Iterator[None]:
-    """The recorded exponents are the model's meanwhile."""
+    """Gives the model the recorded exponents meanwhile."""
     own = {name: buffer for name, buffer in run.model.named_buffers() if name.endswith("exponent")}
     copies = {name: buffer.clone() for name, buffer in own.items()}
     try:
@@ -214,7 +215,7 @@ def _exponents(run: Run, buffers: Mapping[str, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _watched(layers: list[nn.Module]) -> Iterator[Products]:
-    """The products of the layers that run meanwhile."""
+    """Looks at the products of the layers that run meanwhile."""
     products = Products()
 
     def begins(layer: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:

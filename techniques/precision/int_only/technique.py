@@ -42,7 +42,7 @@ LONGEST_SUM = (2**31 - 1) // 127**2  # of products of two mantissas that int32 a
 
 
 class Scaled(NamedTuple):
-    """``mantissa``, integers, times two to the power of ``exponent``, an int32 scalar."""
+    """Holds ``mantissa``, integers, times two to the power of ``exponent``, an int32 scalar."""
 
     mantissa: Tensor
     exponent: Tensor
@@ -52,13 +52,13 @@ class Scaled(NamedTuple):
 
 
 def bit_length(v: Tensor) -> Tensor:
-    """Bits of the largest magnitude among integers, an int32 scalar; 0 where all are 0."""
+    """Counts the bits of the largest magnitude among integers, an int32 scalar; 0 where all are 0."""
     return torch.frexp(v.abs().amax().double())[1]
 
 
 def shifted(v: Tensor, bits: Tensor | int, rounding: Rounding) -> Tensor:
-    """Integers ``v``, int32 or int64, divided by 2^``bits`` and rounded. Draws from torch's generator where that is
-    stochastic."""
+    """Returns integers ``v``, int32 or int64, divided by 2^``bits`` and rounded. Draws from torch's generator where
+    that is stochastic."""
     bits = torch.as_tensor(bits, dtype=v.dtype, device=v.device)
     if rounding == "stochastic":
         return (v + (torch.randint_like(v, torch.iinfo(v.dtype).max // 2 + 1) & ((1 << bits) - 1))) >> bits
@@ -71,7 +71,7 @@ def shifted(v: Tensor, bits: Tensor | int, rounding: Rounding) -> Tensor:
 
 
 def narrowed(v: Scaled, bits: int, rounding: Rounding) -> Scaled:
-    """``v`` with mantissas of at most ``bits`` bits and a sign. The largest is 2^bits - 1 after rounding up."""
+    """Returns ``v`` with mantissas of at most ``bits`` bits and a sign. The largest is 2^bits - 1 after rounding up."""
     largest = v.mantissa.abs().amax()
     shift = (bit_length(v.mantissa) - bits).clamp(min=0)
     shift += (shift > 0) & (largest > (2**bits - 1 << shift.long()))  # it would round up to 2^bits
@@ -79,19 +79,20 @@ def narrowed(v: Scaled, bits: int, rounding: Rounding) -> Scaled:
 
 
 def integers(x: Tensor, bits: int, rounding: Rounding) -> Scaled:
-    """Floating-point ``x``, all of it finite, as mantissas of at most ``bits`` bits and a sign, int32."""
+    """Returns floating-point ``x``, all of it finite, as mantissas of at most ``bits`` bits and a sign, int32."""
     exponent = (torch.frexp(x.abs().amax().float())[1] - SIGNIFICAND).clamp(min=-126)  # 2^126 is a float32
     return narrowed(Scaled(torch.ldexp(x.float(), -exponent).round().int(), exponent), bits, rounding)
 
 
 def poison(x: Tensor) -> Tensor:
-    """0, or NaN where something in ``x`` is not finite, which no integer is: what is made of it must not be, either."""
+    """Returns 0, or NaN where something in ``x`` is not finite, which no integer is: what is made of it must not be,
+    either."""
     largest = x.abs().amax()
     return largest - largest
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b^T for int8 ``a`` [m, k] and ``b`` [n, k], int32 [m, n].
+    """Computes a b^T for int8 ``a`` [m, k] and ``b`` [n, k], int32 [m, n].
 
     Raises ValueError where k is so large that a sum could leave int32.
     """
@@ -105,7 +106,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class IntegerWeight(nn.Module):
-    """Mantissas of ``bits`` bits, int8 or int16, and their exponent, int32; and their gradient until it is applied."""
+    """Holds mantissas of ``bits`` bits, int8 or int16, and their exponent, int32; and their gradient until it is
+    applied."""
 
     exponent: Tensor
     gradient: Tensor | None = None
@@ -137,7 +139,8 @@ class IntegerWeight(nn.Module):
 
 
 class IntegerProduct(torch.autograd.Function):
-    """x W^T for x [tokens, in] and an :class:`IntegerLinear`, whose weights get int32 gradients on the way back."""
+    """Computes x W^T for x [tokens, in] and an :class:`IntegerLinear`, whose weights get int32 gradients on the way
+    back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: IntegerLinear, anchor: Tensor) -> Tensor:
@@ -166,7 +169,8 @@ class IntegerProduct(torch.autograd.Function):
 
 
 class IntegerLinear(nn.Module):
-    """A linear layer all of whose tensors are integers. ``weight`` and ``bias`` are what they stand for, float32."""
+    """Replaces a linear layer by one all of whose tensors are integers. ``weight`` and ``bias`` are what they stand
+    for, float32."""
 
     def __init__(self, linear: nn.Module, bits: int, rounding: Rounding) -> None:
         super().__init__()
@@ -185,7 +189,7 @@ class IntegerLinear(nn.Module):
         return None if self.offsets is None else self.offsets.value.float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]."""
+        """Maps [..., in_features] -> [..., out_features]."""
         anchor = torch.empty(0, device=x.device, requires_grad=True)  # the weights learn where x needs no gradient, too
         y: Tensor = IntegerProduct.apply(x.reshape(-1, x.shape[-1]), self, anchor)
         return y.view(*x.shape[:-1], y.shape[-1])
@@ -193,7 +197,7 @@ class IntegerLinear(nn.Module):
 
 @dataclass
 class IntOnly(Technique):
-    """The linear layers of all blocks, with their biases; embedding, norms and head train as in the recipe.
+    """Replaces the linear layers of all blocks, with their biases; embedding, norms and head train as in the recipe.
 
     ``accumulator_bits`` 8 keeps weights in int8; 16, which the paper needs on ImageNet, keeps them in int16, and the
     upper 8 bits are multiplied. ``step_bits`` is mu at the recipe's full learning rate, of an int8 mantissa, and falls

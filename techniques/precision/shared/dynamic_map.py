@@ -1,4 +1,4 @@
-"""The dynamic map of low-bit optimizer states as arithmetic: a float format whose exponent counts decades (for
+"""Computes the dynamic map of low-bit optimizer states as arithmetic: a float format whose exponent counts decades (for
 ``adam8bit_blockwise`` and ``adam4bit_rank1``).
 
 Dettmers (1511.04561, section 3; 2110.02861, section 2.1) describes a table: decade d of D, (10^(d-D), 10^(d-D+1)], is
@@ -33,7 +33,7 @@ its length."""
 
 
 class DynamicMap:
-    """The map of ``bits`` bits, ``signed`` or not. Make it where a module is loaded: its tensors are real then.
+    """Holds the map of ``bits`` bits, ``signed`` or not. Make it where a module is loaded: its tensors are real then.
 
     Attributes: ``zero``, the code of 0; ``values``, what each code stands for, rising: float32 [2^bits]; ``lines``:
     (start, slope, offset) by rising start, where the first is zero's and the last is that of 1; ``table``: the lines as
@@ -56,7 +56,7 @@ class DynamicMap:
         self._guesses = self.guess((words << 16).view(torch.float32).nan_to_num(0.0).clamp(-1, 1)).int()
 
     def _value(self, k: int) -> float:
-        """The magnitude that k stands for, from n_0 on."""
+        """Returns the magnitude that k stands for, from n_0 on."""
         d = (k // self.cells).bit_length() - 1
         n = self.cells * 2**d
         return 1.0 if d == self.decades else 10.0 ** (d - self.decades + 1) * (0.1 + 0.9 * (k - n + 0.5) / n)
@@ -76,8 +76,8 @@ class DynamicMap:
         return (*lines, (0.5 * (1 + self._value(last - 1)), 0.0, last + 0.5))
 
     def _table(self) -> Tensor:
-        """A word for each sign and exponent, which leads from a number's bits to its line; slopes and offsets of the
-        lines to codes, in pairs, first of positive numbers: offsets are such that the nearest whole number above
+        """Makes a word for each sign and exponent, which leads from a number's bits to its line; slopes and offsets of
+        the lines to codes, in pairs, first of positive numbers: offsets are such that the nearest whole number above
         ``zero`` is the code; and those to values, by sign and exponent of k."""
         starts = torch.tensor([start for start, _, _ in self.lines[1:]]).view(torch.int32).tolist()
         table = torch.zeros(TABLE_WORDS, dtype=torch.int64)
@@ -102,11 +102,11 @@ class DynamicMap:
 
     @property
     def below(self) -> float:
-        """What a line is above the code's distance from ``zero``, where half a code is rounded up."""
+        """Returns what a line is above the code's distance from ``zero``, where half a code is rounded up."""
         return 0.5 if self.signed else 1.5
 
     def guess(self, x: Tensor) -> Tensor:
-        """The codes of float32 ``x`` along the straight lines, as float32: the nearest or, beside a border, its
+        """Returns the codes of float32 ``x`` along the straight lines, as float32: the nearest or, beside a border, its
         neighbour."""
         y = x.abs() if self.signed else x
         slopes, offsets = torch.zeros_like(y), torch.zeros_like(y)
@@ -116,8 +116,8 @@ class DynamicMap:
         return (torch.copysign(k, x) + self.zero if self.signed else k - 1).clamp(0, 2**self.bits - 1)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The codes of the values nearest to float32 ``x`` in [-1, 1], or in [0, 1] where the map is unsigned: uint8,
-        of its shape. Where two are equally far, the lower."""
+        """Returns the codes of the values nearest to float32 ``x`` in [-1, 1], or in [0, 1] where the map is unsigned:
+        uint8, of its shape. Where two are equally far, the lower."""
         x, shape = x.reshape(-1), x.shape
         borders = self._borders.to(x.device)
         word = (x.view(torch.int32) >> 16).bitwise_and_(0xFFFF)
@@ -126,11 +126,11 @@ class DynamicMap:
         return guess.add_(up).sub_(down.int()).to(torch.uint8).view(shape)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """What uint8 ``codes`` stand for: float32, of their shape."""
+        """Returns what uint8 ``codes`` stand for: float32, of their shape."""
         return self.values.to(codes.device).index_select(0, codes.reshape(-1).int()).view(codes.shape)
 
 
 def _rounded_down(x: Tensor) -> Tensor:
-    """The largest float32 that is not above each float64 ``x``: what is above the one is above the other."""
+    """Returns the largest float32 that is not above each float64 ``x``: what is above the one is above the other."""
     nearest = x.float()
     return torch.where(nearest.double() > x, nearest.nextafter(torch.tensor(-math.inf)), nearest)

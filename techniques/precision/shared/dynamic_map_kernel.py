@@ -1,4 +1,4 @@
-"""The dynamic map's arithmetic (`shared.dynamic_map`) in Triton, a few instructions a number: decoding, and
+"""Computes the dynamic map's arithmetic (`shared.dynamic_map`) in Triton, a few instructions a number: decoding, and
 encoding along the lines.
 
 A decade has a straight line; which decade, the exponent of a float32 says. So what is looked up is a line, not a code,
@@ -37,15 +37,15 @@ def table_on(device: torch.device, numbers: dynamic_map.DynamicMap) -> Tensor:
 
 @triton.jit
 def _line(lines, number):
-    """The slope and the offset of a line, which lie side by side."""
+    """Loads the slope and the offset of a line, which lie side by side."""
     word = tl.load(lines.to(tl.pointer_type(tl.int64)) + number)
     return word.to(tl.int32).to(tl.float32, bitcast=True), (word >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def decode(codes, table, BITS: tl.constexpr, SIGNED: tl.constexpr):
-    """float32 of the values, to a few units in the last place; ``codes`` are unsigned integers of ``BITS``, ``table``
-    points to `DynamicMap.table`."""
+    """Returns float32 of the values, to a few units in the last place; ``codes`` are unsigned integers of ``BITS``,
+    ``table`` points to `DynamicMap.table`."""
     ZERO: tl.constexpr = 2 ** (BITS - 1) - 1 if SIGNED else -1
     k = (codes.to(tl.int32) | MAGIC_BITS).to(tl.float32, bitcast=True) - (MAGIC + ZERO)
     slope, offset = _line(table + VALUES, k.to(tl.uint32, bitcast=True) >> 23)
@@ -54,7 +54,7 @@ def decode(codes, table, BITS: tl.constexpr, SIGNED: tl.constexpr):
 
 @triton.jit
 def encode(x, table, BITS: tl.constexpr, SIGNED: tl.constexpr):
-    """Codes, in the lowest ``BITS`` of an int32, of float32 ``x`` in [-1, 1]; NaN gets a code, too."""
+    """Returns codes, in the lowest ``BITS`` of an int32, of float32 ``x`` in [-1, 1]; NaN gets a code, too."""
     BELOW: tl.constexpr = 0.5 if SIGNED else 1.5
     word = x.to(tl.uint32, bitcast=True)
     number = (word + tl.load(table + (word >> 23)).to(tl.uint32, bitcast=True)) >> 23

@@ -1,4 +1,4 @@
-"""What the optimizers with low-bit states share: blocks with a scale each, and AdamW around them (for
+"""Holds what the optimizers with low-bit states share: blocks with a scale each, and AdamW around them (for
 ``adam8bit_blockwise`` and ``adam4bit_rank1``).
 
 A step decodes the moments, makes Adam's step in float32, and encodes them again (Dettmers et al., 2110.02861,
@@ -29,26 +29,26 @@ NOTHING = 2**62
 
 
 def reciprocal(scales: Tensor) -> Tensor:
-    """1 / ``scales``, and 0 for those of all-zero blocks: every element of such a block gets the code of 0."""
+    """Computes 1 / ``scales``, and 0 for those of all-zero blocks: every element of such a block gets the code of 0."""
     return torch.where(scales >= SMALLEST_SCALE, scales.reciprocal(), 0.0)
 
 
 def encode_blocks(x: Tensor, block: int, numbers: DynamicMap) -> tuple[Tensor, Tensor]:
-    """Codes, uint8 [n], and scales, float32 [ceil(n / block)], of flat float32 ``x``: each block of ``block`` elements,
-    the last perhaps shorter, over its own largest magnitude (2110.02861, section 2.1)."""
+    """Returns codes, uint8 [n], and scales, float32 [ceil(n / block)], of flat float32 ``x``: each block of ``block``
+    elements, the last perhaps shorter, over its own largest magnitude (2110.02861, section 2.1)."""
     blocks = pad(x, (0, -len(x) % block)).view(-1, block)
     scales = blocks.abs().amax(1)
     return numbers.encode(blocks * reciprocal(scales)[:, None]).view(-1)[: len(x)], scales
 
 
 def decode_blocks(codes: Tensor, scales: Tensor, block: int, numbers: DynamicMap) -> Tensor:
-    """float32 [n] from what `encode_blocks` gives."""
+    """Returns float32 [n] from what `encode_blocks` gives."""
     blocks = numbers.decode(pad(codes, (0, -len(codes) % block))).view(-1, block)
     return blocks.mul_(scales[:, None]).view(-1)[: len(codes)]
 
 
 class LowBitAdamW(Adam):
-    """AdamW that keeps the moments of large parameters in few bits, those of others in float32.
+    """Implements AdamW that keeps the moments of large parameters in few bits, those of others in float32.
 
     Large are parameters of ``smallest`` elements or more, by default :attr:`least`, unless their group says
     ``"low_bit": False`` (embeddings). Subclasses say in :meth:`update_low_bit` how one of them is updated.
@@ -81,7 +81,7 @@ class LowBitAdamW(Adam):
         check_smallest(group["smallest"])
 
     def is_low_bit(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Whether the moments of this parameter have few bits. A query."""
+        """Tells whether the moments of this parameter have few bits. A query."""
         return bool(group["low_bit"]) and parameter.numel() >= group["smallest"] and not parameter.dtype.itemsize > 4
 
     def split_by(self, parameter: Tensor, group: dict[str, Any]) -> Hashable:
@@ -112,7 +112,7 @@ class LowBitAdamW(Adam):
     def update_low_bit(
         self, group: dict[str, Any], state: dict[str, Any], value: Tensor, gradient: Tensor, hyper: dict[str, Any]
     ) -> None:
-        """Adam's step on one parameter, contiguous float32, and its ``state``, in place; ``hyper`` is that of
+        """Makes Adam's step on one parameter, contiguous float32, and its ``state``, in place; ``hyper`` is that of
         ``adam_step``."""
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ def check_smallest(smallest: int) -> None:
 
 
 def embeddings_apart(groups: ParameterGroups, parts: Anatomy) -> ParameterGroups:
-    """The groups, with the embedding tables in groups of their own that stay 32-bit."""
+    """Returns the groups, with the embedding tables in groups of their own that stay 32-bit."""
     tables = {id(part.module.weight) for part in parts.embeddings}
     split: ParameterGroups = []
     for group in groups:

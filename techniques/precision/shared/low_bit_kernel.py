@@ -1,4 +1,4 @@
-"""What the kernels of low-bit optimizers share: Adam's arithmetic between decoding and encoding, and scales.
+"""Holds what the kernels of low-bit optimizers share: Adam's arithmetic between decoding and encoding, and scales.
 
 The quotient is a product with the fast reciprocal, and the root is the fast one, each within a unit or two in the last
 place: codes and scales have no part in that.
@@ -25,7 +25,7 @@ INFINITY = tl.constexpr(0x7F800000)
 
 @triton.jit
 def load(pointer, offsets):
-    """float32 of a block that is whole."""
+    """Loads float32 of a block that is whole."""
     return tl.load(pointer + offsets).to(tl.float32)
 
 
@@ -47,14 +47,14 @@ def reciprocal(x):
 
 @triton.jit
 def second_moment(g, v, v_scales, beta2):
-    """``beta2`` v + (1 - ``beta2``) g^2, the same bits in whatever kernel."""
+    """Computes ``beta2`` v + (1 - ``beta2``) g^2, the same bits in whatever kernel."""
     return tl.fma(v, v_scales * beta2[0], beta2[1] * (g * g))
 
 
 @triton.jit
 def adam(p, g, m, v, m_scales, v_scales, beta1, beta2, decay, step_size, inverse_root_correction, eps):
-    """The parameter and the moments after AdamW's step, from decoded moments before they are scaled; ``decay`` is
-    1 - lr wd, and ``beta1``, ``beta2`` are (beta, 1 - beta)."""
+    """Computes the parameter and the moments after AdamW's step, from decoded moments before they are scaled; ``decay``
+    is 1 - lr wd, and ``beta1``, ``beta2`` are (beta, 1 - beta)."""
     m = tl.fma(m, m_scales * beta1[0], beta1[1] * g)
     v = second_moment(g, v, v_scales, beta2)
     # The step's size is part of the divisor, so that no element is multiplied by it. A size of 0 divides by infinity.
@@ -67,7 +67,8 @@ def adam(p, g, m, v, m_scales, v_scales, beta1, beta2, decay, step_size, inverse
 
 @triton.jit
 def scaled(x):
-    """``x`` over the largest magnitude of its row, and those: infinite where one is no number, so that it is seen."""
+    """Returns ``x`` over the largest magnitude of its row, and those: infinite where one is no number, so that it is
+    seen."""
     # The bits of magnitudes are in their order, those of what is no number last.
     bits = tl.minimum(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1), INFINITY)
     scales = bits.to(tl.float32, bitcast=True)
@@ -76,12 +77,12 @@ def scaled(x):
 
 @triton.jit
 def inverse(scales):
-    """1 / ``scales``, and 0 for those of all-zero blocks."""
+    """Computes 1 / ``scales``, and 0 for those of all-zero blocks."""
     return tl.where(scales >= SMALLEST_SCALE, 1.0 / tl.maximum(scales, SMALLEST_SCALE), 0.0)
 
 
 def passed(hyper: Mapping[str, Number], device: torch.device) -> dict[str, Number]:
-    """Hyper-parameters as kernels take them: an integer would compile another kernel, as would float64."""
+    """Returns hyper-parameters as kernels take them: an integer would compile another kernel, as would float64."""
     return {
         name: settings.to(device, torch.float32) if isinstance(settings, Tensor) else float(settings)
         for name, settings in hyper.items()

@@ -1,4 +1,4 @@
-"""What recorded steps show of low-bit moments, in float64: for the probes of ``adam8bit_blockwise`` and
+"""Checks what recorded steps show of low-bit moments, in float64: for the probes of ``adam8bit_blockwise`` and
 ``adam4bit_rank1``, which say by themselves what the state stands for."""
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Judged = Callable[[State, Tensor, Tensor, Tensor], Mapping[str, float]]
 
 
 def dynamic_map(bits: int, signed: bool) -> Tensor:
-    """The map's values, rising, float64, as 2110.02861 (section 2.1) and bitsandbytes describe it: in each decade from
-    10^-(bits - 1) to 1 twice as many centres of equal cells as in the one below, 0, 1 and, where signed, negatives."""
+    """Computes the map's values, rising, float64, as 2110.02861 (section 2.1) and bitsandbytes describe it: in each
+    decade from 10^-(bits - 1) to 1 twice as many centres of equal cells as in the one below, 0, 1 and, where signed,
+    negatives."""
     centres = []
     for decade in range(bits - 1):
         edges = torch.linspace(0.1, 1, 2 ** (decade + (not signed)) + 1, dtype=torch.float64)
@@ -38,13 +39,13 @@ def dynamic_map(bits: int, signed: bool) -> Tensor:
 
 
 def blocks(x: Tensor, block: int, fill: float = 0) -> Tensor:
-    """``x``, flat, in rows of ``block`` elements, the last one filled up."""
+    """Returns ``x``, flat, in rows of ``block`` elements, the last one filled up."""
     return pad(x.flatten(), (0, -x.numel() % block), value=fill).view(-1, block)
 
 
 def not_nearest(codes: Tensor, values: Tensor, wanted: Tensor, error: Tensor) -> int:
-    """How many ``codes`` are not those of the ``values``, rising, that are nearest to ``wanted``, which may be off by
-    ``error``."""
+    """Counts how many ``codes`` are not those of the ``values``, rising, that are nearest to ``wanted``, which may be
+    off by ``error``."""
     upper = torch.searchsorted(values, wanted.contiguous()).clamp(1, len(values) - 1)
     nearest = torch.minimum((wanted - values[upper - 1]).abs(), (values[upper] - wanted).abs())
     return int(((wanted - values[codes.long()]).abs() > nearest + 2 * error).sum())
@@ -53,7 +54,7 @@ def not_nearest(codes: Tensor, values: Tensor, wanted: Tensor, error: Tensor) ->
 def low_bit_steps(
     recording: Recording, smallest: int, tables_apart: bool, decoded: Decoded, judged: Judged, matrices: bool = False
 ) -> dict[str, float]:
-    """``step_roundings``: how far the weights are from AdamW's step along the decoded moments; ``misplaced``:
+    """Computes ``step_roundings``: how far the weights are from AdamW's step along the decoded moments; ``misplaced``:
     parameters whose moments have few bits and should not, or the reverse, and embeddings that are in no group of their
     own; ``low_bit_share``: of the elements; and the worst of what ``judged`` says of each new state.
 
@@ -87,7 +88,7 @@ def low_bit_steps(
 
 
 def _step_off(recording: Recording, trace: Trace, move: Move, m: Tensor, v: Tensor) -> float:
-    """The distance of the weights from where AdamW's step along these moments takes them, in roundings."""
+    """Computes the distance of the weights from where AdamW's step along these moments takes them, in roundings."""
     recipe = recording.run.recipe
     (beta1, beta2), rate, t = move.hyper["betas"], recipe.learning_rate_at(trace.step), trace.step + 1
     deviation = (v / (1 - beta2**t)).sqrt() + move.hyper["eps"]

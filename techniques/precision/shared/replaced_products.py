@@ -1,4 +1,4 @@
-"""What techniques share that compute the products of linear layers in their own way."""
+"""Holds what techniques share that compute the products of linear layers in their own way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from suite.model.anatomy import Part, innermost, is_transposed
 
 
 def plain_linear(part: Part, technique: str) -> Part:
-    """The linear layer itself, where others' wrappers (adapters, branch scales) stand around it.
+    """Returns the linear layer itself, where others' wrappers (adapters, branch scales) stand around it.
 
     Raises ValueError where it is none that computes x W^T + b.
     """

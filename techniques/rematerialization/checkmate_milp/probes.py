@@ -1,4 +1,5 @@
-"""What a recorded step shows of Checkmate: recomputation that changes nothing, within the budget, and none too much."""
+"""Checks what a recorded step shows of Checkmate: recomputation that changes nothing, within the budget, and none too
+much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkmate's integer program (Jain et al., 2020, section 4.7) on a chain.
+"""Builds Checkmate's integer program (Jain et al., 2020, section 4.7) on a chain.
 
 The backward pass of block t ends *stage* t. A stage says what is kept at its start (the paper's S) and what runs in it
 (its R), so that time is linear in R, and the bytes alive at any operation are linear in both::
@@ -39,8 +39,8 @@ OPTIMAL, INFEASIBLE = 0, 2  # scipy's codes
 
 @dataclass(frozen=True)
 class Answer:
-    """The variables' values, None where there are none; seconds below which no schedule gets; whether these are the
-    values of the least time."""
+    """Holds the variables' values, None where there are none; seconds below which no schedule gets; whether these are
+    the values of the least time."""
 
     values: NDArray[np.float64] | None
     bound_s: float
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Program:
-    """The program of a chain; its numbers are integers or, in the relaxation, fractions."""
+    """Builds the program of a chain; its numbers are integers or, in the relaxation, fractions."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -89,7 +89,7 @@ class Program:
                 self._equal(0, {graph: 1, self.save[t, j]: 1, self.kept_graph[t - 1, j]: -1})  # whole, until used up
 
     def _made(self, t: int, j: int) -> Terms:
-        """Whether x_{j + 1} is made in stage t."""
+        """Returns the terms that say whether x_{j + 1} is made in stage t."""
         return {table[t, j]: 1 for table in (self.run, self.save) if (t, j) in table}
 
     def _memory_of_forward(self) -> None:
@@ -123,7 +123,7 @@ class Program:
         self.loads.append((beside + graph + last.back_peak_bytes, form))
 
     def _held(self, t: int, blocks: range) -> Mapping[int, int]:
-        """Bytes of these blocks' inputs and graphs that are kept at the start of stage t."""
+        """Returns bytes of these blocks' inputs and graphs that are kept at the start of stage t."""
         chain = self.chain
         return {
             **{self.kept_x[t, k]: chain.activation_bytes[k] for k in blocks},
@@ -137,7 +137,8 @@ class Program:
         self.rows.append((value, form, value))
 
     def peak_bytes(self, choice: Choice) -> int:
-        """Most bytes alive at an operation, the simulation's but for what is alive outside the chain's passes."""
+        """Computes the most bytes alive at an operation, the simulation's but for what is alive outside the chain's
+        passes."""
         return max(_load_bytes(load, choice) for load in self.loads)
 
     def forbid(self, choice: Choice, budget_bytes: int) -> bool:
@@ -149,7 +150,8 @@ class Program:
         return bool(over)
 
     def _cover(self, load: tuple[int, Mapping[int, int]], choice: Choice, budget_bytes: int) -> None:
-        """Not all of the largest terms that exceed the budget together, unless one that lowers the load joins them."""
+        """Forbids all of the largest terms that exceed the budget together, unless one that lowers the load joins
+        them."""
         constant, form = load
         sunk = sum(nbytes for number, nbytes in form.items() if choice[number] and nbytes < 0)
         spare, cover = budget_bytes - constant - sunk, dict[int, int]()
@@ -167,8 +169,8 @@ class Program:
     # solving ----------------------------------------------------------------------------------------------------------
 
     def solved(self, budget_bytes: int, limit_s: float = math.inf, whole: bool = True) -> Answer:
-        """The variables' values at the least time, or of the best that ``limit_s`` seconds give; ``whole=False`` for
-        the relaxation."""
+        """Finds the variables' values at the least time, or of the best that ``limit_s`` seconds give; ``whole=False``
+        for the relaxation."""
         within = (
             (-math.inf, {number: nbytes / budget_bytes for number, nbytes in form.items()}, 1 - beside / budget_bytes)
             for beside, form in self.loads
@@ -196,7 +198,7 @@ class Program:
         return Answer(result.x, self._fixed_s() + (unit_s * bound if known else 0.0), result.status == OPTIMAL)
 
     def _costs_s(self) -> NDArray[np.float64]:
-        """Seconds that each variable adds where it is 1."""
+        """Computes the seconds that each variable adds where it is 1."""
         stages, costs = self.chain.stages, np.zeros(self.size)
         for (_, j), number in self.run.items():
             costs[number] = stages[j].run_s
@@ -207,13 +209,13 @@ class Program:
         return costs
 
     def _fixed_s(self) -> float:
-        """Seconds of what every schedule does: a run of each block, its backward pass, the turn."""
+        """Computes the seconds of what every schedule does: a run of each block, its backward pass, the turn."""
         return sum(stage.run_s + stage.back_s for stage in self.chain.stages) + self.chain.turn_s
 
     # schedules --------------------------------------------------------------------------------------------------------
 
     def schedule(self, choice: Choice) -> Schedule:
-        """What the variables that are 1 say."""
+        """Builds what the variables that are 1 say."""
         top = self.chain.depth - 1
         ops = [Op("save" if choice[self.kept_graph[top, j]] else "run", j) for j in range(top + 1)] + [TURN]
         for t in reversed(range(top + 1)):
@@ -226,7 +228,8 @@ class Program:
         return tidied(self.chain.depth, ops)
 
     def repaired(self, choice: Choice) -> Choice:
-        """The fewest runs that make what is kept in ``choice``, and each stage's graph (the paper's solve_r_opt)."""
+        """Finds the fewest runs that make what is kept in ``choice``, and each stage's graph (the paper's
+        solve_r_opt)."""
         choice, top = choice.copy(), self.chain.depth - 1
         choice[[self.kept_x[t, 0] for t in range(top + 1)]] = True  # nothing makes the chain's input again
         repaired = choice.copy()

@@ -1,4 +1,5 @@
-"""Checkmate (Jain et al., 2020): the fastest schedule within a budget, by an integer program or its rounded relaxation.
+"""Implements Checkmate (Jain et al., 2020): the fastest schedule within a budget, by an integer program or its rounded
+relaxation.
 
 Both are checked by the simulation that all solvers answer to.
 """
@@ -24,7 +25,7 @@ ROUNDS = 20  # of cover inequalities
 
 @dataclass(frozen=True)
 class Solution:
-    """A schedule, its predicted seconds, and seconds below which no schedule within the budget gets.
+    """Holds a schedule, its predicted seconds, and seconds below which no schedule within the budget gets.
 
     ``proven``: the program's optimum, and within the budget as it came: no schedule within the budget is faster.
     """
@@ -36,7 +37,7 @@ class Solution:
 
 
 def optimum(chain: Chain, budget_bytes: int, limit_s: float = math.inf) -> Solution:
-    """The fastest schedule whose predicted peak is at most ``budget_bytes``: the integer program's.
+    """Finds the fastest schedule whose predicted peak is at most ``budget_bytes``: the integer program's.
 
     Where ``limit_s`` seconds do not suffice to prove that, it is the best of those that the search has met, of the
     rounded ones and of :func:`checkpoints`. Raises Infeasible.
@@ -62,7 +63,7 @@ def optimum(chain: Chain, budget_bytes: int, limit_s: float = math.inf) -> Solut
 
 
 def rounded(chain: Chain, budget_bytes: int) -> Solution:
-    """The fastest within the budget of the schedules that rounding the relaxation gives (section 5.2). Raises
+    """Finds the fastest within the budget of the schedules that rounding the relaxation gives (section 5.2). Raises
     Infeasible."""
     program = Program(chain)
     bound_s = program.solved(budget_bytes, whole=False).bound_s
@@ -70,7 +71,7 @@ def rounded(chain: Chain, budget_bytes: int) -> Solution:
 
 
 def checkpoints(depth: int) -> Iterator[Schedule]:
-    """What needs no search: equal segments run again, the last blocks' graphs kept or not."""
+    """Yields what needs no search: equal segments run again, the last blocks' graphs kept or not."""
     yield from (plain(depth), every_input(depth), from_the_input(depth))
     for rest in range(1, depth + 1):
         for count in range(1, rest + 1):
@@ -78,7 +79,7 @@ def checkpoints(depth: int) -> Iterator[Schedule]:
 
 
 def fastest(schedules: Sequence[Schedule], chain: Chain, budget_bytes: int, bound_s: float) -> Solution:
-    """The fastest of the schedules that fit the budget. Raises Infeasible with the least that is known."""
+    """Finds the fastest of the schedules that fit the budget. Raises Infeasible with the least that is known."""
     costs = [(predicted(schedule, chain), schedule) for schedule in schedules]
     fitting = [(cost, candidate) for cost, candidate in costs if cost.peak_bytes <= budget_bytes]
     if not fitting:
@@ -94,7 +95,8 @@ def _others(program: Program, budget_bytes: int) -> Iterator[Schedule]:
 
 
 def _rounded(program: Program, budget_bytes: int) -> Iterator[Schedule]:
-    """The relaxation's S, 1 from a threshold on, with the fewest runs that make it so: the paper's two phases."""
+    """Yields the relaxation's S, 1 from a threshold on, with the fewest runs that make it so: the paper's two
+    phases."""
     for seen in (SEEN, 1.0):
         values = program.solved(int(seen * budget_bytes), whole=False).values
         if values is not None:

@@ -1,4 +1,5 @@
-"""Checkmate (Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica, Gonzalez, 2020): optimal rematerialisation.
+"""Implements Checkmate (Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica, Gonzalez, 2020): optimal
+rematerialisation.
 
 The fastest schedule within a memory budget is the solution of an integer linear program over what is kept and what is
 computed at each stage of the backward pass (section 4); rounding its linear relaxation approximates it (section 5).
@@ -17,8 +18,8 @@ from techniques.shared.scheduled import Scheduled
 
 @dataclass
 class CheckmateMILP(Scheduled):
-    """The program's optimum (``method`` "milp"), searched for at most ``limit_s`` seconds per stack of blocks and
-    budget, or the fastest schedule that rounding its relaxation gives ("rounding")."""
+    """Follows the program's optimum (``method`` "milp"), searched for at most ``limit_s`` seconds per stack of blocks
+    and budget, or the fastest schedule that rounding its relaxation gives ("rounding")."""
 
     method: Literal["milp", "rounding"] = "milp"
     limit_s: float = 60.0

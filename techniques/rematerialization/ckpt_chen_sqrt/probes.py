@@ -1,4 +1,4 @@
-"""What a recorded step shows of recomputation: which blocks ran when, and that the gradients are a plain pass's.
+"""Checks what a recorded step shows of recomputation: which blocks ran when, and that the gradients are a plain pass's.
 
 In the order of the blocks' runs a segment is a stretch that rises: 0 1 2 3, then 2 3 and 0 1 in the backward pass.
 """

@@ -1,5 +1,5 @@
-"""Sublinear memory (Chen, Xu, Zhang, Guestrin, 2016, section 4.2): keep the inputs of about sqrt(L) segments, recompute
-the inside of one segment at a time in the backward pass.
+"""Implements sublinear memory (Chen, Xu, Zhang, Guestrin, 2016, section 4.2): keep the inputs of about sqrt(L)
+segments, recompute the inside of one segment at a time in the backward pass.
 
 Memory falls from L blocks to k + ceil(L / k), least near k = sqrt(L); the price is at most one more forward pass.
 Gradients stay the same to the bit, dropout included, because the random state is replayed.
@@ -34,19 +34,20 @@ Range = tuple[int, int]
 
 
 def segments(depth: int, count: int) -> list[Range]:
-    """``depth`` blocks in ``count`` consecutive ranges of nearly equal length, the longer ones last."""
+    """Divides ``depth`` blocks into ``count`` consecutive ranges of nearly equal length, the longer ones last."""
     short, longer = divmod(depth, count)
     ends = [sum(short + (index >= count - longer) for index in range(last + 1)) for last in range(count)]
     return list(zip([0, *ends], ends, strict=False))
 
 
 def peak_slots(depth: int, count: int) -> int:
-    """Blocks' worth of memory at the peak: one input for each segment and the inside of one, k + ceil(L / k)."""
+    """Counts blocks' worth of memory at the peak: one input for each segment and the inside of one, k + ceil(L / k)."""
     return count + math.ceil(depth / count)
 
 
 def equal_segments(chain: Chain, budget_bytes: int) -> Schedule:
-    """The fastest of a plain pass and of 1 to L equal segments whose peak is within the budget. Raises Infeasible."""
+    """Finds the fastest of a plain pass and of 1 to L equal segments whose peak is within the budget. Raises
+    Infeasible."""
     counts = range(1, chain.depth + 1)
     ways = [plain(chain.depth), *(segmented(chain.depth, segments(chain.depth, count)) for count in counts)]
     costs = [predicted(way, chain) for way in ways]
@@ -57,7 +58,7 @@ def equal_segments(chain: Chain, budget_bytes: int) -> Schedule:
 
 
 def recomputed(act: Act, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
-    """``function(hidden)``, of which only ``hidden`` is kept; ``act`` is called when it runs again.
+    """Computes ``function(hidden)``, of which only ``hidden`` is kept; ``act`` is called when it runs again.
 
     Without gradients nothing runs again (the rehearsal of a compiled run): there that it runs must do.
     """
@@ -75,7 +76,7 @@ def recomputed(act: Act, function: Callable[[Tensor], Any], hidden: Tensor) -> A
 
 @dataclass
 class ChenSqrt(Technique):
-    """``count`` segments in every stack of blocks; None for ceil(sqrt(L)), 0 for no recomputation.
+    """Makes ``count`` segments in every stack of blocks; None for ceil(sqrt(L)), 0 for no recomputation.
 
     ``keep_last`` stores the last segment whole: its backward pass comes at once, so that recomputing it costs time and
     saves nothing where the output layer's activations outweigh a segment, and elsewhere raises the peak. ``early_stop``
@@ -97,7 +98,8 @@ class ChenSqrt(Technique):
             raise ValueError(f"count of segments is 1 or more, 0 for no recomputation or none, not {self.count}")
 
     def recomputed(self, joined: Sequence[Range]) -> list[Range]:
-        """The ranges of a stack's blocks that are run again in the backward pass, each within one of ``joined``."""
+        """Returns the ranges of a stack's blocks that are run again in the backward pass, each within one of
+        ``joined``."""
         ranges: list[Range] = []
         for start, end in joined:
             depth = end - start
@@ -106,14 +108,14 @@ class ChenSqrt(Technique):
         return ranges[:-1] if self.keep_last else ranges
 
     def plan(self, run: Run, stack: BlockStack) -> list[Range]:
-        """The recomputed ranges of a stack as deep as it is now."""
+        """Returns the recomputed ranges of a stack as deep as it is now."""
         key = stack.path, stack.depth
         if key not in self.plans:
             self.plans[key] = self.recomputed(joinable(run.model, stack.blocks, partial(run.trial, run.model)))
         return self.plans[key]
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
-        """The fastest schedule of equal segments that fits, for plans of memory. Raises Infeasible."""
+        """Finds the fastest schedule of equal segments that fits, for plans of memory. Raises Infeasible."""
         return equal_segments(chain, budget_bytes)
 
     @contextmanager

@@ -1,5 +1,5 @@
-"""What a recorded step shows of divide and conquer: runs of blocks by the recurrences; and a loop of unknown length,
-reversed operator by operator."""
+"""Checks what a recorded step shows of divide and conquer: runs of blocks by the recurrences; and a loop of unknown
+length, reversed operator by operator."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def probes(recording: Recording, own: DivideAndConquer) -> Mapping[str, float]:
 
 @cache
 def bisection_extra(steps: int, base: int) -> int:
-    """E(n) = floor(n / 2) + E(ceil(n / 2)) + E(floor(n / 2)), 0 up to ``base``."""
+    """Computes E(n) = floor(n / 2) + E(ceil(n / 2)) + E(floor(n / 2)), 0 up to ``base``."""
     if steps <= base:
         return 0
     half = steps // 2
@@ -147,7 +147,7 @@ def bisection_extra(steps: int, base: int) -> int:
 
 
 def bisections(depth: int) -> list[Schedule]:
-    """One for each number of blocks at which it ends."""
+    """Returns one schedule for each number of blocks at which it ends."""
 
     def over(first: int, steps: int, base: int) -> list[Op]:
         if steps <= base:
@@ -164,7 +164,7 @@ def bisections(depth: int) -> list[Schedule]:
 
 
 def _loop_of_unknown_length() -> int:
-    """Values of the gradients that differ."""
+    """Counts values of the gradients that differ."""
 
     def f(x: Tensor, weight: Tensor) -> Tensor:
         while x.norm() > 1:
@@ -182,7 +182,7 @@ def _loop_of_unknown_length() -> int:
 
 
 def _loop_of_known_length() -> tuple[int, int]:
-    """Operators that run in all, and the most capsules at once."""
+    """Counts the operators that run in all, and the most capsules at once."""
 
     def f(x: Tensor) -> Tensor:
         for _ in range(OPERATORS):

@@ -1,5 +1,5 @@
-"""Reverse mode by divide and conquer over any program of tensors, loops and branches included, with no annotation
-(Siskind and Pearlmutter, 2018, section 3).
+"""Implements reverse mode by divide and conquer over any program of tensors, loops and branches included, with no
+annotation (Siskind and Pearlmutter, 2018, section 3).
 
     reverse(f, x, y_bar)    a few steps: ordinary reverse mode
                             else         z = interrupt(f, x, l)          what is alive after l steps: a capsule
@@ -32,14 +32,14 @@ Values = dict[int, Tensor]
 
 
 class Ref(NamedTuple):
-    """Where an operator reads a value."""
+    """Says where an operator reads a value."""
 
     number: int
 
 
 class Step(NamedTuple):
-    """An operator, its arguments with values left out, the numbers of its results (None for what is no tensor), and
-    the random state that it began with, if it draws."""
+    """Holds an operator, its arguments with values left out, the numbers of its results (None for what is no tensor),
+    and the random state that it began with, if it draws."""
 
     operator: Any
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -49,14 +49,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Capsule:
-    """An interrupted run: the steps that were made, and what is alive after them."""
+    """Holds an interrupted run: the steps that were made, and what is alive after them."""
 
     step: int
     values: Values
 
 
 class Program:
-    """The steps of one run of ``f`` on these inputs, which gives one tensor.
+    """Holds the steps of one run of ``f`` on these inputs, which gives one tensor.
 
     Attributes:
         steps: every operator.
@@ -78,20 +78,20 @@ class Program:
         self.last_use[self.output] = len(self.steps)
 
     def begun(self, *inputs: Tensor) -> Capsule:
-        """The capsule before the first step."""
+        """Returns the capsule before the first step."""
         return self.capsule(0, {n: operand.detach() for n, operand in enumerate(inputs)})
 
     def interrupt(self, capsule: Capsule, steps: int) -> Capsule:
-        """The capsule so many steps on."""
+        """Returns the capsule so many steps on."""
         with torch.no_grad():
             return self.capsule(capsule.step + steps, self.run(dict(capsule.values), capsule.step, steps))
 
     def resume(self, capsule: Capsule) -> Tensor:
-        """The result."""
+        """Computes the result."""
         return self.interrupt(capsule, len(self.steps) - capsule.step).values[self.output]
 
     def capsule(self, step: int, values: Values) -> Capsule:
-        """What later steps read."""
+        """Keeps what later steps read."""
         return Capsule(step, {n: value for n, value in values.items() if self.last_use.get(n, -1) >= step})
 
     def run(self, values: Values, first: int, steps: int) -> Values:
@@ -109,7 +109,7 @@ class Program:
         return values
 
     def arguments(self, step: Step, values: Values) -> Any:
-        """Positional and named, with their values."""
+        """Returns positional and named arguments, with their values."""
         there = self.constants | values
 
         def filled(leaf: Any) -> Any:
@@ -118,7 +118,8 @@ class Program:
         return tree_map(filled, step.arguments, is_leaf=lambda leaf: isinstance(leaf, Ref))
 
     def taped(self, capsule: Capsule, steps: int, cotangents: Values) -> Values:
-        """Ordinary reverse mode over a few steps: the cotangents of the capsule's values, from those of later ones."""
+        """Runs ordinary reverse mode over a few steps: the cotangents of the capsule's values, from those of later
+        ones."""
         leaves = {n: value.detach() for n, value in capsule.values.items()}
         wanted = [leaf.requires_grad_() for leaf in leaves.values() if leaf.is_floating_point()]
         with torch.enable_grad():
@@ -134,7 +135,7 @@ class Program:
 def reverse(
     program: Program, capsule: Capsule, steps: int, cotangents: Values, base: int, split: Split, snapshots: int
 ) -> Values:
-    """The cotangents of a capsule's values from those of what is alive ``steps`` later."""
+    """Computes the cotangents of a capsule's values from those of what is alive ``steps`` later."""
     program.alive += 1
     program.most_alive = max(program.most_alive, program.alive)
     while steps > base:
@@ -154,7 +155,7 @@ def gradients(
     split: Split = bisection,
     snapshots: int = 2**31,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """``f(*inputs)``, one number, and its gradients, with tapes of at most ``base`` operators.
+    """Computes ``f(*inputs)``, one number, and its gradients, with tapes of at most ``base`` operators.
 
     Equal to the bit to those of ``torch.autograd.grad``. Raises ValueError as :class:`Program`.
     """
@@ -204,7 +205,7 @@ class _Notes(TorchDispatchMode):
 
 
 def _random_state(args: Any, kwargs: Any) -> RandomState:
-    """The one that an operator is about to draw from."""
+    """Returns the random state that an operator is about to draw from."""
     leaves = tree_leaves((args, kwargs))
     devices = [
         leaf.device if isinstance(leaf, Tensor) else leaf for leaf in leaves if isinstance(leaf, Tensor | torch.device)

@@ -1,5 +1,5 @@
-"""Divide-and-conquer checkpointing (Siskind and Pearlmutter, 2018): a run is interrupted in its middle; what follows is
-reversed first, from the capsule, then what came before.
+"""Implements divide-and-conquer checkpointing (Siskind and Pearlmutter, 2018): a run is interrupted in its middle; what
+follows is reversed first, from the capsule, then what came before.
 
 For any program of tensors, with operators as its steps: :func:`~.program.gradients`. In training a step is a block, and
 a capsule its input.
@@ -23,7 +23,8 @@ Splitting = Literal["bisection", "binomial"]
 
 
 def divisions(depth: int, splitting: Splitting) -> Iterator[Schedule]:
-    """Bisection ends at any number of blocks; the binomial split at one, with any number of capsules."""
+    """Yields schedules, where bisection ends at any number of blocks; the binomial split at one, with any number of
+    capsules."""
     if splitting == "bisection":
         yield from (divided(depth, depth, bisection, base) for base in range(depth, 0, -1))
     else:
@@ -31,14 +32,14 @@ def divisions(depth: int, splitting: Splitting) -> Iterator[Schedule]:
 
 
 def conquered(chain: Chain, budget_bytes: int, splitting: Splitting) -> Schedule:
-    """The fastest of these whose peak is at most ``budget_bytes``. Raises Infeasible."""
+    """Finds the fastest of these whose peak is at most ``budget_bytes``. Raises Infeasible."""
     what = f"divide and conquer by {splitting}"
     return fastest_fitting(what, divisions(chain.depth, splitting), chain, budget_bytes)
 
 
 @dataclass
 class DivideAndConquer(Scheduled):
-    """``split``: in the middle ("bisection"), or so that the fewest blocks run again ("binomial")."""
+    """Divides as ``split`` says: in the middle ("bisection"), or so that the fewest blocks run again ("binomial")."""
 
     split: Splitting = "bisection"
 

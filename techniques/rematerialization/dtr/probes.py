@@ -1,4 +1,5 @@
-"""What a recorded step shows of dynamic eviction, and what its runtime does with two programs whose answer is known.
+"""Checks what a recorded step shows of dynamic eviction, and what its runtime does with two programs whose answer is
+known.
 
 A linear net of N layers, each of a unit of time and memory, within ceil(2 sqrt(N)) units, is the paper's; so are the
 figures that the authors' simulator gives. A random program shows whether each eviction is the heuristic's.
@@ -82,8 +83,8 @@ def _again(layers: int, heuristic: Name) -> float:
 
 
 def _beside_rule() -> Iterator[bool]:
-    """Of each eviction, whether another tensor's cost over bytes and staleness was smaller; of each run, whether an
-    input was last used before the program asked for it."""
+    """Tells of each eviction, whether another tensor's cost over bytes and staleness was smaller; of each run, whether
+    an input was last used before the program asked for it."""
     chance, begun_s = random.Random(0), 0.0
     evictions: list[bool] = []
     uses: list[bool] = []
@@ -115,7 +116,7 @@ def _beside_rule() -> Iterator[bool]:
 
 
 def _rule(tensor: Tensor, gone: Tensor, clock_s: float) -> float:
-    """Cost over bytes and staleness of ``tensor`` in the moment before ``gone`` was evicted."""
+    """Computes cost over bytes and staleness of ``tensor`` in the moment before ``gone`` was evicted."""
 
     def away(node: Tensor) -> bool:
         return not node.there and node is not gone

@@ -1,4 +1,4 @@
-"""Dynamic tensor rematerialisation (Kirisame et al., 2021, section 2 and appendix C), simulated: no plan, but a cache.
+"""Simulates dynamic tensor rematerialisation (Kirisame et al., 2021, section 2 and appendix C): no plan, but a cache.
 
 Operators come one by one. Where the next does not fit the budget, the runtime evicts the tensor t of the least
 
@@ -18,12 +18,13 @@ from typing import Any, Literal
 
 
 class OutOfMemory(MemoryError):
-    """Nothing is left to evict."""
+    """Is raised where nothing is left to evict."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What makes tensors of others: its name, its seconds, the most bytes that it adds to those alive at its start."""
+    """Describes what makes tensors of others: its name, its seconds, the most bytes that it adds to those alive at its
+    start."""
 
     name: Any
     seconds: float
@@ -33,7 +34,7 @@ class Operator:
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor, there or evicted.
+    """Holds a tensor, there or evicted.
 
     Attributes:
         operator: makes it again; None for a constant. ``beside``: what else that makes.
@@ -68,7 +69,7 @@ class Tensor:
 
 @dataclass(eq=False)
 class Component:
-    """A set of a union-find structure, and the seconds of its tensors."""
+    """Holds a set of a union-find structure, and the seconds of its tensors."""
 
     seconds: float
     parent: Component | None = None
@@ -88,7 +89,7 @@ Name = Literal["dtr", "eq", "local", "lru", "size", "msps"]
 
 
 def evicted(start: Tensor, following: Callable[[Tensor], Iterable[Tensor]]) -> set[Tensor]:
-    """The evicted tensors that a walk from ``start`` over evicted ones reaches."""
+    """Finds the evicted tensors that a walk from ``start`` over evicted ones reaches."""
     reached: set[Tensor] = set()
     waiting = [start]
     while waiting:
@@ -100,18 +101,18 @@ def evicted(start: Tensor, following: Callable[[Tensor], Iterable[Tensor]]) -> s
 
 
 def before(tensor: Tensor) -> float:
-    """Seconds of the evicted tensors that it would be made of again."""
+    """Sums the seconds of the evicted tensors that it would be made of again."""
     return sum(operator.seconds for operator in evicted(tensor, lambda one: one.parents))
 
 
 def after(tensor: Tensor) -> float:
-    """Seconds of the evicted tensors that would be made of it again."""
+    """Sums the seconds of the evicted tensors that would be made of it again."""
     return sum(operator.seconds for operator in evicted(tensor, lambda one: one.children))
 
 
 def around(tensor: Tensor) -> float:
-    """Seconds of the evicted components beside it: an estimate of ``before + after``, kept up by union and subtraction,
-    and never split."""
+    """Sums the seconds of the evicted components beside it: an estimate of ``before + after``, kept up by union and
+    subtraction, and never split."""
     neighbours = [*tensor.parents, *tensor.children]
     roots = {neighbour.component.root() for neighbour in neighbours if neighbour.component is not None}
     return sum(root.seconds for root in roots)
@@ -153,7 +154,7 @@ class Runtime:
         self.alive: dict[Tensor, None] = {}  # what is there, the longest unlocked first
 
     def constant(self, nbytes: int) -> Tensor:
-        """A tensor that no operator makes again: it stays."""
+        """Adds a tensor that no operator makes again: it stays."""
         constant = Tensor(nbytes, there=True, locks=1)
         self.alive[constant] = None
         return constant
@@ -166,12 +167,12 @@ class Runtime:
             output.used_s = self.clock_s
 
     def release(self, tensor: Tensor) -> None:
-        """The program needs this tensor no more, so that it goes at once."""
+        """Releases a tensor that the program needs no more, so that it goes at once."""
         if tensor.there:
             self._evict(tensor)
 
     def live_bytes(self) -> int:
-        """Bytes alive now."""
+        """Counts the bytes alive now."""
         held = set(self.alive).union(*(tensor.holds for tensor in self.alive))
         return self.beside_bytes + sum(storage.nbytes for storage in held)
 

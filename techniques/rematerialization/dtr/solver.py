@@ -1,4 +1,4 @@
-"""What the runtime does on a chain: it plays once over the profile, and what it does is the schedule.
+"""Finds what the runtime does on a chain: it plays once over the profile, and what it does is the schedule.
 
 Block i's forward pass makes x_{i+1} and the block's graph, tensors that each may be evicted; x_{i+1} comes back by a
 run without a graph, a graph by one with it. What is evicted before it was used need never have been kept, so that the
@@ -17,7 +17,7 @@ THRASHING = 100  # runs a block, from which on the play is as good as over
 
 
 def played(chain: Chain, budget_bytes: int, heuristic: Name = "dtr") -> Schedule:
-    """What dynamic eviction does within the budget. Raises Infeasible."""
+    """Returns what dynamic eviction does within the budget. Raises Infeasible."""
     try:
         return _Player(chain, budget_bytes, heuristic).schedule()
     except OutOfMemory:
@@ -25,7 +25,7 @@ def played(chain: Chain, budget_bytes: int, heuristic: Name = "dtr") -> Schedule
 
 
 def enough_bytes(chain: Chain, budget_bytes: int, heuristic: Name) -> int:
-    """A budget that suffices, hardly above one that does not; ``budget_bytes`` does not."""
+    """Finds a budget that suffices, hardly above one that does not; ``budget_bytes`` does not."""
 
     def suffices(nbytes: int) -> bool:
         try:
@@ -44,7 +44,7 @@ def enough_bytes(chain: Chain, budget_bytes: int, heuristic: Name) -> int:
 
 
 class _Player:
-    """The program whose operators the runtime gets: a forward pass that saves every graph, and the way back."""
+    """Plays the program whose operators the runtime gets: a forward pass that saves every graph, and the way back."""
 
     def __init__(self, chain: Chain, budget_bytes: int, heuristic: Name) -> None:
         self.chain = chain

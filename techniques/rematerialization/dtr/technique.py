@@ -1,4 +1,4 @@
-"""Dynamic tensor rematerialisation (Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen, Tatlock, 2021).
+"""Implements dynamic tensor rematerialisation (Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen, Tatlock, 2021).
 
 Activations are a cache: where memory runs out, the tensor of the least cost(t) / (bytes(t) staleness(t)) is evicted,
 and comes back when something needs it. That needs no plan and no knowledge of the program.

@@ -1,5 +1,5 @@
-"""What a recorded step shows of recomputation by lower sets: no block runs a third time, and no canonical strategy is
-faster; and the same of small graphs with branches, by the paper's own formulas."""
+"""Checks what a recorded step shows of recomputation by lower sets: no block runs a third time, and no canonical
+strategy is faster; and the same of small graphs with branches, by the paper's own formulas."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def probes(recording: Recording, own: LowerSets) -> Mapping[str, float]:
 
 
 def canonical_rivals(depth: int) -> list[Schedule]:
-    """Every canonical strategy of a short chain, equal segments of a long one."""
+    """Lists every canonical strategy of a short chain, equal segments of a long one."""
 
     def over(start: int) -> Iterator[list[tuple[int, int]]]:
         if start == depth:
@@ -158,7 +158,7 @@ def _graphs() -> tuple[int, int]:
 
 
 def every_strategy(graph: Graph) -> Iterator[Strategy]:
-    """Every rising sequence of lower sets that ends with all nodes."""
+    """Yields every rising sequence of lower sets that ends with all nodes."""
 
     def closed(nodes: frozenset[int]) -> bool:
         return all(u in nodes for u, v in graph.edges if v in nodes)
@@ -178,7 +178,7 @@ def every_strategy(graph: Graph) -> Iterator[Strategy]:
 
 
 def cost(graph: Graph, strategy: Strategy) -> tuple[int, int]:
-    """A strategy's longer time and its peak, by the formulas of section 3."""
+    """Computes a strategy's longer time and its peak, by the formulas of section 3."""
 
     def boundary(lower: frozenset[int]) -> set[int]:
         return {u for u, v in graph.edges if u in lower and v not in lower}

@@ -1,4 +1,5 @@
-"""Recomputation on general graphs by dynamic programming over lower sets (Kusumoto et al., 2019, sections 3 and 4).
+"""Plans recomputation on general graphs by dynamic programming over lower sets (Kusumoto et al., 2019, sections 3 and
+4).
 
 A lower set holds all predecessors of its nodes; its boundary is what of it has a successor outside. A rising sequence
 {} = L_0 < L_1 < ... < L_k = V is a canonical strategy: the forward pass keeps the boundary of each L_i and forgets the
@@ -37,8 +38,8 @@ LowerSet = frozenset[int]
 
 
 class Segment(NamedTuple):
-    """What a sequence adds: time, bytes that it keeps from then on, and bytes that it needs on top of those before it;
-    ``again``: whether it runs again."""
+    """Holds what a sequence adds: time, bytes that it keeps from then on, and bytes that it needs on top of those
+    before it; ``again``: whether it runs again."""
 
     ticks: int
     kept_bytes: int
@@ -47,7 +48,7 @@ class Segment(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A sequence: its time, the bytes of what it keeps, its last set and segment, and the sequence before."""
+    """Holds a sequence: its time, the bytes of what it keeps, its last set and segment, and the sequence before."""
 
     ticks: int
     nbytes: int
@@ -56,7 +57,7 @@ class Point(NamedTuple):
     before: Point | None = None
 
     def points(self) -> Iterator[Point]:
-        """From the first on."""
+        """Yields the points of the sequence, from the first on."""
         if self.before is not None:
             yield from self.before.points()
         yield self
@@ -65,7 +66,8 @@ class Point(NamedTuple):
 def fastest_sequence(
     sets: Sequence[Set], segments: Callable[[Set, Set], Iterable[Segment]], kept_bytes: int, budget_bytes: int
 ) -> Point | None:
-    """The sequence from the first to the last of ``sets`` that takes least time within the budget, if there is one.
+    """Finds the sequence from the first to the last of ``sets`` that takes least time within the budget, if there is
+    one.
 
     Of two sets, one can only follow the other in a sequence if it does here; ``kept_bytes`` are there at the start.
     """
@@ -85,7 +87,7 @@ def fastest_sequence(
 def least_peak(
     sets: Sequence[Set], segments: Callable[[Set, Set], Iterable[Segment]], kept_bytes: int, enough_bytes: int
 ) -> int:
-    """The least budget that a sequence from the first to the last of ``sets`` fits; ``enough_bytes`` is one."""
+    """Finds the least budget that a sequence from the first to the last of ``sets`` fits; ``enough_bytes`` is one."""
     frontiers = [[(kept_bytes, 0)]]  # bytes of what is kept, the peak so far
     for index, later in enumerate(sets[1:], 1):
         candidates = {
@@ -104,7 +106,7 @@ def least_peak(
 
 
 def _frontier(candidates: list[Point], budget_bytes: int) -> list[Point]:
-    """Those that keep less than all that take no longer; of more than SLOTS, one for each slot of bytes."""
+    """Keeps those that keep less than all that take no longer; of more than SLOTS, one for each slot of bytes."""
     frontier: list[Point] = []
     for point in sorted(candidates, key=lambda candidate: candidate[:2]):
         if not frontier or point.nbytes < frontier[-1].nbytes:
@@ -121,7 +123,7 @@ def _frontier(candidates: list[Point], budget_bytes: int) -> list[Point]:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes 0, 1, ... in topological order: what each takes to compute, its bytes, and edges (from, to)."""
+    """Holds nodes 0, 1, ... in topological order: what each takes to compute, its bytes, and edges (from, to)."""
 
     ticks: tuple[int, ...]
     nbytes: tuple[int, ...]
@@ -138,14 +140,14 @@ class Graph:
         return frozenset(u for u, v in self.edges if v in nodes)
 
     def boundary(self, lower: LowerSet) -> LowerSet:
-        """What of a lower set has a successor outside of it."""
+        """Returns what of a lower set has a successor outside of it."""
         return self.predecessors(self.nodes - lower) & lower
 
     def memory(self, nodes: LowerSet) -> int:
         return sum(self.nbytes[node] for node in nodes)
 
     def segment(self, earlier: LowerSet, later: LowerSet) -> Iterator[Segment]:
-        """What a canonical strategy adds from one lower set to a larger one; nothing where it is not larger."""
+        """Yields what a canonical strategy adds from one lower set to a larger one; nothing where it is not larger."""
         if not earlier < later:
             return
         inside, boundary = later - earlier, self.boundary(later)
@@ -155,7 +157,7 @@ class Graph:
 
 
 def all_lower_sets(graph: Graph) -> list[LowerSet]:
-    """Every one, the smallest first: as many as 2^n of n nodes without edges."""
+    """Lists every lower set, the smallest first: as many as 2^n of n nodes without edges."""
     every = {frozenset[int]()}
     for node in range(len(graph.ticks)):
         before = graph.predecessors(frozenset({node}))
@@ -164,7 +166,7 @@ def all_lower_sets(graph: Graph) -> list[LowerSet]:
 
 
 def ancestor_sets(graph: Graph) -> list[LowerSet]:
-    """The nothing, each node with all its ancestors, and all nodes: n + 2 at most."""
+    """Lists the nothing, each node with all its ancestors, and all nodes: n + 2 at most."""
     ancestors: list[LowerSet] = []
     for node in range(len(graph.ticks)):
         before = graph.predecessors(frozenset({node}))
@@ -174,7 +176,8 @@ def ancestor_sets(graph: Graph) -> list[LowerSet]:
 
 
 def canonical(graph: Graph, budget_bytes: int, sets: Sequence[LowerSet]) -> Point | None:
-    """The canonical strategy over these lower sets of least time whose peak is within the budget, if there is one."""
+    """Finds the canonical strategy over these lower sets of least time whose peak is within the budget, if there is
+    one."""
     return fastest_sequence(sets, graph.segment, 0, budget_bytes)
 
 
@@ -182,21 +185,21 @@ def canonical(graph: Graph, budget_bytes: int, sets: Sequence[LowerSet]) -> Poin
 
 
 class Prefix(NamedTuple):
-    """A chain's blocks up to ``end``, the turn among them where that is the depth + 1; ``held``: whether the last one's
-    graph is kept, and holds its output."""
+    """Holds a chain's blocks up to ``end``, the turn among them where that is the depth + 1; ``held``: whether the last
+    one's graph is kept, and holds its output."""
 
     end: int
     held: bool = False
 
 
 def prefixes(chain: Chain, budget_bytes: int) -> Point | None:
-    """The fastest canonical strategy of a chain: as above, but that bytes are those of the simulation."""
+    """Finds the fastest canonical strategy of a chain: as above, but that bytes are those of the simulation."""
     sets, segments = _strategies(chain)
     return fastest_sequence(sets, segments, chain.input_bytes, budget_bytes)
 
 
 def _strategies(chain: Chain) -> tuple[list[Prefix], Callable[[Prefix, Prefix], Iterator[Segment]]]:
-    """The lower sets of a chain, and what one adds to another.
+    """Returns the lower sets of a chain, and what one adds to another.
 
     A block is two nodes, its graph and its output. Lower sets are prefixes, and a segment is one block whose two nodes
     are both kept, or blocks of which the last one's output is, and which run again. The last set has the turn. A prefix
@@ -221,15 +224,15 @@ def _strategies(chain: Chain) -> tuple[list[Prefix], Callable[[Prefix, Prefix], 
 
 
 def _kept_block(chain: Chain, block: int, held: bool) -> Segment:
-    """A block that keeps its graph; ``held``: whether the one before keeps its input."""
+    """Returns what a block that keeps its graph adds; ``held``: whether the one before keeps its input."""
     stage = chain.stages[block]
     there = chain.forward_bytes + max(stage.save_peak_bytes, stage.graph_bytes)
     return Segment(0, kept_bytes(chain, block, held), max(there, back_bytes(chain, block, held)), again=False)
 
 
 def _run_again(chain: Chain, start: int, end: int, held: bool) -> tuple[int, int]:
-    """Bytes of the output of blocks that run again, which is kept, and those that they need, ``start``'s input left
-    out."""
+    """Counts the bytes of the output of blocks that run again, which is kept, and those that they need, ``start``'s
+    input left out."""
     sizes, beside = chain.activation_bytes, beside_bytes(chain)[end - 1]
     needed = graphs = 0
     for k in range(start, end):
@@ -243,7 +246,7 @@ def _run_again(chain: Chain, start: int, end: int, held: bool) -> tuple[int, int
 
 
 def recomputed(chain: Chain, budget_bytes: int) -> Schedule:
-    """The fastest canonical strategy whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
+    """Finds the fastest canonical strategy whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
     best = prefixes(chain, budget_bytes) if budget_bytes >= chain.outside_bytes else None
     if best is None:
         raise Infeasible("a canonical strategy", budget_bytes, _least_bytes(chain), persistent(chain).least_bytes)
@@ -253,7 +256,7 @@ def recomputed(chain: Chain, budget_bytes: int) -> Schedule:
 
 
 def _least_bytes(chain: Chain) -> int:
-    """The least budget of a canonical strategy; equal segments are some of them."""
+    """Finds the least budget of a canonical strategy; equal segments are some of them."""
     lengths = range(1, chain.depth + 1)
     equal = ([(start, min(start + n, chain.depth)) for start in range(0, chain.depth, n)] for n in lengths)
     enough_bytes = min(predicted(segmented(chain.depth, ranges), chain).peak_bytes for ranges in equal)

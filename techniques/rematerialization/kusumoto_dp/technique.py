@@ -1,5 +1,5 @@
-"""Lower sets (Kusumoto, Inoue, Watanabe, Akiba, Koyama, 2019): of all sequences of lower sets of a graph, the one whose
-segments run again in least time within a memory budget, by dynamic programming.
+"""Implements lower sets (Kusumoto, Inoue, Watanabe, Akiba, Koyama, 2019): of all sequences of lower sets of a graph,
+the one whose segments run again in least time within a memory budget, by dynamic programming.
 
 For any graph: :func:`~.solver.canonical`. In training the graph is the chain of blocks, whose lower sets are prefixes.
 """
@@ -16,7 +16,8 @@ from techniques.shared.scheduled import Scheduled
 
 @dataclass
 class LowerSets(Scheduled):
-    """The fastest canonical strategy within the budget: no block runs a third time. At 1 it is the plain pass."""
+    """Follows the fastest canonical strategy within the budget: no block runs a third time. At 1 it is the plain
+    pass."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return recomputed(chain, budget_bytes)

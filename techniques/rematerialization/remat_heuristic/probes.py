@@ -1,4 +1,5 @@
-"""What a recorded step shows of rematerialisation by score, and whether plans of unlike blocks keep to the scores."""
+"""Checks what a recorded step shows of rematerialisation by score, and whether plans of unlike blocks keep to the
+scores."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def _plan(own: RematHeuristic, chain: Chain, share: float) -> tuple[int, bool, b
 
 
 def _scores(chain: Chain) -> list[float]:
-    """Bytes times lifetime over recompute seconds of each block's graph."""
+    """Computes bytes times lifetime over recompute seconds of each block's graph."""
     scores, later_s = [0.0] * chain.depth, chain.turn_s
     for i in reversed(range(chain.depth)):
         stage = chain.stages[i]

@@ -1,4 +1,4 @@
-"""Rematerialisation by score, as compilers do it: drop what is large, lives long and is cheap to compute again.
+"""Plans rematerialisation by score, as compilers do it: drop what is large, lives long and is cheap to compute again.
 
 The footprint of the whole pass is simulated; while its peak is above the budget, the value of the greatest
 
@@ -22,14 +22,14 @@ from suite.chain.simulate import predicted
 
 
 class Kept(NamedTuple):
-    """What the plain pass keeps for the way back: a block's graph, or the activation that it begins with."""
+    """Holds what the plain pass keeps for the way back: a block's graph, or the activation that it begins with."""
 
     kind: Literal["graph", "input"]
     block: int
 
 
 def dropping(chain: Chain, budget_bytes: int) -> Schedule:
-    """The plain schedule without as few values, the best scores first, as fits the budget. Raises Infeasible."""
+    """Finds the plain schedule without as few values, the best scores first, as fits the budget. Raises Infeasible."""
     lives_s = lifetimes_s(chain)
     dropped: set[Kept] = set()
     lowest = math.inf
@@ -46,7 +46,7 @@ def dropping(chain: Chain, budget_bytes: int) -> Schedule:
 
 
 def score(chain: Chain, candidate: Kept, lifetime_s: float) -> float:
-    """Bytes times lifetime over the seconds of computing it again."""
+    """Computes bytes times lifetime over the seconds of computing it again."""
     if candidate.kind == "graph":
         nbytes, seconds = sum(chain.stages[candidate.block].saved_bytes), chain.stages[candidate.block].save_s
     else:
@@ -55,7 +55,7 @@ def score(chain: Chain, candidate: Kept, lifetime_s: float) -> float:
 
 
 def lifetimes_s(chain: Chain) -> dict[Kept, float]:
-    """Seconds between a value's making and its use on the way back, in a plain pass."""
+    """Computes the seconds between a value's making and its use on the way back, in a plain pass."""
     moments = {moment.op: moment for moment in predicted(plain(chain.depth), chain).moments}
     lives_s = {}
     for i in range(chain.depth):
@@ -66,7 +66,7 @@ def lifetimes_s(chain: Chain) -> dict[Kept, float]:
 
 
 def droppable(depth: int, dropped: AbstractSet[Kept]) -> Iterator[Kept]:
-    """Graphs that are kept; inputs of blocks that will run again, between inputs that are kept."""
+    """Yields graphs that are kept; inputs of blocks that will run again, between inputs that are kept."""
     for i in range(depth):
         if Kept("graph", i) not in dropped:
             yield Kept("graph", i)
@@ -75,7 +75,7 @@ def droppable(depth: int, dropped: AbstractSet[Kept]) -> Iterator[Kept]:
 
 
 def recomputing(depth: int, dropped: AbstractSet[Kept]) -> Schedule:
-    """The schedule that computes what is dropped again, where it is used."""
+    """Builds the schedule that computes what is dropped again, where it is used."""
     ops = [Op("run" if Kept("graph", i) in dropped else "save", i) for i in range(depth)] + [TURN]
     for i in reversed(range(depth)):
         if Kept("input", i) in dropped:

@@ -1,4 +1,4 @@
-"""Rematerialisation by score, the compilers' way: XLA's pass and Echo (Zheng, Vijaykumar, Pekhimenko, 2020).
+"""Implements rematerialisation by score, the compilers' way: XLA's pass and Echo (Zheng, Vijaykumar, Pekhimenko, 2020).
 
 What is large, lives long and is cheap to compute again is dropped first, one value after the other, until the simulated
 peak of the whole pass fits the budget.

@@ -1,4 +1,4 @@
-"""What a recorded step shows of revolve: the binomial number of runs for the snapshots that there are."""
+"""Checks what a recorded step shows of revolve: the binomial number of runs for the snapshots that there are."""
 
 from __future__ import annotations
 

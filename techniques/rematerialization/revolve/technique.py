@@ -1,5 +1,5 @@
-"""REVOLVE (Griewank and Walther, 2000): as many snapshots of block inputs as the budget holds, placed so that the
-fewest blocks run again, while one block's graph is there at a time.
+"""Implements REVOLVE (Griewank and Walther, 2000): as many snapshots of block inputs as the budget holds, placed so
+that the fewest blocks run again, while one block's graph is there at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from techniques.shared.scheduled import Scheduled
 
 
 def revolved(chain: Chain, budget_bytes: int) -> Schedule:
-    """The fastest binomial schedule, of any number of snapshots, whose peak is at most ``budget_bytes``.
+    """Finds the fastest binomial schedule, of any number of snapshots, whose peak is at most ``budget_bytes``.
 
     Raises Infeasible.
     """
@@ -24,7 +24,8 @@ def revolved(chain: Chain, budget_bytes: int) -> Schedule:
 
 @dataclass
 class Revolve(Scheduled):
-    """Binomial checkpointing within the budget. A budget of 1 is the plain pass; below it no two graphs are kept."""
+    """Implements binomial checkpointing within the budget. A budget of 1 is the plain pass; below it no two graphs are
+    kept."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return revolved(chain, budget_bytes)

@@ -1,4 +1,4 @@
-"""What a recorded step shows of rotor: that it ran as planned, and that no persistent schedule is faster."""
+"""Checks what a recorded step shows of rotor: that it ran as planned, and that no persistent schedule is faster."""
 
 from __future__ import annotations
 

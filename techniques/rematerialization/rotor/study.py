@@ -1,4 +1,4 @@
-"""Time against memory: rotor beside every other solver, on each baseline's own model (the paper's figure 4)."""
+"""Compares time with memory: rotor beside every other solver, on each baseline's own model (the paper's figure 4)."""
 
 from suite.topics.studies.memory_budgets import plot, study
 

@@ -1,5 +1,5 @@
-"""Rotor (Herrmann, Beaumont, Eyraud-Dubois, Joly, Shilova, 2019): the fastest memory-persistent schedule of a chain of
-unlike blocks within a memory budget, by dynamic programming over ranges of blocks.
+"""Implements Rotor (Herrmann, Beaumont, Eyraud-Dubois, Joly, Shilova, 2019): the fastest memory-persistent schedule of
+a chain of unlike blocks within a memory budget, by dynamic programming over ranges of blocks.
 
 Each block is computed without saving, with its input kept, or with its whole graph kept; the three are chosen together.
 """
@@ -16,7 +16,7 @@ from techniques.shared.scheduled import Scheduled
 
 
 def fastest(chain: Chain, budget_bytes: int) -> Schedule:
-    """The persistent schedule of least time whose peak is at most ``budget_bytes``. Raises Infeasible."""
+    """Finds the persistent schedule of least time whose peak is at most ``budget_bytes``. Raises Infeasible."""
     table = persistent(chain)
     if budget_bytes < table.least_bytes:
         raise Infeasible("a persistent schedule", budget_bytes, table.least_bytes)
@@ -25,7 +25,7 @@ def fastest(chain: Chain, budget_bytes: int) -> Schedule:
 
 @dataclass
 class Rotor(Scheduled):
-    """The fastest persistent schedule within the budget. A budget of 1 is the plain pass."""
+    """Follows the fastest persistent schedule within the budget. A budget of 1 is the plain pass."""
 
     def solve(self, chain: Chain, budget_bytes: int, link: Link | None) -> Schedule:
         return fastest(chain, budget_bytes)

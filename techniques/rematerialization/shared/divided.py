@@ -1,4 +1,5 @@
-"""Divide and conquer over a chain: run to a middle, reverse what follows, then what came before (Griewank, 1992).
+"""Implements divide and conquer over a chain: run to a middle, reverse what follows, then what came before (Griewank,
+1992).
 
     reverse steps first .. first + n:   at most ``base`` steps: run them with their graphs, and back
                                         else: run l steps to a snapshot, reverse the other n - l, reverse the l
@@ -27,19 +28,20 @@ Split = Callable[[int, int], int]
 
 
 def bisection(steps: int, snapshots: int) -> int:
-    """Half of the steps, as long as there are snapshots."""
+    """Returns half of the steps, as long as there are snapshots."""
     return steps // 2 if snapshots > 1 else steps - 1
 
 
 @cache
 def binomial(steps: int, snapshots: int) -> int:
-    """So that the fewest steps run again."""
+    """Splits so that the fewest steps run again."""
     return min(range(1, steps), key=lambda i: i + advances(i, snapshots) + advances(steps - i, snapshots - 1))
 
 
 @cache
 def advances(steps: int, snapshots: int) -> float:
-    """t(l, s): runs of steps before each runs with its graph; infinite for several steps without a snapshot."""
+    """Computes t(l, s): runs of steps before each runs with its graph; infinite for several steps without a
+    snapshot."""
     if snapshots == 0:
         return 0 if steps == 1 else math.inf
     repetitions = 0
@@ -49,7 +51,7 @@ def advances(steps: int, snapshots: int) -> float:
 
 
 def reversal(first: int, steps: int, snapshots: int, split: Split, base: int = 1) -> Iterator[Op]:
-    """What computes to reverse the steps from ``first`` on, whose input is one of the ``snapshots``."""
+    """Yields what computes to reverse the steps from ``first`` on, whose input is one of the ``snapshots``."""
     while steps > base:
         run = split(steps, snapshots)
         yield from (Op("run", first + i) for i in range(run))
@@ -61,14 +63,14 @@ def reversal(first: int, steps: int, snapshots: int, split: Split, base: int = 1
 
 @cache
 def divided(depth: int, snapshots: int, split: Split, base: int = 1) -> Schedule:
-    """The schedule of a chain with at most so many snapshots, of which depth - 1 are of use."""
+    """Builds the schedule of a chain with at most so many snapshots, of which depth - 1 are of use."""
     ops = list(reversal(0, depth, snapshots, split, base))
     ops.insert(ops.index(Op("back", depth - 1)), TURN)
     return tidied(depth, ops)
 
 
 def fastest_fitting(what: str, schedules: Iterable[Schedule], chain: Chain, budget_bytes: int) -> Schedule:
-    """The first of the fastest whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
+    """Finds the first of the fastest whose predicted peak is at most ``budget_bytes``. Raises Infeasible."""
     pairs = [(predicted(schedule, chain), schedule) for schedule in schedules]
     fitting = [(seen.time_s, schedule) for seen, schedule in pairs if seen.peak_bytes <= budget_bytes]
     if not fitting:

@@ -1,4 +1,4 @@
-"""Whether a step, and plans within other budgets, are as fast as any schedule: against all of them, searched."""
+"""Checks whether a step, and plans within other budgets, are as fast as any schedule: against all of them, searched."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SHARES = (0.0, 0.1, 0.25, 0.4, 0.6, 0.8, 1.0)  # of the way from the least peak 
 
 
 def over_fastest(recording: Recording, own: Scheduled, more: Iterable[Chain] = ()) -> dict[str, float]:
-    """``over_fastest``: seconds of the blocks' runs in the recorded step, over those of the fastest of all schedules
-    within the same bytes; ``planned_over_fastest``: of plans within other budgets; each of the chain farthest from 1;
-    ``refused``: those budgets within which there is no plan. ``more``: chains that are planned, too. Empty where a
-    chain is too deep to search all of its schedules.
+    """Computes ``over_fastest``: seconds of the blocks' runs in the recorded step, over those of the fastest of all
+    schedules within the same bytes; ``planned_over_fastest``: of plans within other budgets; each of the chain farthest
+    from 1; ``refused``: those budgets within which there is no plan. ``more``: chains that are planned, too. Empty
+    where a chain is too deep to search all of its schedules.
 
     A single chain has the budget. Of several, which share it, each has what its own schedule takes.
     """
@@ -43,7 +43,7 @@ def over_fastest(recording: Recording, own: Scheduled, more: Iterable[Chain] = (
 
 
 def _planned(own: Scheduled, chain: Chain, share: float) -> float | None:
-    """A plan's seconds over the fastest schedule's; infinite where it takes more bytes than it may."""
+    """Computes a plan's seconds over the fastest schedule's; infinite where it takes more bytes than it may."""
     budget_bytes = budget_between([chain], share)
     try:
         cost = predicted(own.solve(chain, budget_bytes, None), chain)

@@ -1,4 +1,5 @@
-"""What a recorded step shows of torch's memory budget, and what other budgets save and cost on the same batch."""
+"""Checks what a recorded step shows of torch's memory budget, and what other budgets save and cost on the same
+batch."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def probes(recording: Recording, own: TorchAutoAC) -> Mapping[str, float]:
 
 
 def _cost(recording: Recording, technique: TorchAutoAC | None) -> tuple[int, int]:
-    """Saved bytes and FLOPs of a pass; one before it traces."""
+    """Counts saved bytes and FLOPs of a pass; one before it traces."""
     run = recording.run
     with undisturbed(run.model):
         if technique is None:

@@ -1,4 +1,5 @@
-"""torch's automatic activation checkpointing (``torch._functorch.partitioners``): a memory budget for each block.
+"""Implements torch's automatic activation checkpointing (``torch._functorch.partitioners``): a memory budget for each
+block.
 
 AOTAutograd traces a block's forward and backward passes into one graph. Its partitioner finds, by a minimum cut, what
 is to be saved if all that is cheap runs again; below a budget of 1, by a knapsack, which further operators run again so
@@ -31,7 +32,7 @@ SOLVERS: tuple[Solver, ...] = ("dp", "greedy", "ilp")
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
-    """torch's partition of a joint graph, in which randomness is saved: its partitioner draws it anew on a CPU.
+    """Returns torch's partition of a joint graph, in which randomness is saved: its partitioner draws it anew on a CPU.
 
     Views become reshapes, which are views wherever they can be. Tracing goes by what an operator's fake kernel says of
     strides, and dropout's on the way back says contiguous where the gradient, and so the result, is not.
@@ -52,13 +53,14 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
 
 
 def _is_random(node: Node) -> bool:
-    """Attention's backward operators carry the tag, too, but read the seed that the forward pass has kept."""
+    """Tells whether a node draws at random; attention's backward operators carry the tag, too, but read the seed that
+    the forward pass has kept."""
     drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     return drawn and not str(node.target).endswith("_backward.default")
 
 
 class _Bound(nn.Module):
-    """A block's own forward as a module, so that parameters can stand in for the block's, and no hook runs."""
+    """Wraps a block's own forward as a module, so that parameters can stand in for the block's, and no hook runs."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class _Bound(nn.Module):
 
 
 class Partitioned:
-    """A block's forward, as AOTAutograd's two graphs. Traced once for each form of its arguments."""
+    """Runs a block's forward, as AOTAutograd's two graphs. Traced once for each form of its arguments."""
 
     def __init__(self, block: nn.Module, settings: Mapping[str, Any], act: Act) -> None:
         self.bound, self.settings, self.act = _Bound(block), dict(settings), act
@@ -106,8 +108,8 @@ class Partitioned:
 
 @dataclass
 class TorchAutoAC(Technique):
-    """``budget``: torch's ``activation_memory_budget`` of each block, from the bytes of its inputs (0) to what the
-    minimum cut saves (1), which is less than eager autograd saves; ``solver`` of the knapsack."""
+    """Gives each block its ``budget``: torch's ``activation_memory_budget`` of each block, from the bytes of its inputs
+    (0) to what the minimum cut saves (1), which is less than eager autograd saves; ``solver`` of the knapsack."""
 
     takes: ClassVar[str] = PLANS
     budget: float = 0.5

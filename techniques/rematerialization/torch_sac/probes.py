@@ -1,4 +1,5 @@
-"""What a recorded step shows of selective checkpointing: how often blocks run, what is alive after the forward pass.
+"""Checks what a recorded step shows of selective checkpointing: how often blocks run, what is alive after the forward
+pass.
 
 What full checkpointing of every block keeps is taken off that: the rest is to be the products' outputs, to the byte.
 """
@@ -78,7 +79,7 @@ def _fully_checkpointed(run: Run) -> ExitStack:
 
 
 class _Products(TorchDispatchMode):
-    """Bytes of the products' outputs while ``inside`` is true."""
+    """Counts bytes of the products' outputs while ``inside`` is true."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""torch's selective activation checkpointing (``torch.utils.checkpoint``): each operator's output is kept, or not.
+"""Implements torch's selective activation checkpointing (``torch.utils.checkpoint``): each operator's output is kept,
+or not.
 
 What is dear to compute and small beside its inputs, the matrix products and fused attention, is kept; what lies between
 them (activation functions, softmax, normalisation, dropout) is computed again in the backward pass, block by block.
@@ -44,7 +45,8 @@ BESIDE_HOOKS: dict[str, Any] = {_CHOICE: False} if _CHOICE in inspect.signature(
 
 
 def keeping_products(every: int) -> Callable[..., CheckpointPolicy]:
-    """A policy for one run of a function: the first, and every ``every``-th matrix product after it, is kept."""
+    """Returns a policy for one run of a function: the first, and every ``every``-th matrix product after it, is
+    kept."""
     products = itertools.count()
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -56,14 +58,14 @@ def keeping_products(every: int) -> Callable[..., CheckpointPolicy]:
 
 
 def contexts(every: int) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Those of the forward pass and of the recomputation, for ``checkpoint``."""
+    """Returns the contexts of the forward pass and of the recomputation, for ``checkpoint``."""
     both: tuple[Any, Any] = create_selective_checkpoint_contexts(keeping_products(every))
     return both
 
 
 def selectively(act: Act, every: int, function: Callable[[Tensor], Any], hidden: Tensor) -> Any:
-    """``function(hidden)``, of which ``hidden`` and every ``every``-th product are kept; ``act`` is called when it runs
-    again."""
+    """Computes ``function(hidden)``, of which ``hidden`` and every ``every``-th product are kept; ``act`` is called
+    when it runs again."""
     runs = itertools.count()
 
     def noted(hidden: Tensor) -> Any:

@@ -1,1 +1,1 @@
-"""The accelerators of papers, modelled: one model for all of them, and their constants with where each comes from."""
+"""Models the accelerators of papers: one model for all of them, and their constants with where each comes from."""

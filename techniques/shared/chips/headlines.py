@@ -1,4 +1,4 @@
-"""A paper's headline numbers of its chip, each beside what the model says, what was measured, and the baseline's drift.
+"""Sets a paper's headline numbers of its chip beside what the model says, what was measured, and the baseline's drift.
 
 A row is one claim of a card. ``quoted`` is the paper's; ``modelled`` our accelerator model's, of the same ratio, from
 ``least`` to ``most`` where its inputs are a range; ``measured`` is what the same algorithm gains on the machine of the
@@ -24,7 +24,7 @@ NOTE = (
 
 
 class Modelled(NamedTuple):
-    """What the model says of a headline's own ratio; ``of``: from what, and over what."""
+    """Holds what the model says of a headline's own ratio; ``of``: from what, and over what."""
 
     speedup: float
     least: float
@@ -33,7 +33,7 @@ class Modelled(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What stands beside a headline. ``unavailable``: why what is None is not known."""
+    """Holds what stands beside a headline. ``unavailable``: why what is None is not known."""
 
     modelled: Modelled | None
     measured: float | None
@@ -58,12 +58,13 @@ class Headline(NamedTuple):
 
 
 def headline_claims(folder: Path) -> dict[str, Claim]:
-    """Those of the card in ``folder``."""
+    """Returns the headline claims of the card in ``folder``."""
     return {claim.id: claim for claim in read_card(folder / "card.toml").claim if claim.metric == METRIC}
 
 
 def headlines(folder: Path, values: Mapping[str, Beside]) -> StudyTable:
-    """The table ``headlines``: ``values`` has what stands beside each claim. Raises ValueError where it lacks one."""
+    """Builds the table ``headlines``: ``values`` has what stands beside each claim. Raises ValueError where it lacks
+    one."""
     claims = headline_claims(folder)
     if claims.keys() != values.keys():
         raise ValueError(f"{folder.name} has the headlines {', '.join(claims)}, and found are {', '.join(values)}")
@@ -92,6 +93,6 @@ def _row(claim: Claim, beside: Beside) -> Headline:
 
 
 def between(speedups: Sequence[float], of: str) -> Modelled:
-    """The range of some modelled speed-ups, and their lower median."""
+    """Returns the range of some modelled speed-ups, and their lower median."""
     every = sorted(speedups)
     return Modelled(every[(len(every) - 1) // 2], every[0], every[-1], of)

@@ -1,4 +1,5 @@
-"""One model for the papers' accelerators: phases of work on multipliers and a memory. Modelled, and nothing measured.
+"""Models the papers' accelerators with one model: phases of work on multipliers and a memory. Modelled, and nothing
+measured.
 
     compute     macs (b / the units' bits)^2 / (units x clock x share of the units that are busy)    b: bits of operands
     transfer    bytes / bandwidth
@@ -29,7 +30,8 @@ GUESSED = (0.5, 1.0, 2.0)  # times what is from memory
 
 @dataclass(frozen=True)
 class Chip:
-    """A machine. ``units`` are multiply-adds of ``bits`` by ``bits`` a cycle; ``power_w`` None is not known."""
+    """Describes a machine. ``units`` are multiply-adds of ``bits`` by ``bits`` a cycle; ``power_w`` None is not
+    known."""
 
     name: str
     title: str
@@ -42,13 +44,13 @@ class Chip:
 
     @property
     def guessed(self) -> list[str]:
-        """What of its speed is from memory."""
+        """Returns what of its speed is from memory."""
         return [name for name in ("clock_hz", "units", "bytes_per_s") if self.source[name] == "memory"]
 
 
 @dataclass(frozen=True)
 class EnergyTable:
-    """Picojoules of 32-bit integer arithmetic and of a bit of DRAM."""
+    """Holds picojoules of 32-bit integer arithmetic and of a bit of DRAM."""
 
     name: str
     multiply_pj: float
@@ -62,7 +64,7 @@ class EnergyTable:
 
 @dataclass(frozen=True)
 class Context:
-    """A figure that is quoted, from ``low`` to ``high``, None where the text has none."""
+    """Holds a figure that is quoted, from ``low`` to ``high``, None where the text has none."""
 
     statement: str
     against: str
@@ -74,8 +76,8 @@ class Context:
 
 
 class Phase(NamedTuple):
-    """Work that begins when the one before has ended: multiply-adds of operands of ``bits``, bytes of memory, and the
-    share of the units that are busy meanwhile."""
+    """Describes work that begins when the one before has ended: multiply-adds of operands of ``bits``, bytes of memory,
+    and the share of the units that are busy meanwhile."""
 
     macs: float
     bits: int
@@ -91,12 +93,12 @@ def compute_s(phase: Phase, chip: Chip) -> float:
 
 
 def time_s(phases: Iterable[Phase], chip: Chip) -> float:
-    """Phase after phase."""
+    """Computes the time, phase after phase."""
     return sum(max(compute_s(phase, chip), phase.bytes / chip.bytes_per_s) for phase in phases)
 
 
 def bound_s(phases: Sequence[Phase], chip: Chip) -> float:
-    """The closed form: no schedule of the same work takes less time."""
+    """Computes the closed form: no schedule of the same work takes less time."""
     compute = sum(compute_s(phase._replace(busy=1.0), chip) for phase in phases)
     return max(compute, sum(phase.bytes for phase in phases) / chip.bytes_per_s)
 
@@ -107,7 +109,7 @@ def energy_j(phases: Iterable[Phase], table: EnergyTable) -> float:
 
 
 def interval(phases: Sequence[Phase], chip: Chip) -> tuple[float, float]:
-    """The least and the most :func:`time_s` with what is from memory halved, kept and doubled."""
+    """Computes the least and the most :func:`time_s` with what is from memory halved, kept and doubled."""
     names = chip.guessed
     times = [
         time_s(phases, replace(chip, **{name: getattr(chip, name) * by for name, by in zip(names, factors)}))

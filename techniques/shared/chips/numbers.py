@@ -1,5 +1,5 @@
-"""What a paper says of its chip, what is modelled of it, and what was measured of its algorithm: side by side, each in
-a row that says which it is, and never one over the other."""
+"""Shows what a paper says of its chip, what is modelled of it, and what was measured of its algorithm: side by side,
+each in a row that says which it is, and never one over the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTE = (
 
 
 class Number(NamedTuple):
-    """One figure; ``level`` is the fidelity of a modelled one, ``inputs`` what it rests on."""
+    """Holds one figure; ``level`` is the fidelity of a modelled one, ``inputs`` what it rests on."""
 
     kind: Kind
     what: str
@@ -33,13 +33,13 @@ class Number(NamedTuple):
 
 
 def numbers(rows: Iterable[Number]) -> StudyTable:
-    """The table ``numbers``: what is quoted, then what is modelled, then what was measured."""
+    """Builds the table ``numbers``: what is quoted, then what is modelled, then what was measured."""
     kinds: Sequence[Kind] = ("literature", "modelled", "measured")
     return StudyTable("numbers", Number._fields, sorted(map(tuple, rows), key=lambda row: kinds.index(row[0])), NOTE)
 
 
 def quoted(folder: Path) -> list[Number]:
-    """What the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
+    """Returns what the card in ``folder`` quotes of time and energy, headlines among it, as speed-ups and savings."""
     return [
         Number(
             "literature",
@@ -55,7 +55,7 @@ def quoted(folder: Path) -> list[Number]:
 
 
 def against_itself(chip: Chip, sparse: Sequence[Phase], dense: Sequence[Phase], inputs: str) -> list[Number]:
-    """The same chip without the paper's method: bound, phases, and energy by each table."""
+    """Compares with the same chip without the paper's method: bound, phases, and energy by each table."""
     whence = f"{inputs}; from memory: {', '.join(chip.guessed)}" if chip.guessed else inputs
     where = f"dense attention on the same array ({chip.title})"
     saved = [
@@ -77,8 +77,8 @@ def against_itself(chip: Chip, sparse: Sequence[Phase], dense: Sequence[Phase], 
 
 
 def gpu_attention_s(tokens: int, width: int, heads: int, *, fused: bool, half: bool = False) -> float:
-    """Modelled seconds of forward attention on the papers' GPU, in float32 or in ``half`` precision. Where it is not
-    fused, scores go to memory and come back twice: product, softmax, product, one operator after the other. What
+    """Computes modelled seconds of forward attention on the papers' GPU, in float32 or in ``half`` precision. Where it
+    is not fused, scores go to memory and come back twice: product, softmax, product, one operator after the other. What
     launches take is left out."""
     device, dtype = devices()[GPU], "float16" if half else "float32"
     product = 2 * tokens**2 * width * heads / device.product_flops_per_s(dtype)
@@ -90,7 +90,7 @@ def gpu_attention_s(tokens: int, width: int, heads: int, *, fused: bool, half: b
 
 
 def against_gpu(chip_s: float, what: str, tokens: int, width: int, heads: int, inputs: str) -> list[Number]:
-    """Both sides modelled: the paper's kind of baseline, unfused attention, and today's."""
+    """Compares both sides modelled: the paper's kind of baseline, unfused attention, and today's."""
     return [
         Number(
             "modelled",
@@ -105,8 +105,8 @@ def against_gpu(chip_s: float, what: str, tokens: int, width: int, heads: int, i
 
 
 def drift(tokens: int, width: int = 64, heads: int = 12) -> list[Number]:
-    """How far the papers' baseline has moved: unfused over fused attention on their GPU, both modelled, in both
-    precisions."""
+    """Computes how far the papers' baseline has moved: unfused over fused attention on their GPU, both modelled, in
+    both precisions."""
     rows = []
     for half in (False, True):
         unfused, fused = (gpu_attention_s(tokens, width, heads, fused=fuse, half=half) for fuse in (False, True))

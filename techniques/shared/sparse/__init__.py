@@ -1,1 +1,1 @@
-"""Masks of weights: which connections stay, and products with them."""
+"""Keeps masks of weights: which connections stay, and products with them."""

@@ -1,4 +1,5 @@
-"""Block-sparse products: a linear layer whose mask keeps whole b x b blocks multiplies those blocks and no others.
+"""Computes block-sparse products: a linear layer whose mask keeps whole b x b blocks multiplies those blocks and no
+others.
 
     Y  = X W^T      the kept blocks of a dense X's columns        (DSD)
     dX = G W        the same blocks, the other way round          (DSD, transposed)
@@ -42,7 +43,8 @@ T = TypeVar("T")
 
 
 class OfMask(Generic[T]):
-    """What ``function`` says of a mask and its blocks' side, asked again only where the mask has changed in place."""
+    """Keeps what ``function`` says of a mask and its blocks' side, asked again only where the mask has changed in
+    place."""
 
     def __init__(self, function: Callable[[Tensor, int], T]) -> None:
         self.function, self._known = function, WeakTensorKeyDictionary()
@@ -58,7 +60,7 @@ class OfMask(Generic[T]):
 
 @OfMask
 def runs(mask: Tensor, block: int) -> list[tuple[slice, slice]]:
-    """Rows and columns of each longest run of kept blocks in a row of blocks of ``mask`` [n, m]."""
+    """Returns rows and columns of each longest run of kept blocks in a row of blocks of ``mask`` [n, m]."""
     each_run = []
     for row, blocks in enumerate(mask[::block, ::block].tolist()):
         first = 0
@@ -71,7 +73,8 @@ def runs(mask: Tensor, block: int) -> list[tuple[slice, slice]]:
 
 
 def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
-    """X W^T, or X W where ``transposed``, of ``x`` [tokens, in] and the blocks of ``weight`` that ``mask`` keeps.
+    """Computes X W^T, or X W where ``transposed``, of ``x`` [tokens, in] and the blocks of ``weight`` that ``mask``
+    keeps.
 
     ``weight`` and ``mask`` are [n, m]; n and m are multiples of ``block``, whose b x b entries are all kept or none.
     """
@@ -80,13 +83,14 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
 
 
 def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
-    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` keeps, else 0."""
+    """Computes left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at the blocks that ``mask`` keeps, else
+    0."""
     gradient: Tensor = (_gradient if is_compiling() or left.is_cuda else gradient_of_views)(left, right, mask, block)
     return gradient
 
 
 def product_of_views(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
-    """As :func:`product`, by PyTorch's operators."""
+    """Computes the same as :func:`product`, by PyTorch's operators."""
     if x.dtype in NARROW:
         return product_of_views(x.float(), weight.float(), mask, block, transposed).to(x.dtype)
     y = x.new_zeros(x.shape[0], weight.shape[1 if transposed else 0])
@@ -100,7 +104,7 @@ def product_of_views(x: Tensor, weight: Tensor, mask: Tensor, block: int, transp
 
 
 def gradient_of_views(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
-    """As :func:`weight_gradient`, by PyTorch's operators."""
+    """Computes the same as :func:`weight_gradient`, by PyTorch's operators."""
     if left.dtype in NARROW:
         return gradient_of_views(left.float(), right.float(), mask, block).to(left.dtype)
     gradient = left.new_zeros(mask.shape)
@@ -149,7 +153,8 @@ def _gradient_flops(left: Tensor, right: Tensor, mask: Tensor, *_: Any, **__: An
 
 
 class Products(torch.autograd.Function):
-    """``apply(x, weight, bias, mask, block, transposed, dense_gradient)``: as :func:`product`, plus a bias or None."""
+    """Computes by ``apply(x, weight, bias, mask, block, transposed, dense_gradient)``: as :func:`product`, plus a bias
+    or None."""
 
     @staticmethod
     def forward(
@@ -226,13 +231,13 @@ def magnitudes(values: Tensor, block: int) -> Tensor:
 
 
 def expanded(blocks: Tensor, block: int) -> Tensor:
-    """The mask [n, m] of whole blocks, of one [n / b, m / b] that says which are kept."""
+    """Builds the mask [n, m] of whole blocks, of one [n / b, m / b] that says which are kept."""
     return blocks if block == 1 else blocks.repeat_interleave(block, 0).repeat_interleave(block, 1)
 
 
 @dataclass
 class BlockMasked(Masked):
-    """Base of a technique whose masks may be of ``block`` x ``block`` blocks, 1 x 1 as its paper has them.
+    """Is the base of a technique whose masks may be of ``block`` x ``block`` blocks, 1 x 1 as its paper has them.
 
     ``execution`` "block_sparse" multiplies the kept blocks only; "masked" multiplies with all, most of them 0.
     """
@@ -249,7 +254,7 @@ class BlockMasked(Masked):
             )
 
     def layers(self, model: nn.Module) -> list[Part]:
-        """The layers to mask. Raises ValueError where blocks do not divide one, or it cannot be executed so."""
+        """Returns the layers to mask. Raises ValueError where blocks do not divide one, or it cannot be executed so."""
         parts = prunable(model)
         for path, layer in parts:
             if any(size % self.block for size in layer.get_parameter("weight").shape):

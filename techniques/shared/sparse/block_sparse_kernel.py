@@ -1,4 +1,5 @@
-"""Products with a block-sparse matrix, as kernels; :mod:`techniques.shared.sparse.block_sparse` has what they compute.
+"""Computes products with a block-sparse matrix, as kernels; :mod:`techniques.shared.sparse.block_sparse` has what they
+compute.
 
     product            Y [tokens, out] = X W^T or X W    a program has a tile of tokens and one column of blocks of Y,
                                                          and goes through the blocks that are kept for it
@@ -32,7 +33,7 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp
 
 
 class Kept(NamedTuple):
-    """Of each row of blocks [rows], or column [columns], how many are kept, and which: the first of ``places``."""
+    """Says of each row of blocks [rows], or column [columns], how many are kept, and which: the first of ``places``."""
 
     counts: Tensor
     places: Tensor
@@ -40,7 +41,7 @@ class Kept(NamedTuple):
 
 @OfMask
 def kept_blocks(mask: Tensor, block: int) -> list[Kept]:
-    """What ``mask`` [n, m] keeps of its rows of blocks, and of its columns."""
+    """Finds what ``mask`` [n, m] keeps of its rows of blocks, and of its columns."""
     blocks = mask[::block, ::block].to(torch.uint8)
     return [
         Kept(tensor.sum(1, dtype=torch.int32), tensor.argsort(dim=1, descending=True, stable=True).int())
@@ -65,8 +66,8 @@ def product_kernel(
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``inner`` and ``outer`` are the widths of x and y; ``of_inner`` and ``of_outer`` the weight's strides by them,
-    and ``blocks`` how many there are along the inner one."""
+    """Multiplies, where ``inner`` and ``outer`` are the widths of x and y; ``of_inner`` and ``of_outer`` the weight's
+    strides by them, and ``blocks`` how many there are along the inner one."""
     column = tl.program_id(0)
     token = tl.program_id(1).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     within = tl.arange(0, BLOCK)
@@ -115,12 +116,12 @@ def weight_gradient_kernel(
 
 
 def warps(block: int) -> int:
-    """Of a program, for blocks of this side."""
+    """Returns the warps of a program, for blocks of this side."""
     return 8 if block == 128 else 4
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's products are told to."""
+    """Says how float32 is multiplied: as torch's products are told to."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
@@ -133,7 +134,8 @@ def check(block: int, *tensors: Tensor) -> None:
 
 
 def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: bool) -> Tensor:
-    """As :func:`techniques.shared.sparse.block_sparse.product`. Raises ValueError for other blocks and dtypes."""
+    """Computes the same as :func:`techniques.shared.sparse.block_sparse.product`. Raises ValueError for other blocks
+    and dtypes."""
     check(block, x, weight)
     x, weight = x.contiguous(), weight.contiguous()
     n, m = weight.shape
@@ -164,7 +166,8 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, block: int, transposed: boo
 
 
 def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Tensor:
-    """As :func:`techniques.shared.sparse.block_sparse.weight_gradient`. Raises ValueError as :func:`product` does."""
+    """Computes the same as :func:`techniques.shared.sparse.block_sparse.weight_gradient`. Raises ValueError as
+    :func:`product` does."""
     check(block, left, right)
     left, right, (n, m) = left.contiguous(), right.contiguous(), mask.shape
     gradient = left.new_empty(n, m)
@@ -187,7 +190,7 @@ def weight_gradient(left: Tensor, right: Tensor, mask: Tensor, block: int) -> Te
 
 
 def _manifest(kernel: Any, dtype: torch.dtype, block: int, **specialised: int) -> Manifest:
-    """``specialised``: arguments that are 1, which Triton compiles in."""
+    """Describes a compilation of the kernel; ``specialised``: arguments that are 1, which Triton compiles in."""
     constants = {"TOKENS": TOKENS[dtype], "BLOCK": block, "DEPTH": DEPTH, "PRECISION": "ieee", **specialised}
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     streams = dict.fromkeys(("x", "weight", "y", "left", "right", "gradient"), POINTERS[dtype])

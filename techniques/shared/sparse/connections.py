@@ -1,4 +1,5 @@
-"""What recorded steps show of masked weights: which are connections, which moved, and whether the others are dead.
+"""Checks what recorded steps show of masked weights: which are connections, which moved, and whether the others are
+dead.
 
 For the probes of the techniques of sparse training (``rigl``, ``set``, ``snip``, ``grasp``, ``lth_imp``, ``svite``).
 A layer goes by its path, its mask and weight by their tensors at a recorded moment.
@@ -19,27 +20,27 @@ from techniques.shared.sparse.masks import MASK, Masked
 
 
 def paths_of(run: Run) -> list[str]:
-    """The trained attention and MLP layers of all blocks."""
+    """Lists the trained attention and MLP layers of all blocks."""
     layers: list[tuple[str, Any]] = [*run.anatomy.linears]
     return [path for path, layer in layers if layer.weight.requires_grad]
 
 
 def mask(moment: Moment, path: str) -> Tensor:
-    """Where a layer's weights are connections, bool."""
+    """Tells where a layer's weights are connections, bool."""
     weight = moment.parameters[f"{path}.weight"]
     return moment.buffers.get(f"{path}.{MASK}", torch.ones_like(weight, dtype=torch.bool))
 
 
 def slots(moment: Moment, name: str) -> dict[str, Tensor]:
-    """The parameter, and the optimizer's tensors of its shape."""
+    """Returns the parameter, and the optimizer's tensors of its shape."""
     weight = moment.parameters[name]
     state = moment.state.get(name, {})
     return {"": weight, **{key: value for key, value in state.items() if getattr(value, "shape", None) == weight.shape}}
 
 
 def erk_connections(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:
-    """Connections of each [n, m] matrix: e (n + m), at most all n m, with the e that keeps the share ``density`` of all
-    weights, by bisection."""
+    """Computes the connections of each [n, m] matrix: e (n + m), at most all n m, with the e that keeps the share
+    ``density`` of all weights, by bisection."""
     sizes = [n * m for n, m in shapes]
     low, high = 0.0, float(max(sizes))
     for _ in range(100):
@@ -55,12 +56,13 @@ def pooled(values: Tensor, block: int) -> Tensor:
 
 
 def changed(before: Moment, after: Moment, paths: Sequence[str]) -> bool:
-    """Whether a connection came or went."""
+    """Tells whether a connection came or went."""
     return any(not torch.equal(mask(before, path), mask(after, path)) for path in paths)
 
 
 def count_change(traces: Sequence[Trace], paths: Sequence[str]) -> int:
-    """By how much the number of a layer's connections after a step differs from that before the first step, at most."""
+    """Computes by how much the number of a layer's connections after a step differs from that before the first step, at
+    most."""
     return max(
         abs(int(mask(trace.after, path).sum()) - int(mask(traces[0].before, path).sum()))
         for trace in traces
@@ -69,9 +71,9 @@ def count_change(traces: Sequence[Trace], paths: Sequence[str]) -> int:
 
 
 def misplaced(old: Tensor, new: Tensor, weight: Tensor, gradient: Tensor | None, count: int) -> int:
-    """After ``count`` drops by size and as many growths by gradient: kept connections that are gone, and grown ones
-    with a smaller gradient than one that is not there; where several weights tie for the last to be dropped, either is
-    right."""
+    """Counts what is misplaced after ``count`` drops by size and as many growths by gradient: kept connections that are
+    gone, and grown ones with a smaller gradient than one that is not there; where several weights tie for the last to
+    be dropped, either is right."""
     if not count or new.all() or gradient is None:
         return int((old != new).sum())
     gradient, weight = gradient.abs(), weight.abs()
@@ -82,18 +84,18 @@ def misplaced(old: Tensor, new: Tensor, weight: Tensor, gradient: Tensor | None,
 
 
 def off_zero(after: Moment, path: str, grown: Tensor) -> int:
-    """Numbers, of the weights and optimizer state of ``grown`` connections, that are not 0."""
+    """Counts the numbers, of the weights and optimizer state of ``grown`` connections, that are not 0."""
     return sum(int(slot[grown].count_nonzero()) for slot in slots(after, f"{path}.weight").values())
 
 
 def staying(before: Moment, after: Moment, paths: Sequence[str]) -> dict[str, Tensor]:
-    """Each layer's connections before that are there after."""
+    """Returns each layer's connections before that are there after."""
     return {path: mask(before, path) & mask(after, path) for path in paths}
 
 
 def moved(before: Moment, after: Moment, stays: Mapping[str, Tensor]) -> int:
-    """Numbers, of parameters and state, that changed: of the layers in ``stays`` those of its connections, of all other
-    parameters all."""
+    """Counts the numbers, of parameters and state, that changed: of the layers in ``stays`` those of its connections,
+    of all other parameters all."""
     total = 0
     for name in before.parameters:
         stay = stays.get(name.removesuffix(".weight"))
@@ -105,7 +107,8 @@ def moved(before: Moment, after: Moment, stays: Mapping[str, Tensor]) -> int:
 
 
 def dead(trace: Trace, path: str) -> int:
-    """Numbers outside the topology that are not 0: weights in a forward pass or after the step, gradients, state."""
+    """Counts the numbers outside the topology that are not 0: weights in a forward pass or after the step, gradients,
+    state."""
     name, outside = f"{path}.weight", ~mask(trace.before, path)
     values = [slot[~mask(trace.after, path)] for slot in slots(trace.after, name).values()]
     values += [pass_.parameters[name][outside] for pass_ in trace.of("forward")]
@@ -114,7 +117,8 @@ def dead(trace: Trace, path: str) -> int:
 
 
 def dead_moved(recording: Recording, own: Masked, paths: Sequence[str]) -> int:
-    """Weights outside the topology that the technique's after-step method leaves when an optimizer moved all to 1."""
+    """Counts the weights outside the topology that the technique's after-step method leaves when an optimizer moved all
+    to 1."""
     trace = recording.trace
     ones = {name: torch.ones_like(trace.after.parameters[name]) for name in (f"{path}.weight" for path in paths)}
     with recording.at(ones):
@@ -124,8 +128,9 @@ def dead_moved(recording: Recording, own: Masked, paths: Sequence[str]) -> int:
 
 
 def sparse_flops(recording: Recording, paths: Sequence[str]) -> float:
-    """FLOPs of the layers' products with the weights that are not 0, over those with all weights: for a recorded batch,
-    with as many rows as came into each layer. A training step's two products backward have the same share."""
+    """Computes FLOPs of the layers' products with the weights that are not 0, over those with all weights: for a
+    recorded batch, with as many rows as came into each layer. A training step's two products backward have the same
+    share."""
     rows = dict.fromkeys(paths, 0)
 
     def counted(path: str) -> Any:

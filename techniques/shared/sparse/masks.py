@@ -1,4 +1,4 @@
-"""Masks beside weights: some of a matrix's weights are connections and train, the others are zero and stay zero.
+"""Keeps masks beside weights: some of a matrix's weights are connections and train, the others are zero and stay zero.
 
 A mask is a boolean buffer of its layer, so that saving a model and copying a block take it along. Masked weights are
 zeros in dense tensors: FLOPs, bytes and time as measured do not fall. For the techniques of sparse training (``rigl``,
@@ -28,7 +28,8 @@ FROZEN = (
 
 @dataclass
 class Masked(Technique):
-    """Base of a technique whose method ``model`` masks the attention and MLP matrices of all blocks, where they train.
+    """Is the base of a technique whose method ``model`` masks the attention and MLP matrices of all blocks, where they
+    train.
 
     It keeps them masked: no gradient, no update and no optimizer state outside the masks.
     """
@@ -42,7 +43,7 @@ class Masked(Technique):
 
     @torch.no_grad()
     def mask_gradients(self, run: Run) -> None:
-        """Before they are clipped, so that the norm is that of the connections."""
+        """Masks gradients before they are clipped, so that the norm is that of the connections."""
         for weight, mask in masked(run.anatomy):
             if weight.grad is not None:
                 weight.grad.mul_(_numbers(mask))
@@ -55,7 +56,8 @@ class Masked(Technique):
                 weight.mul_(_numbers(mask))  # an optimizer may move a weight without a gradient
 
     def sites(self, run: Run) -> Mapping[str, Site]:
-        """The trained matrices. Raises ValueError where all are frozen, or ranks hold shards of their gradients."""
+        """Returns the trained matrices. Raises ValueError where all are frozen, or ranks hold shards of their
+        gradients."""
         if run.gradients_sharded:
             raise ValueError("sparse training masks whole gradients; it cannot follow a technique that shards them")
         matrices = {id(weight) for weight, _ in masked(run.anatomy)}
@@ -69,7 +71,7 @@ class Masked(Technique):
         return {"masks gradients": self.applied, **weights}
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``relative_flops``: what a step costs a kernel that computes nothing for zeros, over a dense one."""
+        """Computes ``relative_flops``: what a step costs a kernel that computes nothing for zeros, over a dense one."""
         return {} if self.is_reference else {"relative_flops": density(run)}
 
 
@@ -105,8 +107,8 @@ def check_sparsity(sparsity: float) -> None:
 
 
 def prunable(model: nn.Module) -> list[Part]:
-    """The attention and MLP layers of all blocks that are trained, in the model's order; embeddings, norms, biases and
-    the head stay dense. Raises ValueError where all layers are frozen."""
+    """Finds the attention and MLP layers of all blocks that are trained, in the model's order; embeddings, norms,
+    biases and the head stay dense. Raises ValueError where all layers are frozen."""
     layers = [part for part in anatomy(model).linears if _weight(part.module).requires_grad]
     if not layers:
         raise ValueError(FROZEN)
@@ -126,7 +128,7 @@ def attach(layer: nn.Module, mask: Tensor) -> None:
 
 
 def masked(parts: Anatomy) -> list[tuple[nn.Parameter, Tensor]]:
-    """Weight and mask of all attention and MLP layers that are trained, in the model's order.
+    """Returns weight and mask of all attention and MLP layers that are trained, in the model's order.
 
     Raises ValueError where a layer came after the masks.
     """
@@ -150,19 +152,20 @@ def rewire(run: Run, weight: nn.Parameter, mask: Tensor, survivors: Tensor, new:
 
 
 def slots(run: Run, weight: nn.Parameter) -> list[Tensor]:
-    """The optimizer's state tensors that hold one number per entry of ``weight``."""
+    """Returns the optimizer's state tensors that hold one number per entry of ``weight``."""
     state = run.optimizer.state.get(weight, {})
     return [value for value in state.values() if isinstance(value, Tensor) and value.shape == weight.shape]
 
 
 def density(run: Run) -> float:
-    """The share of the masked matrices' weights that are connections."""
+    """Computes the share of the masked matrices' weights that are connections."""
     masks = [mask for _, mask in masked(run.anatomy)]
     return sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
 
 
 def _numbers(mask: Tensor) -> Tensor:
-    """The mask as 0 and 1, in the same memory: torch multiplies by these two to three times as fast as by booleans."""
+    """Returns the mask as 0 and 1, in the same memory: torch multiplies by these two to three times as fast as by
+    booleans."""
     return mask.view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""N of M consecutive numbers: which are the largest, and the form in which sparse tensor cores take them.
+"""Keeps N of M consecutive numbers: which are the largest, and the form in which sparse tensor cores take them.
 
 For ``sparse24``, which prunes weights so, and ``dfss``, which prunes scores.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 
 def largest_of_each(scores: Tensor, n: int, m: int) -> Tensor:
-    """bool [..., keys]: of each ``m`` consecutive ``scores`` the ``n`` largest, of equal ones the first. The last group
-    may be short. Raises ValueError unless 1 <= n <= m."""
+    """Returns bool [..., keys]: of each ``m`` consecutive ``scores`` the ``n`` largest, of equal ones the first. The
+    last group may be short. Raises ValueError unless 1 <= n <= m."""
     if not 1 <= n <= m:
         raise ValueError(f"of {m} scores 1 to {m} can be kept, not {n}")
     keys = scores.shape[-1]
@@ -25,20 +25,20 @@ def largest_of_each(scores: Tensor, n: int, m: int) -> Tensor:
 
 
 class Packed(NamedTuple):
-    """Scores as sparse tensor cores take them: ``values`` [..., keys N / M], and ``places`` uint8 [..., keys N / M],
-    where in its group each stood, 2 bits on the hardware."""
+    """Holds scores as sparse tensor cores take them: ``values`` [..., keys N / M], and ``places`` uint8 [..., keys N /
+    M], where in its group each stood, 2 bits on the hardware."""
 
     values: Tensor
     places: Tensor
 
     @property
     def bytes(self) -> float:
-        """With 2 bits a place."""
+        """Counts the bytes, with 2 bits a place."""
         return self.values.numel() * (self.values.element_size() + 0.25)
 
 
 def packed(scores: Tensor, n: int, m: int) -> Packed:
-    """The ``n`` largest of each ``m`` consecutive ``scores`` [..., keys], in their order; m divides the keys.
+    """Packs the ``n`` largest of each ``m`` consecutive ``scores`` [..., keys], in their order; m divides the keys.
 
     Raises ValueError where it does not.
     """
@@ -51,7 +51,7 @@ def packed(scores: Tensor, n: int, m: int) -> Packed:
 
 
 def unpacked(form: Packed, n: int, m: int, rest: float) -> Tensor:
-    """The scores [..., keys] again, ``rest`` where none was kept."""
+    """Returns the scores [..., keys] again, ``rest`` where none was kept."""
     values, places = (tensor.unflatten(-1, (-1, n)) for tensor in form)
     whole = torch.full((*values.shape[:-1], m), rest, dtype=values.dtype, device=values.device)
     return whole.scatter(-1, places.long(), values).flatten(-2)

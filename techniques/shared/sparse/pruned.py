@@ -1,4 +1,5 @@
-"""What a short run shows of a network that was pruned once, at its start: which weights stayed, and what choosing cost.
+"""Checks what a short run shows of a network that was pruned once, at its start: which weights stayed, and what
+choosing cost.
 
 For the probes of ``snip``, ``grasp`` and ``lth_imp``. The unpruned network is made a second time: it is a function of
 the run's seed.
@@ -23,15 +24,15 @@ from techniques.shared.sparse.saliency import PrunedAtStart
 
 
 def records(run: Run, own: Masked) -> bool:
-    """All steps: the first shows what was kept, the others that nothing changes."""
+    """Selects all steps: the first shows what was kept, the others that nothing changes."""
     return not own.is_reference
 
 
 def invariants(recording: Recording, own: Masked, initial: Mapping[str, Tensor]) -> dict[str, float]:
-    """``topology_changed``: steps after which a connection came or went; ``off_initial``: numbers of the run's first
-    parameters that are not those of ``initial``, by name, where there is a connection, and not 0 elsewhere; ``dead``,
-    ``dead_moved``: numbers outside the topology that are not 0; ``sparse_flops``: of the matrices' products, over dense
-    ones."""
+    """Computes ``topology_changed``: steps after which a connection came or went; ``off_initial``: numbers of the run's
+    first parameters that are not those of ``initial``, by name, where there is a connection, and not 0 elsewhere;
+    ``dead``, ``dead_moved``: numbers outside the topology that are not 0; ``sparse_flops``: of the matrices' products,
+    over dense ones."""
     paths, traces = paths_of(recording.run), recording.traces
     off = 0
     for name, value in traces[0].before.parameters.items():
@@ -48,19 +49,19 @@ def invariants(recording: Recording, own: Masked, initial: Mapping[str, Tensor])
 
 
 def initial_parameters(run: Run) -> dict[str, Tensor]:
-    """Those of the run's model before any technique changed it, by name."""
+    """Returns the parameters of the run's model before any technique changed it, by name."""
     with unchanged_randomness(run.device):
         return {name: parameter.detach() for name, parameter in run.plain_model().named_parameters()}
 
 
 def masks_of(recording: Recording) -> dict[str, Tensor]:
-    """The run's masks before its first step, by layer."""
+    """Returns the run's masks before its first step, by layer."""
     return {path: mask(recording.traces[0].before, path) for path in paths_of(recording.run)}
 
 
 def wrongly_kept(masks: Mapping[str, Tensor], importance: Mapping[str, Tensor], slack: Mapping[str, Tensor]) -> int:
-    """Connections with a lower importance than as many highest ones of all layers have, and others with a higher one,
-    by more than ``slack``, what rounding may do to it. Keys are layers, shapes are equal."""
+    """Counts connections with a lower importance than as many highest ones of all layers have, and others with a higher
+    one, by more than ``slack``, what rounding may do to it. Keys are layers, shapes are equal."""
     count = sum(int(value.sum()) for value in masks.values())
     every = torch.cat([importance[path].flatten() for path in masks])
     threshold = every.sort(descending=True).values[count - 1]
@@ -72,23 +73,24 @@ def wrongly_kept(masks: Mapping[str, Tensor], importance: Mapping[str, Tensor], 
 
 
 def off_count(masks: Mapping[str, Tensor], connections: int) -> int:
-    """By how many all layers' connections are more or fewer."""
+    """Counts by how many all layers' connections are more or fewer."""
     return abs(sum(int(value.sum()) for value in masks.values()) - connections)
 
 
 def double_model(run: Run) -> nn.Module:
-    """The unpruned model in float64 and evaluation mode."""
+    """Returns the unpruned model in float64 and evaluation mode."""
     with unchanged_randomness(run.device):
         return run.plain_model().double().eval()
 
 
 def doubled(batch: Batch) -> Batch:
-    """The batch with its real numbers in float64."""
+    """Returns the batch with its real numbers in float64."""
     return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
 
 
 def choosing_cost(recording: Recording, own: PrunedAtStart) -> float:
-    """FLOPs of choosing the connections once more, over those of a plain step's passes on the run's batch size."""
+    """Computes FLOPs of choosing the connections once more, over those of a plain step's passes on the run's batch
+    size."""
     run, trace = recording.run, recording.trace
     state = run.generator.get_state()
     with unchanged_randomness(run.device):

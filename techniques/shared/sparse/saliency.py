@@ -1,4 +1,4 @@
-"""Pruning before training: each connection gets an importance from one mini-batch, and the highest in all layers stay.
+"""Prunes before training: each connection gets an importance from one mini-batch, and the highest in all layers stay.
 
 For ``snip`` and ``grasp``, which differ in the importance alone. With ``shuffled``, each layer keeps as many
 connections at random places: the control of Frankle et al., "Pruning Neural Networks at Initialization: Why Are We
@@ -23,7 +23,7 @@ from techniques.shared.sparse.topology import check_connected, highest
 
 
 def shuffled_mask(mask: Tensor, generator: torch.Generator) -> Tensor:
-    """As many ones at uniformly random places."""
+    """Returns a mask with as many ones at uniformly random places."""
     order = torch.randperm(mask.numel(), generator=generator).to(mask.device)
     return mask.flatten()[order].view_as(mask)
 
@@ -43,7 +43,8 @@ class PrunedAtStart(BlockMasked):
         check_sparsity(self.sparsity)
 
     def importance(self, model: nn.Module, weights: list[nn.Parameter], run: Run) -> list[Tensor]:
-        """Of each weight, in its tensor's shape: the highest stay. The model is in evaluation mode."""
+        """Computes the importance of each weight, in its tensor's shape: the highest stay. The model is in evaluation
+        mode."""
         raise NotImplementedError
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
@@ -62,6 +63,6 @@ class PrunedAtStart(BlockMasked):
 
 
 def first_batch(run: Run) -> Batch:
-    """The mini-batch that training begins with, on the run's device."""
+    """Returns the mini-batch that training begins with, on the run's device."""
     examples, _ = run.data.batch(mixed_seed(run.seed, 2), 0, run.recipe.batch_size)
     return {name: tensor.to(run.device) for name, tensor in examples.items()}

@@ -1,4 +1,5 @@
-"""Which connections sparse layers have: by densities and chance, by drop and growth, or by a ranking over all layers.
+"""Chooses which connections sparse layers have: by densities and chance, by drop and growth, or by a ranking over all
+layers.
 
 Densities are those of RigL (Evci et al., ICML 2020, section 3, "sparsity distribution"), after SET's Erdős–Rényi
 graphs (Mocanu et al. 2018, equation 1). For the techniques of sparse training (``rigl``, ``set``, ``snip``, ``grasp``,
@@ -15,12 +16,12 @@ from torch import Tensor
 
 
 def uniform_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[float]:
-    """The same share of kept weights for every [n, m] matrix."""
+    """Returns the same share of kept weights for every [n, m] matrix."""
     return [1 - sparsity] * len(shapes)
 
 
 def erk_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[float]:
-    """Erdős–Rényi(-Kernel), section 3: density of an [n, m] matrix proportional to (n + m) / (n m).
+    """Computes Erdős–Rényi(-Kernel), section 3: density of an [n, m] matrix proportional to (n + m) / (n m).
 
     The factor solves the total; a layer that would need more than all of its weights stays dense, and the others make
     up for it.
@@ -41,7 +42,7 @@ def erk_densities(shapes: Sequence[tuple[int, int]], sparsity: float) -> list[fl
 
 
 def random_mask(shape: torch.Size, density: float, generator: torch.Generator) -> Tensor:
-    """A boolean mask with exactly round(density * size) ones at uniformly random places."""
+    """Draws a boolean mask with exactly round(density * size) ones at uniformly random places."""
     size = math.prod(shape)
     mask = torch.zeros(size, dtype=torch.bool)
     mask[torch.randperm(size, generator=generator)[: round(density * size)]] = True
@@ -49,7 +50,7 @@ def random_mask(shape: torch.Size, density: float, generator: torch.Generator) -
 
 
 def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -> Tensor:
-    """The mask after ``count`` drops by smallest |weight| and as many growths by largest |dense gradient|.
+    """Returns the mask after ``count`` drops by smallest |weight| and as many growths by largest |dense gradient|.
 
     A connection dropped now may be grown at once (RigL's algorithm 1 excludes only the kept ones). Shapes are equal,
     the mask is boolean; the number of ones stays.
@@ -63,7 +64,7 @@ def moved_topology(weight: Tensor, gradient: Tensor, mask: Tensor, count: int) -
 
 
 def highest(importance: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Boolean masks, one for each layer, of the ``count`` highest of all layers' values."""
+    """Returns boolean masks, one for each layer, of the ``count`` highest of all layers' values."""
     flat = torch.cat([score.flatten() for score in importance])
     mask = torch.zeros_like(flat, dtype=torch.bool)
     mask[flat.topk(count, sorted=False).indices] = True
@@ -82,7 +83,7 @@ def check_connected(masks: Mapping[str, Tensor]) -> None:
 
 
 def counted_flops(sparse: float, topology_updates: int, weight_updates: int) -> float:
-    """Training FLOPs over dense ones of ``sparse``, the share of kept weights (RigL, section 3): the forward and both
-    backward products are sparse, but on an update of the topology the weight gradient is dense."""
+    """Computes training FLOPs over dense ones of ``sparse``, the share of kept weights (RigL, section 3): the forward
+    and both backward products are sparse, but on an update of the topology the weight gradient is dense."""
     spent = topology_updates * (2 * sparse + 1) + weight_updates * 3 * sparse
     return spent / (3 * (topology_updates + weight_updates))

@@ -1,4 +1,4 @@
-"""What recorded steps show of ESAM: which weights were perturbed, how far, and which examples it learns from."""
+"""Checks what recorded steps show of ESAM: which weights were perturbed, how far, and which examples it learns from."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def probes(recording: Recording, own: Esam) -> Mapping[str, float]:
 
 
 def _drawn(trace: Trace, norm: str) -> frozenset[str]:
-    """The tensors that the first gradient was computed for; where that is all, those that moved."""
+    """Finds the tensors that the first gradient was computed for; where that is all, those that moved."""
     first, last = trace.of("backward")[0], trace.of("backward")[-1]
     if norm == "selected":
         return frozenset(first.gradients)

@@ -1,4 +1,5 @@
-"""ESAM: SAM that perturbs a random part of the weights and learns from the examples whose loss the perturbation raises.
+"""Implements ESAM: SAM that perturbs a random part of the weights and learns from the examples whose loss the
+perturbation raises.
 
 Du, Yan, Feng, Zhou, Zhen, Goh & Tan, "Efficient Sharpness-aware Minimization for Improved Training of Neural Networks"
 (ICLR 2022, arXiv 2110.03141). Stochastic weight perturbation (SWP) and sharpness-sensitive data selection (SDS):
@@ -26,13 +27,14 @@ from techniques.sharpness.shared.sharpness import sharpness
 
 
 def drawn(parameters: Sequence[Tensor], beta: float, generator: torch.Generator) -> list[Tensor]:
-    """The tensors that this step perturbs: each with probability ``beta``, on its own."""
+    """Draws the tensors that this step perturbs: each with probability ``beta``, on its own."""
     mask = (torch.rand(len(parameters), generator=generator) < beta).tolist()
     return [parameter for parameter, keep in zip(parameters, mask, strict=True) if keep]
 
 
 def sharpest(rise: Tensor, gamma: float) -> Tensor:
-    """Ascending indices of the ``gamma`` share of examples (one at least) with the largest rise of the loss [batch].
+    """Returns ascending indices of the ``gamma`` share of examples (one at least) with the largest rise of the loss
+    [batch].
 
     A count, not a comparison with a cut-off value: ``rise > cutoff`` drops the example at the cut-off, all of several
     equal ones, and with them perhaps the whole batch.
@@ -42,13 +44,13 @@ def sharpest(rise: Tensor, gamma: float) -> Tensor:
 
 
 def sometimes() -> Ascent:
-    """A step may perturb no tensor."""
+    """Builds an ascent for a step that may perturb no tensor."""
     return Ascent(Act("run"), Act("run"))
 
 
 @dataclass
 class Esam(Technique):
-    """``norm`` over the ``selected`` tensors, as the authors' code has it: the other weight gradients are never
+    """Takes ``norm`` over the ``selected`` tensors, as the authors' code has it: the other weight gradients are never
     computed, and ||e|| = rho / beta exactly. Over ``all`` of them, as the formula has it, E[e] is SAM's e, and every
     weight gradient is needed.
 
@@ -140,6 +142,6 @@ class Esam(Technique):
 
 
 def trainable(run: Run) -> list[Tensor]:
-    """The model's own parameters, not those that its optimizer may hold in their place (shards)."""
+    """Returns the model's own parameters, not those that its optimizer may hold in their place (shards)."""
     beside = auxiliary_of(run.optimizer)
     return [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]

@@ -1,4 +1,4 @@
-"""What recorded steps show of SAF: whether, when and towards which past outputs the trajectory loss pulls."""
+"""Checks what recorded steps show of SAF: whether, when and towards which past outputs the trajectory loss pulls."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
 
 
 def _off(recording: Recording, own: Saf) -> float:
-    """Of the last step; past outputs are computed again, from the weights and the inputs of when they were given."""
+    """Computes how far the gradient of the last step is off; past outputs are computed again, from the weights and the
+    inputs of when they were given."""
     said: dict[int, list[Tensor]] = {}
     for trace in recording.traces[:-1]:
         logits = recording.outputs_at(trace.before.parameters, trace).logits
@@ -89,7 +90,7 @@ def _off(recording: Recording, own: Saf) -> float:
 
 
 def _new(traces: Sequence[Trace]) -> list[Trace]:
-    """Those from the run's first on whose examples had not been seen."""
+    """Returns those from the run's first on whose examples had not been seen."""
     seen: set[int] = set()
     new = []
     for step, trace in enumerate(traces):

@@ -1,4 +1,4 @@
-"""SAF: learn from the labels, and do not move far from what one said of the same example some epochs ago.
+"""Implements SAF: learn from the labels, and do not move far from what one said of the same example some epochs ago.
 
 Du, Zhou, Feng, Tan & Zhou, "Sharpness-Aware Training for Free" (NeurIPS 2022, arXiv 2205.14083). The trajectory loss
 takes the place of SAM's second gradient, from epoch E_start on:
@@ -27,7 +27,7 @@ from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_
 
 
 class PastOutputs:
-    """The latest ``depth`` outputs of every example, float32 in host memory, and how often each was stored.
+    """Holds the latest ``depth`` outputs of every example, float32 in host memory, and how often each was stored.
 
     Slots are counted by an example's own visits, not by epochs, so that any sampler will do. What is asked for is the
     output of ``depth`` visits ago: the slot that the next one overwrites, so that reading before writing saves a slot.
@@ -38,8 +38,8 @@ class PastOutputs:
         self.visits = torch.zeros(examples, dtype=torch.int64)
 
     def get(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of ``depth`` visits ago [batch, classes], or the oldest where there are fewer; and where there are
-        any at all, bool [batch]: an example without one must not be read as all zeros, a uniform opinion."""
+        """Returns outputs of ``depth`` visits ago [batch, classes], or the oldest where there are fewer; and where
+        there are any at all, bool [batch]: an example without one must not be read as all zeros, a uniform opinion."""
         visits, depth = self.visits[indices], len(self.outputs)
         slots = torch.where(visits >= depth, visits % depth, 0)
         return self.outputs[slots, indices], visits > 0

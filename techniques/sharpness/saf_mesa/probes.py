@@ -1,4 +1,4 @@
-"""What recorded steps show of MESA: whether and when the loss pulls towards the outputs at averaged weights.
+"""Checks what recorded steps show of MESA: whether and when the loss pulls towards the outputs at averaged weights.
 
 In a run of 16 steps the default's average is the latest weights, which pull nowhere: a longer twin is looked at.
 """
@@ -77,6 +77,6 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
 
 
 def _rows(logits: Tensor, batch: Batch) -> Tensor:
-    """[rows, classes]: of a masked language model's, the masked ones."""
+    """Returns [rows, classes]: of a masked language model's, the masked ones."""
     masked = logits.ndim == 3 and "labels" in batch
     return logits[batch["labels"] >= 0] if masked else logits.flatten(0, -2)

@@ -1,4 +1,5 @@
-"""MESA: the trajectory loss of SAF against an average of the weights, where past outputs would not fit into memory.
+"""Implements MESA: the trajectory loss of SAF against an average of the weights, where past outputs would not fit into
+memory.
 
 Du, Zhou, Feng, Tan & Zhou, "Sharpness-Aware Training for Free" (NeurIPS 2022, arXiv 2205.14083), the memory-efficient
 variant: v <- decay v + (1 - decay) w after every step, and from E_start on
@@ -32,14 +33,15 @@ IGNORED = -100  # torch's label of a position without a target
 
 @torch.no_grad()
 def average_in(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """v <- decay v + (1 - decay) w over the parameters of two models of one shape; buffers are copied."""
+    """Computes v <- decay v + (1 - decay) w over the parameters of two models of one shape; buffers are copied."""
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
     for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
         mine.copy_(theirs)
 
 
 def rows(logits: Tensor, batch: Batch) -> Tensor:
-    """Logits [..., classes] as [rows, classes], without positions that have a label to say that they have no target."""
+    """Returns logits [..., classes] as [rows, classes], without positions that have a label to say that they have no
+    target."""
     labels = batch.get("labels")
     if logits.ndim == 2 or labels is None or labels.shape != logits.shape[:-1]:
         return logits.flatten(0, -2)
@@ -73,7 +75,7 @@ class SafMesa(Technique):
             raise ValueError(f"decay of the average lies in [0, 1), not {self.decay}")
 
     def decay_over(self, steps: int) -> float:
-        """The decay in a run of ``steps``."""
+        """Returns the decay in a run of ``steps``."""
         return max(0.0, 1 - 1 / (HORIZON * steps)) if self.decay is None else self.decay
 
     def loss(self, loss: Tensor, outputs: Any, batch: Batch, run: Run) -> Tensor:
@@ -112,7 +114,7 @@ class SafMesa(Technique):
 
 
 def frozen(model: nn.Module) -> nn.Module:
-    """A copy that neither learns nor drops out."""
+    """Makes a copy that neither learns nor drops out."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 

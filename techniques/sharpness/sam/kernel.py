@@ -1,4 +1,4 @@
-"""SAM's kernels, `techniques.sharpness.shared.ascent_kernel`: other techniques ascend with them, too."""
+"""Has SAM's kernels, `techniques.sharpness.shared.ascent_kernel`: other techniques ascend with them, too."""
 
 from __future__ import annotations
 

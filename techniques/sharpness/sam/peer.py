@@ -47,7 +47,7 @@ def foreach(inputs: Inputs) -> Callable[[], object]:
 
 @torch.no_grad()
 def _single_ascent(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """As the much copied SAM optimizers have it: one tensor after another."""
+    """Ascends as the much copied SAM optimizers have it: one tensor after another."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     factor = RHO / (torch.stack([gradient.norm() for gradient in gradients]).norm() + 1e-12)
     copies = [parameter.clone() for parameter in parameters]

@@ -1,4 +1,4 @@
-"""What a recorded step shows of SAM."""
+"""Checks what a recorded step shows of SAM."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ from techniques.sharpness.shared.sam_probes import sam_probes
     id="running_statistics",
 )
 def probes(recording: Recording, own: Sam) -> Mapping[str, float]:
-    """As :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
+    """Computes the same as :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
     return sam_probes(recording, own.rho, own.adaptive)

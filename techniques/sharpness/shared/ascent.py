@@ -1,4 +1,4 @@
-"""SAM's ascent to the worst point of a small ball around the weights, and the way back to the bit.
+"""Makes SAM's ascent to the worst point of a small ball around the weights, and the way back to the bit.
 
 For ``sam``, ``vit_sam`` and ``esam``, whose updates begin with it, and for `sharpness`, which measures how far the loss
 rises on the way.
@@ -69,7 +69,7 @@ def ascend(
 
 @torch.no_grad()
 def restore(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """The inverse of :func:`ascend`, to the bit."""
+    """Undoes :func:`ascend`, to the bit."""
     if apart(parameters):
         _pointed(parameters, weights)
     else:
@@ -78,7 +78,7 @@ def restore(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
 
 
 def apart(parameters: Sequence[Tensor]) -> bool:
-    """Whether each parameter alone has its memory, so that it may point elsewhere for a while.
+    """Tells whether each parameter alone has its memory, so that it may point elsewhere for a while.
 
     Views (of flattened weights, of a buffer that ranks share out) and tied weights are read through others, too; FSDP2
     gathers a DTensor by a view of its own.
@@ -100,7 +100,7 @@ def _pointed(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> list[Ten
 
 
 def scales_of(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
+    """Computes ASAM's T: |w| + ETA for matrices, 1 for vectors (biases; here also the scales of norms)."""
     return [parameter.abs() + ETA if parameter.ndim >= 2 else torch.ones_like(parameter) for parameter in parameters]
 
 
@@ -116,7 +116,8 @@ def buffers_kept(model: nn.Module | None) -> Iterator[None]:
 
 
 class Noise:
-    """The state of every random generator that a forward pass draws from, so that a later pass sees the same masks."""
+    """Keeps the state of every random generator that a forward pass draws from, so that a later pass sees the same
+    masks."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -125,8 +126,8 @@ class Noise:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """A pass in here draws the same noise, and leaves the model's buffers as they are: running statistics are the
-        first pass's, at the weights themselves."""
+        """Lets a pass in here draw the same noise, and leaves the model's buffers as they are: running statistics are
+        the first pass's, at the weights themselves."""
         self.drawn.restore()
         self.run.generator.set_state(self.own)
         with buffers_kept(self.run.model):
@@ -147,8 +148,8 @@ def finite(run: Run, parameters: Sequence[Tensor]) -> bool:
 
 
 def weights_with_gradient(run: Run) -> list[Tensor]:
-    """The weights that the ball is around: the model's own that train, whole, also where the optimizer holds shards of
-    them."""
+    """Returns the weights that the ball is around: the model's own that train, whole, also where the optimizer holds
+    shards of them."""
     beside = auxiliary_of(run.optimizer)
     own = [p for group in run.default_parameters() for p in group["params"] if id(p) not in beside]
     return [parameter for parameter in own if parameter.grad is not None]
@@ -156,20 +157,20 @@ def weights_with_gradient(run: Run) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Where a sharpness-aware update acts: it moves the weights to the worst point of the ball, and back."""
+    """Marks where a sharpness-aware update acts: it moves the weights to the worst point of the ball, and back."""
 
     away: Act = field(default_factory=Act)
     back: Act = field(default_factory=Act)
 
     def sites(self, run: Run) -> dict[str, Site]:
-        """These, and every parameter that is trained."""
+        """Returns both acts, and every parameter that is trained."""
         return {"moves the weights": self.away, "moves them back": self.back, **run.trained_parameters()}
 
 
 def sharpness_aware_update(
     run: Run, batch: Batch, rho: float, acts: Ascent, launch: dict[str, Any] | None = None, adaptive: bool = False
 ) -> None:
-    """One step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
+    """Makes one step along the gradient taken at the worst point of the ball; ``launch`` as for :func:`ascend`."""
     run.optimizer.zero_grad(set_to_none=True)
     noise = Noise(run)
     with run.unreduced():  # of several ranks, each ascends on its own examples

@@ -1,4 +1,5 @@
-"""SAM's ascent (2010.01412, Algorithm 1) in three launches for any number of tensors; there is no way back to launch.
+"""Makes SAM's ascent (2010.01412, Algorithm 1) in three launches for any number of tensors; there is no way back to
+launch.
 
     1   partial sums of ||g||^2 over all tensors              4 bytes a float32 parameter
     2   their sum, and rho / (||g|| + 1e-12): one program     0
@@ -62,7 +63,7 @@ def ascend(
     *,
     seed: int | None = None,
 ) -> list[Tensor]:
-    """``parameters`` moved by ``rho`` along their joint normalised gradient, in memory of their own.
+    """Moves ``parameters`` by ``rho`` along their joint normalised gradient, in memory of their own.
 
     Three launches; where there are several combinations of dtypes, two more for each. Tensors are contiguous, float32
     or bfloat16 each, all on one device, in columns of equal shape. ``tables`` comes from `launch_tables`.

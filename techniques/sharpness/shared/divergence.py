@@ -1,4 +1,5 @@
-"""What recorded steps show of a trajectory loss: whether the gradient is that of the plain loss and the divergence.
+"""Checks what recorded steps show of a trajectory loss: whether the gradient is that of the plain loss and the
+divergence.
 
 Du et al., "Sharpness-Aware Training for Free" (arXiv 2205.14083). For the probes of ``saf`` and ``saf_mesa``.
 """
@@ -16,14 +17,14 @@ from techniques.shared.ball import differing, length
 
 
 def divergence(now: Tensor, past: Tensor, temperature: float) -> Tensor:
-    """KL(past || now) of each row of logits [rows, classes] at a temperature, times its square; float64."""
+    """Computes KL(past || now) of each row of logits [rows, classes] at a temperature, times its square; float64."""
     p, q = ((tensor.double() / temperature).softmax(-1) for tensor in (past.detach(), now))
     return temperature**2 * (p * (p / q).log()).sum(-1)
 
 
 def off_the_term(recording: Recording, trace: Trace, term: Callable[[Any], Tensor]) -> float:
-    """How far a recorded gradient is from that of the plain loss plus ``term``, over the length of the term's own
-    gradient: 0 is right, 1 is no term, 2 the opposite one."""
+    """Computes how far a recorded gradient is from that of the plain loss plus ``term``, over the length of the term's
+    own gradient: 0 is right, 1 is no term, 2 the opposite one."""
     backward = trace.of("backward")[0]
     plain = recording.gradients_at(backward.parameters, trace)
     expected = recording.gradients_at(backward.parameters, trace, term)
@@ -34,7 +35,7 @@ def off_the_term(recording: Recording, trace: Trace, term: Callable[[Any], Tenso
 
 
 def touched(recording: Recording, traces: Iterable[Trace]) -> int:
-    """Elements of the recorded gradients that are not the plain loss's, to the bit."""
+    """Counts the elements of the recorded gradients that are not the plain loss's, to the bit."""
     return sum(
         differing(trace.of("backward")[0].gradients, recording.gradients_at(trace.before.parameters, trace))
         for trace in traces

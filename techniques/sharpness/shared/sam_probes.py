@@ -1,4 +1,5 @@
-"""What a recorded step of SAM shows, in float64: Algorithm 1 of Foret et al. (arXiv 2010.01412) read off its passes.
+"""Checks what a recorded step of SAM shows, in float64: Algorithm 1 of Foret et al. (arXiv 2010.01412) read off its
+passes.
 
 For ``sam`` and ``vit_sam``, whose step is one.
 """
@@ -12,12 +13,11 @@ SHIFT = 0.01  # of ASAM's |w| + eta
 
 
 def sam_probes(recording: Recording, rho: float, adaptive: bool) -> dict[str, float]:
-    """``radius``: how far the second gradient's point is along the first gradient,
-    over rho; ``off_the_gradient``: from that line, in roundings; ``gradient_differs``: elements of both gradients that
-    are not the plain ones there; ``not_restored``: weights that are not what they were when the optimizer steps;
-    ``received``: the factor from the second gradient to what the optimizer got, over the clipping's;
-    ``received_roundings``: what else differs; ``noise_differs`` and ``statistics_off``: as of
-    :func:`techniques.shared.ball.with_noise`.
+    """Computes ``radius``: how far the second gradient's point is along the first gradient, over rho;
+    ``off_the_gradient``: from that line, in roundings; ``gradient_differs``: elements of both gradients that are not
+    the plain ones there; ``not_restored``: weights that are not what they were when the optimizer steps; ``received``:
+    the factor from the second gradient to what the optimizer got, over the clipping's; ``received_roundings``: what
+    else differs; ``noise_differs`` and ``statistics_off``: as of :func:`techniques.shared.ball.with_noise`.
 
     Nothing of a run of several ranks, where each has a gradient of its own, or without a ball.
     """

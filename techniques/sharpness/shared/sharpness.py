@@ -1,4 +1,5 @@
-"""The sharpness of the place where a run ended: the Hessian's largest eigenvalue, the loss's rise along the gradient.
+"""Measures the sharpness of the place where a run ended: the Hessian's largest eigenvalue, the loss's rise along the
+gradient.
 
 Chen, Hsieh & Gong (arXiv 2106.01548), table 1, and Foret et al. (arXiv 2010.01412), section 4.2. Both depend on how the
 weights are scaled (Dinh et al., ICML 2017, arXiv 1703.04933): compare them between runs of one model.
@@ -22,7 +23,8 @@ LANCZOS_STEPS = 12
 
 
 def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
-    """The largest eigenvalue of a symmetric operator ``product`` [n] -> [n], from below, by ``steps`` Lanczos steps.
+    """Computes the largest eigenvalue of a symmetric operator ``product`` [n] -> [n], from below, by ``steps`` Lanczos
+    steps.
 
     Three vectors are kept: the basis is not orthogonalised again, which repeats converged eigenvalues and leaves the
     largest as it is (Paige, 1972). ``start`` [n] must not be zero.
@@ -48,7 +50,7 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor, steps
 
 
 def hessian_product(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-    """v [n] -> H v [n] from ``gradients`` taken with ``create_graph=True`` (Pearlmutter, 1994)."""
+    """Returns v [n] -> H v [n] from ``gradients`` taken with ``create_graph=True`` (Pearlmutter, 1994)."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
 
     def product(vector: Tensor) -> Tensor:

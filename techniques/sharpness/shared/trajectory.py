@@ -1,4 +1,4 @@
-"""The trajectory loss of "Sharpness-Aware Training for Free" (Du et al., NeurIPS 2022, arXiv 2205.14083).
+"""Computes the trajectory loss of "Sharpness-Aware Training for Free" (Du et al., NeurIPS 2022, arXiv 2205.14083).
 
 For its two forms: ``saf``, which takes the past from stored outputs, and ``saf_mesa``, from averaged weights.
 """
@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 def trajectory_losses(logits: Tensor, past: Tensor, temperature: float) -> Tensor:
-    """tau^2 KL(softmax(past / tau) || softmax(logits / tau)) of each row of logits [rows, classes], float32 [rows].
+    """Computes tau^2 KL(softmax(past / tau) || softmax(logits / tau)) of each row of logits [rows, classes], float32
+    [rows].
 
     No gradient flows into ``past``. Logarithms of the softmax, not of its result, which can be zero.
     """

@@ -1,4 +1,4 @@
-"""What a recorded step shows of SAM on a vision transformer."""
+"""Checks what a recorded step shows of SAM on a vision transformer."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ from techniques.sharpness.vit_sam.technique import VitSam
     id="running_statistics",
 )
 def probes(recording: Recording, own: VitSam) -> Mapping[str, float]:
-    """As :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
+    """Computes the same as :func:`techniques.sharpness.shared.sam_probes.sam_probes`."""
     return sam_probes(recording, own.rho, own.adaptive)

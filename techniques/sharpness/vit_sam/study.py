@@ -1,4 +1,4 @@
-"""Flatness against the radius of the ball: what SAM does to the places where a run ends.
+"""Compares flatness with the radius of the ball: what SAM does to the places where a run ends.
 
 Chen, Hsieh & Gong (arXiv 2106.01548), table 1 and section 4, compare the Hessian's largest eigenvalue and the active
 units of trained networks. A radius of 0 is the plain optimizer, measured by the same probes.
@@ -22,7 +22,7 @@ NOTE = "Medians over the seeds, at the end of the run; a radius of 0 is the plai
 
 
 class Row(NamedTuple):
-    """One radius; shares are of hidden MLP units, in all blocks and in the first quarter of them."""
+    """Describes one radius; shares are of hidden MLP units, in all blocks and in the first quarter of them."""
 
     rho: float
     seeds: int
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``flatness``, a row for each radius of which a seed finished."""
+    """Makes the table ``flatness``, a row for each radius of which a seed finished."""
     stacks = {rho: f"vit_sam:rho={rho}" for rho in RADII}
     runs = lab.runs(list(stacks.values()))
     finished = {rho: [contender for _, contender in runs[canonical(stack)]] for rho, stack in stacks.items()}
@@ -44,7 +44,7 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
-    """The row of the runs at one radius, one a seed; None where none finished."""
+    """Builds the row of the runs at one radius, one a seed; None where none finished."""
     good = [contender for contender in contenders if contender.status == "ok" and contender.probes]
     ends = [contender.final for contender in good if contender.final]
     if not ends:
@@ -66,7 +66,7 @@ def row(rho: float, contenders: Sequence[Learned]) -> Row | None:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """The largest eigenvalue and the share of active units in the first blocks, over the radius."""
+    """Draws the largest eigenvalue and the share of active units in the first blocks, over the radius."""
     from matplotlib.figure import Figure
 
     rows = [Row(*record) for record in tables[0].rows]

@@ -1,4 +1,5 @@
-"""SAM on a vision transformer trained from scratch without strong augmentation, and the flatness that it is to bring.
+"""Runs SAM on a vision transformer trained from scratch without strong augmentation, and measures the flatness that it
+is to bring.
 
 Chen, Hsieh & Gong, "When Vision Transformers Outperform ResNets without Pre-training or Strong Data Augmentations"
 (ICLR 2022, arXiv 2106.01548): the update is SAM's over AdamW, with a larger ball than for convolutional networks. Their
@@ -42,7 +43,7 @@ def active_shares(blocks: Sequence[Block]) -> Iterator[list[float]]:
 
 @dataclass
 class VitSam(SharpnessAware):
-    """SAM with the paper's radius for ViT-B/16; a rho of 0 is the reference with the same probes.
+    """Runs SAM with the paper's radius for ViT-B/16; a rho of 0 is the reference with the same probes.
 
     ``adaptive`` is ASAM, whose radii are larger: 0.5 to 2.
     """
@@ -58,7 +59,7 @@ class VitSam(SharpnessAware):
         return super().sites(run)
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """`sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
+        """Computes `sharpness`, and on the same batch the ``active_share`` of hidden MLP units in all blocks and
         ``active_share_first`` in the first quarter of them."""
         with active_shares(run.anatomy.blocks) as shares:
             measured = sharpness(run)

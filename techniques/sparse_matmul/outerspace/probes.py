@@ -1,5 +1,5 @@
-"""What recorded steps show of products as sums of outer products, what they read and keep on a model's pruned MLP, and
-the modelled time of the paper's own matrices."""
+"""Checks what recorded steps show of products as sums of outer products, what they read and keep on a model's pruned
+MLP, and the modelled time of the paper's own matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bound that memory bandwidth sets to OuterSPACE, beside the times that its paper reports, and its algorithm here.
+"""Compares the bound that memory bandwidth sets to OuterSPACE with the times that its paper reports, and its algorithm
+here.
 
 ``headlines``: the paper's speed-ups, and what stands beside them. ``bound``: the paper's five uniform matrices; bytes
 and seconds by ``traffic.py``, the reported time, and their ratio,
@@ -37,7 +38,7 @@ MEMORIES = {
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``headlines``, ``numbers``, ``bound`` and ``traffic``; nothing is recorded."""
+    """Makes the tables ``headlines``, ``numbers``, ``bound`` and ``traffic``; nothing is recorded."""
     lab.progress(0.0, "modelling memory traffic")
     bounds, shares = [], []
     for rows, density, seconds in REPORTED:
@@ -59,13 +60,14 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def gustavson_s(rows: int, density: float, bandwidth: float) -> float:
-    """The bound of Gustavson's order, which reads a row of B for each entry of A; pointers are left out."""
+    """Computes the bound of Gustavson's order, which reads a row of B for each entry of A; pointers are left out."""
     entries, products, result = uniform(rows, density)
     return ELEMENT_BYTES * (entries + products + result) / bandwidth
 
 
 def beside(here: list[Number]) -> dict[str, Beside]:
-    """What stands beside the headlines: what the memories' bandwidths alone allow, and the outer products here."""
+    """Returns what stands beside the headlines: what the memories' bandwidths alone allow, and the outer products
+    here."""
     values = {}
     for claim, (name, bandwidth) in MEMORIES.items():
         ratios = [gustavson_s(rows, density, bandwidth) / bound_s(rows, density) for rows, density, _ in REPORTED]
@@ -84,7 +86,7 @@ def beside(here: list[Number]) -> dict[str, Beside]:
 
 
 def modelled() -> list[Number]:
-    """The bound of each matrix beside that of Gustavson's order."""
+    """Computes the bound of each matrix beside that of Gustavson's order."""
     title, bounds = chips()["outerspace"].title, []
     for rows, density, _ in REPORTED:
         inputs = f"{rows} rows, density {density:g}; bytes over 128 GiB/s, pointers of the other left out"
@@ -95,7 +97,7 @@ def modelled() -> list[Number]:
 
 
 def measured() -> list[Number]:
-    """Squares of a matrix like the paper's first, float64, in one thread, turn by turn."""
+    """Times squares of a matrix like the paper's first, float64, in one thread, turn by turn."""
     rows, density, _ = REPORTED[0]
     random = torch.Generator().manual_seed(rows)
     places = torch.randint(rows * rows, (round(rows * rows * density),), generator=random).unique()

@@ -1,4 +1,4 @@
-"""OuterSPACE: products of sparse matrices as sums of outer products, multiplied first and merged afterwards.
+"""Implements OuterSPACE: products of sparse matrices as sums of outer products, multiplied first and merged afterwards.
 
 Pal, Beaumont, Park, Amarnath, Feng, Chakrabarti, Kim, Blaauw, Mudge & Dreslinski, "OuterSPACE: An Outer Product Based
 Sparse Matrix Multiplication Accelerator" (HPCA 2018):

@@ -1,4 +1,5 @@
-"""Bytes that OuterSPACE moves, and the least time that its memory's bandwidth allows. Modelled, and nothing measured.
+"""Counts the bytes that OuterSPACE moves, and the least time that its memory's bandwidth allows. Modelled, and nothing
+measured.
 
 An element is an index of 32 bits and a value of 64. Operands are read once, each product is written in the multiply
 phase and read in the merge phase, and the result is written; pointers to rows, and to lists of products, are 4 bytes.
@@ -13,13 +14,15 @@ BANDWIDTH = 128 * 2**30  # bytes a second
 
 
 def traffic_bytes(rows: int, left: float, right: float, products: float, result: float) -> float:
-    """Of C = A B with as many entries of A, B, products and entries of C; all matrices have ``rows`` rows."""
+    """Counts the bytes of C = A B with as many entries of A, B, products and entries of C; all matrices have ``rows``
+    rows."""
     entries = left + right + 2 * products + result
     return ELEMENT_BYTES * entries + POINTER_BYTES * (3 * (rows + 1) + 2 * left)
 
 
 def uniform(rows: int, density: float) -> tuple[float, float, float]:
-    """Entries, products and entries of the result, on average, of a square matrix with entries anywhere, squared.
+    """Computes entries, products and entries of the result, on average, of a square matrix with entries anywhere,
+    squared.
 
     Raises ValueError for a density outside (0, 1].
     """
@@ -31,12 +34,12 @@ def uniform(rows: int, density: float) -> tuple[float, float, float]:
 
 
 def bound_s(rows: int, density: float) -> float:
-    """The least seconds for the square of such a matrix."""
+    """Computes the least seconds for the square of such a matrix."""
     entries, products, result = uniform(rows, density)
     return traffic_bytes(rows, entries, entries, products, result) / BANDWIDTH
 
 
 def outer_pays(products: float, reads: float) -> bool:
-    """Whether writing and reading all products costs less than what Gustavson's order reads of B again: ``reads``
+    """Tells whether writing and reading all products costs less than what Gustavson's order reads of B again: ``reads``
     elements from slow memory, all of the products where nothing of B stays in a cache."""
     return 2 * products < reads

@@ -1,1 +1,2 @@
-"""Code that the techniques of this category share: products of sparse matrices. Nothing here imports a technique."""
+"""Holds code that the techniques of this category share: products of sparse matrices. Nothing here imports a
+technique."""

@@ -1,4 +1,5 @@
-"""Three orders of the same sums: C = A B of sparse matrices (SpGEMM) by inner, by Gustavson's and by outer products.
+"""Computes the same sums in three orders: C = A B of sparse matrices (SpGEMM) by inner, by Gustavson's and by outer
+products.
 
     inner       C_ij = sum over k that are in row i of A and in column j of B       indices are compared
     Gustavson   row i of C = sum over k in row i of A of A_ik times row k of B      rows of B are read again and again
@@ -24,8 +25,8 @@ Rows = list[dict[int, float]]
 
 @dataclass
 class Counts:
-    """What a product took: ``multiplications``; ``comparisons`` of two indices; entries of the operands that were
-    ``read``; products that were ``stored`` until they were merged."""
+    """Counts what a product took: ``multiplications``; ``comparisons`` of two indices; entries of the operands that
+    were ``read``; products that were ``stored`` until they were merged."""
 
     multiplications: int = 0
     comparisons: int = 0
@@ -34,19 +35,19 @@ class Counts:
 
 
 class Result(NamedTuple):
-    """C by its rows, and what it took."""
+    """Holds C by its rows, and what it took."""
 
     rows: Rows
     counts: Counts
 
 
 def rows_of(matrix: Tensor) -> Rows:
-    """The rows of a dense ``matrix`` [n, m]."""
+    """Returns the rows of a dense ``matrix`` [n, m]."""
     return [{j: row[j].item() for j in row.nonzero()[:, 0].tolist()} for row in matrix]
 
 
 def columns_of(rows: Rows, width: int) -> Rows:
-    """The columns of a matrix of ``width`` columns, by row."""
+    """Returns the columns of a matrix of ``width`` columns, by row."""
     columns: Rows = [{} for _ in range(width)]
     for i, row in enumerate(rows):
         for j, value in row.items():
@@ -55,7 +56,7 @@ def columns_of(rows: Rows, width: int) -> Rows:
 
 
 def dense(rows: Rows, width: int) -> Tensor:
-    """float64 [n, width]."""
+    """Returns float64 [n, width]."""
     matrix = torch.zeros(len(rows), width, dtype=torch.float64)
     for i, row in enumerate(rows):
         for j, value in row.items():
@@ -71,7 +72,8 @@ def check(a: Rows, b: Rows) -> None:
 
 
 def inner(a: Rows, b: Rows, width: int) -> Result:
-    """C of ``width`` columns, each entry by itself: two sorted lists of indices, the smaller of which moves on."""
+    """Computes C of ``width`` columns, each entry by itself: two sorted lists of indices, the smaller of which moves
+    on."""
     check(a, b)
     counts, columns = Counts(), [sorted(column.items()) for column in columns_of(b, width)]
     rows: Rows = []
@@ -95,7 +97,7 @@ def inner(a: Rows, b: Rows, width: int) -> Result:
 
 
 def gustavson(a: Rows, b: Rows) -> Result:
-    """C row by row: no index is compared, and nothing is kept beside the row that is made."""
+    """Computes C row by row: no index is compared, and nothing is kept beside the row that is made."""
     check(a, b)
     counts, rows = Counts(), list[dict[int, float]]()
     for row in a:
@@ -110,7 +112,8 @@ def gustavson(a: Rows, b: Rows) -> Result:
 
 
 def outer(a: Rows, b: Rows) -> Result:
-    """C in two phases: every entry of A and B is read once and multiplied, and the lists of each row are merged."""
+    """Computes C in two phases: every entry of A and B is read once and multiplied, and the lists of each row are
+    merged."""
     check(a, b)
     counts, lists = Counts(), [list[dict[int, float]]() for _ in a]
     for column, row in zip(columns_of(a, len(b)), b, strict=True):
@@ -130,22 +133,22 @@ def outer(a: Rows, b: Rows) -> Result:
 
 
 def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
-    """A sparse CSR tensor, without torch's remarks that these are in beta and unchecked."""
+    """Makes a sparse CSR tensor, without torch's remarks that these are in beta and unchecked."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.sparse_csr_tensor(starts, columns, values, tuple(shape))
 
 
 def in_rows(matrix: Tensor) -> Tensor:
-    """A dense ``matrix`` [n, m] as a sparse CSR tensor."""
+    """Returns a dense ``matrix`` [n, m] as a sparse CSR tensor."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return matrix.to_sparse_csr()
 
 
 def expanded(a: Tensor, b: Tensor) -> Tensor:
-    """C of sparse CSR tensors ``a`` and ``b`` by expanding all products, sorting and compressing them, as CUSP does it
-    on a GPU: the outer product's work in whole-tensor operators. Returns sparse CSR."""
+    """Computes C of sparse CSR tensors ``a`` and ``b`` by expanding all products, sorting and compressing them, as CUSP
+    does it on a GPU: the outer product's work in whole-tensor operators. Returns sparse CSR."""
     crow, col, values = a.crow_indices(), a.col_indices(), a.values()
     lengths = b.crow_indices().diff()[col]
     which = torch.arange(len(col), device=col.device).repeat_interleave(lengths)
@@ -163,6 +166,6 @@ def expanded(a: Tensor, b: Tensor) -> Tensor:
 
 
 def multiplications(a: Tensor, b: Tensor) -> int:
-    """Of A B without zeros, by any of the three: sum over k of the entries of column k of A times those of row k of
-    B."""
+    """Counts the multiplications of A B without zeros, by any of the three: sum over k of the entries of column k of A
+    times those of row k of B."""
     return int((a != 0).sum(0).double() @ (b != 0).sum(1).double())

@@ -1,4 +1,5 @@
-"""What recorded steps show of pruned weights that are multiplied without their zeros, beside dense products with them.
+"""Checks what recorded steps show of pruned weights that are multiplied without their zeros, beside dense products with
+them.
 
 For ``spgemm`` and ``outerspace``. Also the two matrices of a model's first MLP, pruned, as operands of sparse products.
 """
@@ -20,10 +21,11 @@ SPARSITY = 0.9
 
 
 def of_products(recording: Recording, own: PrunedProducts) -> dict[str, float]:
-    """``gradient_roundings``: of the first recorded step's gradients from those of dense products with the pruned
-    weights, at the connections; ``flops_over``: counted FLOPs of a layer's three products over 6 for each connection
-    and token; ``off_density``: connections more or fewer than the share of each layer; ``smaller_kept``: weights that
-    stay though a larger one of their layer went; the invariants of :mod:`techniques.shared.sparse.pruned`."""
+    """Computes ``gradient_roundings``: of the first recorded step's gradients from those of dense products with the
+    pruned weights, at the connections; ``flops_over``: counted FLOPs of a layer's three products over 6 for each
+    connection and token; ``off_density``: connections more or fewer than the share of each layer; ``smaller_kept``:
+    weights that stay though a larger one of their layer went; the invariants of
+    :mod:`techniques.shared.sparse.pruned`."""
     run, trace = recording.run, recording.traces[0]
     initial, paths = pruned.initial_parameters(run), paths_of(run)
     masks = {path: mask(trace.before, path) for path in paths}
@@ -41,8 +43,9 @@ def of_products(recording: Recording, own: PrunedProducts) -> dict[str, float]:
 
 
 def operands(recording: Recording) -> tuple[Tensor, Tensor]:
-    """A [n, k] and B [k, m], float64: the pruned matrices of the first block's MLP, whose product maps its input; where
-    the two do not follow each other (a gate, experts), the first pruned matrix of the model and its transpose."""
+    """Returns A [n, k] and B [k, m], float64: the pruned matrices of the first block's MLP, whose product maps its
+    input; where the two do not follow each other (a gate, experts), the first pruned matrix of the model and its
+    transpose."""
     of_mlp = [_matrix(recording, path) for path, _ in recording.run.anatomy.blocks[0].mlp_linears[:2]]
     if len(of_mlp) == 2 and of_mlp[1].shape[1] == of_mlp[0].shape[0]:
         return of_mlp[1], of_mlp[0]

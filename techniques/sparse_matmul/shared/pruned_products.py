@@ -1,4 +1,4 @@
-"""Linear layers whose weights are pruned one by one and multiplied without their zeros, forward and backward.
+"""Builds linear layers whose weights are pruned one by one and multiplied without their zeros, forward and backward.
 
     Y  = X W^T      sparse times dense (SpMM)
     dX = G W        SpMM with the transpose
@@ -34,7 +34,7 @@ SAMPLED = torch.ops.aten.sparse_sampled_addmm
 
 @OfMask
 def positions(mask: Tensor, transposed: int) -> tuple[Tensor, Tensor]:
-    """CSR's row starts [n + 1] and columns [connections], int64, of ``mask`` [n, m] or of its transpose."""
+    """Returns CSR's row starts [n + 1] and columns [connections], int64, of ``mask`` [n, m] or of its transpose."""
     mask = mask.T if transposed else mask
     starts = torch.zeros(len(mask) + 1, dtype=torch.int64, device=mask.device)
     starts[1:] = mask.sum(1).cumsum(0)
@@ -42,14 +42,15 @@ def positions(mask: Tensor, transposed: int) -> tuple[Tensor, Tensor]:
 
 
 def compressed(weight: Tensor, mask: Tensor, transposed: bool) -> Tensor:
-    """``weight`` [n, m], or its transpose, at ``mask`` as a sparse CSR tensor."""
+    """Returns ``weight`` [n, m], or its transpose, at ``mask`` as a sparse CSR tensor."""
     starts, columns = positions(mask, int(transposed))
     matrix, pattern = (weight.T, mask.T) if transposed else (weight, mask)
     return csr(starts, columns, matrix[pattern], matrix.shape)
 
 
 def by_outer_products(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix``, sparse CSR [n, m], times ``x`` [m, tokens]: column k times row k of x for all k, and then merged."""
+    """Computes ``matrix``, sparse CSR [n, m], times ``x`` [m, tokens]: column k times row k of x for all k, and then
+    merged."""
     rows = torch.arange(matrix.shape[0], device=x.device).repeat_interleave(matrix.crow_indices().diff())
     order = matrix.col_indices().argsort(stable=True)  # the matrix by columns
     lists = torch.bmm(matrix.values()[order, None, None], x[matrix.col_indices()[order], None])  # each read once
@@ -57,7 +58,8 @@ def by_outer_products(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, mask: Tensor, transposed: bool, dataflow: Dataflow) -> Tensor:
-    """X W^T, or X W where ``transposed``, of ``x`` [tokens, in] and the entries of ``weight`` [n, m] at ``mask``."""
+    """Computes X W^T, or X W where ``transposed``, of ``x`` [tokens, in] and the entries of ``weight`` [n, m] at
+    ``mask``."""
     if x.dtype in NARROW and not x.is_cuda:
         return product(x.float(), weight.float(), mask, transposed, dataflow).to(x.dtype)
     matrix = compressed(weight, mask, transposed)
@@ -65,7 +67,7 @@ def product(x: Tensor, weight: Tensor, mask: Tensor, transposed: bool, dataflow:
 
 
 def weight_gradient(left: Tensor, right: Tensor, mask: Tensor) -> Tensor:
-    """left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at ``mask`` [n, m], else 0."""
+    """Computes left^T right of ``left`` [tokens, n] and ``right`` [tokens, m] at ``mask`` [n, m], else 0."""
     if left.dtype in NARROW:
         return weight_gradient(left.float(), right.float(), mask).to(left.dtype)
     starts, columns = positions(mask, 0)
@@ -84,7 +86,7 @@ if SAMPLED not in flop_registry:  # torch's registry outlives this module, and t
 
 
 class Products(torch.autograd.Function):
-    """``apply(x, weight, mask, transposed, dataflow)``: as :func:`product`."""
+    """Computes by ``apply(x, weight, mask, transposed, dataflow)``: as :func:`product`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, mask: Tensor, transposed: bool, dataflow: Dataflow) -> Tensor:
@@ -131,7 +133,7 @@ class PrunedLinear(nn.Module):
 
 
 def largest(weight: Tensor, sparsity: float) -> Tensor:
-    """bool: the entries of one layer's ``weight`` with the largest |w|, 1 - ``sparsity`` of them, rounded.
+    """Returns bool: the entries of one layer's ``weight`` with the largest |w|, 1 - ``sparsity`` of them, rounded.
 
     Raises ValueError where that is none.
     """
@@ -145,7 +147,8 @@ def largest(weight: Tensor, sparsity: float) -> Tensor:
 
 @dataclass
 class PrunedProducts(Masked):
-    """Base: the attention and MLP matrices of all blocks keep their largest weights and multiply by ``dataflow``."""
+    """Is the base of these techniques: the attention and MLP matrices of all blocks keep their largest weights and
+    multiply by ``dataflow``."""
 
     sparsity: float = 0.9
     dataflow: ClassVar[Dataflow] = "library"

@@ -1,5 +1,5 @@
-"""What a short run shows of 2:4 sparsity: the dense training before it, what it left of each group of four, and that
-the second training keeps it so."""
+"""Checks what a short run shows of 2:4 sparsity: the dense training before it, what it left of each group of four, and
+that the second training keeps it so."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def probes(recording: Recording, own: Sparse24) -> Mapping[str, float]:
 
 
 def _rows(run: Run, path: str, values: Tensor) -> Tensor:
-    """[out, groups, 4] of a layer's weight or mask."""
+    """Returns [out, groups, 4] of a layer's weight or mask."""
     values = values.T if is_transposed(run.model.get_submodule(path)) else values
     return values.reshape(len(values), -1, 4)
 

@@ -1,4 +1,5 @@
-"""A linear layer whose 2:4 weight is multiplied by sparse tensor cores, forward; its two backward products are dense.
+"""Runs a linear layer whose 2:4 weight is multiplied by sparse tensor cores, forward; its two backward products are
+dense.
 
     Y  = X W^T      W in torch's semi-structured form: half the multiplications
     dX = G W        the transpose of a 2:4 matrix is none, unless both ways were pruned for: dense
@@ -22,7 +23,7 @@ ROWS, COLUMNS = 32, 64  # torch's 16-bit kernels take weights of whole multiples
 
 
 def unfit(layer: nn.Module, device: torch.device) -> str:
-    """Why a layer cannot be multiplied so on this device; empty where it can."""
+    """Says why a layer cannot be multiplied so on this device; empty where it can."""
     if device.type != "cuda":
         return f"sparse tensor cores are a GPU's, and this is {device.type}: say execution=masked"
     if out_features(layer) % ROWS or in_features(layer) % COLUMNS:
@@ -34,7 +35,7 @@ def unfit(layer: nn.Module, device: torch.device) -> str:
 
 
 class Product(torch.autograd.Function):
-    """``apply(x, weight)``: x W^T for ``x`` [tokens, in] and a 2:4 ``weight`` [out, in] of 16 bits."""
+    """Computes by ``apply(x, weight)``: x W^T for ``x`` [tokens, in] and a 2:4 ``weight`` [out, in] of 16 bits."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""2:4 sparsity: train, keep two of each four weights of a row once, and train again from there with the same recipe.
+"""Implements 2:4 sparsity: train, keep two of each four weights of a row once, and train again from there with the same
+recipe.
 
 Mishra, Albericio Latorre, Pool, Stosic, Stosic, Venkatesh, Yu & Micikevicius, "Accelerating Sparse Deep Neural
 Networks" (2021, arXiv 2104.08378), section 4:
@@ -34,21 +35,21 @@ GROUP, KEPT = 4, 2
 
 
 def by_rows(weight: Tensor) -> Tensor:
-    """bool: of each 4 consecutive entries of a row of ``weight`` [out, in] the 2 largest by size."""
+    """Returns bool: of each 4 consecutive entries of a row of ``weight`` [out, in] the 2 largest by size."""
     return largest_of_each(weight.abs(), KEPT, GROUP)
 
 
 @cache
 def patterns() -> Tensor:
-    """The 90 masks [90, 16], float32, of a 4 x 4 tile with two entries in each row and column."""
+    """Returns the 90 masks [90, 16], float32, of a 4 x 4 tile with two entries in each row and column."""
     rows = [[float(i in pair) for i in range(GROUP)] for pair in combinations(range(GROUP), KEPT)]
     tiles = [four for four in product(rows, repeat=GROUP) if all(sum(column) == KEPT for column in zip(*four))]
     return torch.tensor(tiles).flatten(1)
 
 
 def by_tiles(weight: Tensor) -> Tensor:
-    """bool: of each 4 x 4 tile of ``weight`` [out, in] the mask of largest |w| that is 2:4 along rows and columns, so
-    that the transpose is 2:4, too."""
+    """Returns bool: of each 4 x 4 tile of ``weight`` [out, in] the mask of largest |w| that is 2:4 along rows and
+    columns, so that the transpose is 2:4, too."""
     out, features = weight.shape
     tiles = weight.abs().float().view(out // GROUP, GROUP, features // GROUP, GROUP).transpose(1, 2)
     best = (tiles.flatten(2) @ patterns().to(weight.device).T).argmax(-1)
@@ -58,8 +59,8 @@ def by_tiles(weight: Tensor) -> Tensor:
 
 @dataclass
 class Sparse24(Masked):
-    """``pattern``: 2:4 along ``rows``, as the forward product needs; in ``tiles``, as backward needs besides; or
-    ``dense``, without step 1. ``execution`` semi_structured multiplies by sparse tensor cores."""
+    """Keeps the ``pattern``: 2:4 along ``rows``, as the forward product needs; in ``tiles``, as backward needs besides;
+    or ``dense``, without step 1. ``execution`` semi_structured multiplies by sparse tensor cores."""
 
     pattern: Literal["rows", "tiles", "dense"] = "rows"
     execution: Literal["masked", "semi_structured"] = "masked"
@@ -94,6 +95,6 @@ class Sparse24(Masked):
 
     @torch.no_grad()
     def mask(self, layer: nn.Module) -> Tensor:
-        """In the layer's own layout."""
+        """Computes the mask in the layer's own layout."""
         mask = (by_tiles if self.pattern == "tiles" else by_rows)(weight_matrix(layer))
         return mask.T.contiguous() if is_transposed(layer) else mask

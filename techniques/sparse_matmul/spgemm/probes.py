@@ -1,5 +1,5 @@
-"""What recorded steps show of the library's products, and of three orders of sparse times sparse products: one result,
-and what each takes, on a model's pruned MLP."""
+"""Checks what recorded steps show of the library's products, and of three orders of sparse times sparse products: one
+result, and what each takes, on a model's pruned MLP."""
 
 from __future__ import annotations
 

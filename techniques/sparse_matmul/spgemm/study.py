@@ -35,7 +35,7 @@ ELEMENT_BYTES = 8  # an index of 32 bits and a value of 32
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The tables ``operations``, ``seconds`` and ``crossover``; nothing is recorded."""
+    """Makes the tables ``operations``, ``seconds`` and ``crossover``; nothing is recorded."""
     lab.progress(0.0, "multiplying sparse matrices")
     drawn = {(size, density): uniform(size, density) for size in SIZES for density in DENSITIES}
     with one_thread():
@@ -56,14 +56,14 @@ NOTE = (
 
 
 def uniform(size: int, density: float) -> Tensor:
-    """A dense float32 tensor [size, size] with about this share of entries, the same for every call."""
+    """Draws a dense float32 tensor [size, size] with about this share of entries, the same for every call."""
     random = torch.Generator().manual_seed(size)
     matrix = torch.randn(size, size, generator=random)
     return matrix * (torch.rand(size, size, generator=random) < density)
 
 
 def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
-    """What each product takes, counted."""
+    """Counts what each product takes."""
     rows = []
     for (size, density), matrix in drawn.items():
         products, entries = multiplications(matrix, matrix), int((matrix != 0).sum())
@@ -87,7 +87,8 @@ def operations(drawn: dict[tuple[int, float], Tensor]) -> StudyTable:
 
 
 def seconds_of(matrix: Tensor) -> tuple[float | None, ...]:
-    """Medians of each of WAYS, turn by turn, after one that is left out; None of outer products that are too many."""
+    """Returns medians of each of WAYS, turn by turn, after one that is left out; None of outer products that are too
+    many."""
     sparse, theirs = in_rows(matrix), csr_array(matrix.numpy())
     few = multiplications(matrix, matrix) <= MOST_PRODUCTS
     ways: tuple[Callable[[], object], ...] = (
@@ -110,8 +111,8 @@ def seconds(product: Callable[[], object]) -> float:
 
 
 def crossover(rows: Sequence[tuple[Cell, ...]]) -> StudyTable:
-    """Of each size and way the density, on straight lines of logarithms between those that were tried; None where it is
-    faster than the dense product at all of them, or at none."""
+    """Finds, of each size and way, the density, on straight lines of logarithms between those that were tried; None
+    where it is faster than the dense product at all of them, or at none."""
     crossings = []
     for size in dict.fromkeys(row[0] for row in rows):
         own = sorted((row[1:] for row in rows if row[0] == size), key=lambda row: row[0])
@@ -120,12 +121,12 @@ def crossover(rows: Sequence[tuple[Cell, ...]]) -> StudyTable:
 
 
 def ratios_of(own: Sequence[tuple[Cell, ...]], way: int) -> list[tuple[float, float]]:
-    """(density, time over the dense product's) of rows without their size, where both were timed."""
+    """Returns (density, time over the dense product's) of rows without their size, where both were timed."""
     return [(row[0], row[way] / row[-1]) for row in own if row[way] is not None]
 
 
 def at_even(ratios: Sequence[tuple[float, float]]) -> float | None:
-    """The first density at which the ratio of times reaches 1, of (density, ratio) in rising order."""
+    """Finds the first density at which the ratio of times reaches 1, of (density, ratio) in rising order."""
     for (low, fast), (high, slow) in pairwise(ratios):
         if fast < 1 <= slow:
             share = math.log(1 / fast) / math.log(slow / fast)
@@ -134,7 +135,7 @@ def at_even(ratios: Sequence[tuple[float, float]]) -> float | None:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Time over the dense product's against density, a panel for each size; circles are where they cross."""
+    """Draws time over the dense product's against density, a panel for each size; circles are where they cross."""
     from matplotlib.figure import Figure
 
     (table,) = (table for table in tables if table.name == "seconds")

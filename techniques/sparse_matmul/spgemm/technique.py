@@ -1,4 +1,5 @@
-"""Sparse matrix libraries: pruned weights in compressed rows, multiplied without their zeros by MKL or cuSPARSE.
+"""Implements the products of sparse matrix libraries: pruned weights in compressed rows, multiplied without their zeros
+by MKL or cuSPARSE.
 
 Intel's MKL on CPUs and NVIDIA's cuSPARSE on GPUs, through torch's CSR tensors; Gustavson, "Two Fast Algorithms for
 Sparse Matrices: Multiplication and Permuted Transposition" (ACM TOMS 1978) is the row-wise order of their sparse times

@@ -1,1 +1,1 @@
-"""Early-bird tickets."""
+"""Implements early-bird tickets."""

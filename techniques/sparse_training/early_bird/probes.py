@@ -1,4 +1,5 @@
-"""What the steps of a short run show of early-bird tickets: masks by a second ranking, when they settle, what stays."""
+"""Checks what the steps of a short run show of early-bird tickets: masks by a second ranking, when they settle, what
+stays."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: EarlyBird) -> bool:
-    """All steps: every mask, the draw, and what follows."""
+    """Selects all steps: every mask, the draw, and what follows."""
     return bool(own.share)
 
 
@@ -118,7 +119,7 @@ def probes(recording: Recording, own: EarlyBird) -> Mapping[str, float]:
 
 
 def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, run: Run) -> int:
-    """The number of steps after which the mask is near enough to each of those before it; of the run where none is.
+    """Counts the steps after which the mask is near enough to each of those before it; of the run where none is.
 
     Tickets are those after every step, and count where an interval of the run ends.
     """
@@ -132,7 +133,7 @@ def _settled(tickets: Sequence[Kept], joints: Sequence[Joint], own: EarlyBird, r
 
 
 def _mask(ticket: Kept, joints: Sequence[Joint]) -> Tensor:
-    """Whether each unit stays, bool [units]."""
+    """Tells whether each unit stays, bool [units]."""
     mask = [torch.zeros(joint.count, dtype=torch.bool) for joint in joints]
     for units, joint in zip(mask, joints, strict=True):
         units[list(ticket[joint.path])] = True
@@ -140,7 +141,8 @@ def _mask(ticket: Kept, joints: Sequence[Joint]) -> Tensor:
 
 
 def _folded(values: Values, plain: nn.Module, joints: Sequence[Joint]) -> dict[str, Tensor]:
-    """The search's weights by the plain model's names, float64, with the coefficients in the joints' columns."""
+    """Returns the search's weights by the plain model's names, float64, with the coefficients in the joints'
+    columns."""
     weights = {name: values[theirs].double() for name, theirs in names_in(plain, values).items()}
     for joint in joints:
         by_column = values[joint.coefficients].double().repeat_interleave(joint.size)
@@ -152,7 +154,8 @@ def _folded(values: Values, plain: nn.Module, joints: Sequence[Joint]) -> dict[s
 
 
 def _roundings(ours: Values, expected: Values) -> float:
-    """The largest distance of a number from what it should be, in its own roundings; infinite where shapes differ."""
+    """Computes the largest distance of a number from what it should be, in its own roundings; infinite where shapes
+    differ."""
     if ours.keys() != expected.keys() or any(ours[name].shape != value.shape for name, value in expected.items()):
         return float("inf")
     least = torch.finfo(torch.float32).tiny

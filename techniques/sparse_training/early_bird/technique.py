@@ -28,12 +28,12 @@ EPOCHS = 160  # of the paper's training on CIFAR
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """The share of the entries in which two masks, bool [units], differ: the normalised Hamming distance."""
+    """Computes the share of the entries in which two masks, bool [units], differ: the normalised Hamming distance."""
     return one.ne(other).double().mean().item()
 
 
 def emerged(masks: Sequence[Tensor], memory: int, threshold: float) -> bool:
-    """Whether the last of ``memory`` masks is within ``threshold`` of each of those before it."""
+    """Tells whether the last of ``memory`` masks is within ``threshold`` of each of those before it."""
     return len(masks) == memory and all(distance(masks[-1], mask) <= threshold for mask in list(masks)[:-1])
 
 
@@ -110,7 +110,7 @@ class EarlyBird(Technique):
         return {"draws the ticket": self.removed, **coefficients}
 
     def probes(self, run: Run) -> Mapping[str, float]:
-        """``drawn_at``: the share of the steps after which the ticket was drawn."""
+        """Computes ``drawn_at``: the share of the steps after which the ticket was drawn."""
         return {"drawn_at": self.drawn_at} if self.ticket else {}
 
     def state(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""EarlyBERT."""
+"""Implements EarlyBERT."""

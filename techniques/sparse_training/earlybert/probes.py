@@ -1,4 +1,5 @@
-"""What the steps of a short run show of EarlyBERT: the search, what was removed, and what training began with."""
+"""Checks what the steps of a short run show of EarlyBERT: the search, what was removed, and what training began
+with."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ OF_ITS_BASELINES = True  # whose layers hold heads one after the other
 
 
 def records(run: Run, own: EarlyBert) -> bool:
-    """All steps: the search, the draw, and what follows."""
+    """Selects all steps: the search, the draw, and what follows."""
     return not own.is_reference
 
 
@@ -151,7 +152,7 @@ def _search_steps(own: EarlyBert, run: Run) -> int:
 
 
 def _gone(trace: Trace, joint: Joint) -> int:
-    """Units of a joint that a draw took away, by the size of its weight."""
+    """Counts the units of a joint that a draw took away, by the size of its weight."""
     before = trace.before.parameters
     weight = next(before[name] for name in before if name in (f"{joint.path}.linear.weight", f"{joint.path}.weight"))
     return (weight.numel() - trace.after.parameters[f"{joint.path}.weight"].numel()) // (weight.numel() // joint.count)

@@ -30,7 +30,7 @@ def search_steps(share: float, steps: int) -> int:
 
 @dataclass(frozen=True)
 class Restarted(Recipe):
-    """A recipe whose schedule begins anew after ``search_fraction`` of the steps. Until then the learning rate is
+    """Runs a recipe whose schedule begins anew after ``search_fraction`` of the steps. Until then the learning rate is
     ``search_rate`` times the recipe's, warmed up and not decayed: the paper's search is the beginning of a long run."""
 
     search_fraction: float = 0.0

@@ -1,4 +1,5 @@
-"""What a short run shows of GraSP: its scores from the squared gradient norm itself, and the masks that follow."""
+"""Checks what a short run shows of GraSP: its scores from the squared gradient norm itself, and the masks that
+follow."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ def probes(recording: Recording, own: Grasp) -> Mapping[str, float]:
 
 
 def importances(run: Run, own: Grasp) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """w times half the derivative of ||g||^2 in w, by layer: g of the loss at the temperature, in float64 up to the
-    logits; and what float32 may be off."""
+    """Computes w times half the derivative of ||g||^2 in w, by layer: g of the loss at the temperature, in float64 up
+    to the logits; and what float32 may be off."""
     model = pruned.double_model(run)
     weights = {path: model.get_parameter(f"{path}.weight") for path in paths_of(run)}
     norm = squared_gradient(run, own, model, list(weights.values()))
@@ -96,7 +97,7 @@ def importances(run: Run, own: Grasp) -> tuple[dict[str, Tensor], dict[str, Tens
 
 
 def squared_gradient(run: Run, own: Grasp, model: nn.Module, weights: list[nn.Parameter]) -> Tensor:
-    """||g||^2 of these weights, differentiable."""
+    """Computes ||g||^2 of these weights, differentiable."""
     batch: Batch = pruned.doubled(own.batch(run))
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
         tempered = SimpleNamespace(logits=run.baseline.forward(model, batch).logits / own.temperature)

@@ -1,4 +1,4 @@
-"""GraSP: prune once, before training, so that the gradient flows on through what is left.
+"""Implements GraSP: prune once, before training, so that the gradient flows on through what is left.
 
 Wang, Zhang & Grosse, "Picking Winning Tickets Before Training by Preserving Gradient Flow" (ICLR 2020, arXiv
 2002.07376), section 4, equation 8, algorithms 1 and 2: to first order, a perturbation d of the weights changes the
@@ -26,14 +26,14 @@ from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 
 def hessian_gradient(loss: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """H g of each weight, in its shape, by differentiating <g, stop(g)> (algorithm 1; Pearlmutter, 1994)."""
+    """Computes H g of each weight, in its shape, by differentiating <g, stop(g)> (algorithm 1; Pearlmutter, 1994)."""
     gradients = torch.autograd.grad(loss, weights, create_graph=True, materialize_grads=True)
     product = torch.stack([(gradient * gradient.detach()).sum() for gradient in gradients]).sum()
     return list(torch.autograd.grad(product, weights, materialize_grads=True))
 
 
 def scores(weights: Sequence[Tensor], products: Sequence[Tensor]) -> list[Tensor]:
-    """S = -w * H g (equation 8): by how much the squared gradient norm rises, halved, if the weight goes."""
+    """Computes S = -w * H g (equation 8): by how much the squared gradient norm rises, halved, if the weight goes."""
     return [-weight.detach() * product for weight, product in zip(weights, products, strict=True)]
 
 

@@ -1,4 +1,5 @@
-"""What a short run shows of iterative magnitude pruning: all its trainings, their starts, and what each one pruned."""
+"""Checks what a short run shows of iterative magnitude pruning: all its trainings, their starts, and what each one
+pruned."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ def probes(recording: Recording, own: LotteryTicket) -> Mapping[str, float]:
 
 
 def _reference(recording: Recording, own: LotteryTicket) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters of the reference's run at the step to rewind to, and at its end."""
+    """Returns the parameters of the reference's run at the step to rewind to, and at its end."""
     twin = recording.twin("baseline").run
     steps = twin.recipe.steps
     twin.train(round(own.rewind * steps))
@@ -175,13 +176,14 @@ def _off_start(scout: Scout, masks: Mapping[str, Tensor], start: Mapping[str, Te
 
 
 def _wrongly_pruned(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
-    """Among the connections before, the largest weights should be those after."""
+    """Counts wrongly pruned connections: among the connections before, the largest weights should be those after."""
     sizes = {path: weight.abs().masked_fill(~before[path], -1.0) for path, weight in weights.items()}
     return pruned.wrongly_kept(after, sizes, {path: torch.zeros_like(size) for path, size in sizes.items()})
 
 
 def _off_layers(before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
-    """Of each layer as many connections should be left as it has among the largest of all."""
+    """Counts missing or surplus connections: of each layer as many should be left as it has among the largest of
+    all."""
     left = sum(int(value.sum()) for value in after.values())
     every = torch.cat([weight.abs()[before[path]] for path, weight in weights.items()])
     threshold = every.sort(descending=True).values[left - 1]

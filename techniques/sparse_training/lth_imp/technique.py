@@ -1,4 +1,5 @@
-"""Lottery tickets by iterative magnitude pruning: train, prune the smallest weights, rewind the others, and again.
+"""Finds lottery tickets by iterative magnitude pruning: train, prune the smallest weights, rewind the others, and
+again.
 
 Frankle & Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks" (ICLR 2019, arXiv
 1803.03635), section 1, "iterative pruning". With a mask m of ones to begin with, ``rounds`` times:
@@ -33,7 +34,8 @@ REINITIALISED = 8  # of the seed: weights that have nothing to do with the run's
 
 
 def pruned(weights: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> list[Tensor]:
-    """The masks without the share ``rate`` of their ones, rounded up, at the smallest |weights| of all layers."""
+    """Returns the masks without the share ``rate`` of their ones, rounded up, at the smallest |weights| of all
+    layers."""
     left = sum(int(mask.sum()) for mask in masks)
     sizes = [weight.abs().masked_fill(~mask, -1.0) for weight, mask in zip(weights, masks, strict=True)]
     return highest(sizes, left - math.ceil(rate * left))

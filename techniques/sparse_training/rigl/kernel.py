@@ -1,4 +1,4 @@
-"""The kernels that multiply with the kept blocks of a mask (`techniques.shared.sparse.block_sparse_kernel`)."""
+"""Has the kernels that multiply with the kept blocks of a mask (`techniques.shared.sparse.block_sparse_kernel`)."""
 
 from __future__ import annotations
 

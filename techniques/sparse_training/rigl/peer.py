@@ -25,7 +25,8 @@ Products = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tens
 
 @cache
 def mask(n: int, m: int, block: int, device: torch.device) -> Tensor:
-    """Of a weight [n, m]: the timed one has its density, of the checked one half of the blocks are there."""
+    """Returns the mask of a weight [n, m]: the timed one has its density, of the checked one half of the blocks are
+    there."""
     shape = (n // block, m // block)
     count = round((DENSITY if (m, n) == TIMED else 0.5) * math.prod(shape))
     pattern = torch.zeros(math.prod(shape), dtype=torch.bool)
@@ -34,7 +35,8 @@ def mask(n: int, m: int, block: int, device: torch.device) -> Tensor:
 
 
 def make(block: int, dtype: torch.dtype) -> Callable[[Sequence[int], torch.device, torch.Generator], Inputs]:
-    """``inputs`` [tokens, m], ``gradients`` [tokens, n] of the outputs and ``weights`` [n, m], flat."""
+    """Returns what makes ``inputs`` [tokens, m], ``gradients`` [tokens, n] of the outputs and ``weights`` [n, m],
+    flat."""
 
     def draw(sizes: Sequence[int], device: torch.device, generator: torch.Generator) -> Inputs:
         def normal(count: int) -> Tensor:
@@ -51,7 +53,7 @@ def make(block: int, dtype: torch.dtype) -> Callable[[Sequence[int], torch.devic
 
 
 def matrices(inputs: Inputs, block: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """x [tokens, m], g [tokens, n], W [n, m] and its mask, of each."""
+    """Returns x [tokens, m], g [tokens, n], W [n, m] and its mask, of each."""
     fours = []
     for x, g, weight in zip(*(inputs[name] for name in ("inputs", "gradients", "weights")), strict=True):
         small = tuple(block * size for size in CHECKED)
@@ -85,7 +87,7 @@ def kernels(block: int) -> Products:
 
 
 def reference(block: int) -> Callable[[Inputs], Inputs]:
-    """Block by block in float64: what is not kept is never multiplied, whatever it holds."""
+    """Returns what computes block by block in float64: what is not kept is never multiplied, whatever it holds."""
 
     def products(inputs: Inputs) -> Inputs:
         results: Inputs = {"outputs": [], "of_inputs": [], "of_weights": []}

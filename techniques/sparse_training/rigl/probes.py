@@ -1,4 +1,5 @@
-"""What the steps of a short run show of RigL: algorithm 1 read off masks, weights, gradients and optimizer state."""
+"""Checks what the steps of a short run show of RigL: algorithm 1 read off masks, weights, gradients and optimizer
+state."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from techniques.sparse_training.rigl.technique import RigL
 
 
 def records(run: Run, own: RigL) -> bool:
-    """All steps: a topology update, what follows it, and that none comes after the end."""
+    """Selects all steps: a topology update, what follows it, and that none comes after the end."""
     return bool(own.sparsity)
 
 
@@ -126,8 +127,8 @@ def probes(recording: Recording, own: RigL) -> Mapping[str, float]:
 
 
 def relative_flops(sparse: float, between: int) -> float:
-    """Training FLOPs over dense ones, section 3: (3 f_S dT + 2 f_S + f_D) / ((dT + 1) 3 f_D), f_S = ``sparse`` f_D, for
-    dT = ``between`` updates of the weights to each of the topology."""
+    """Computes training FLOPs over dense ones, section 3: (3 f_S dT + 2 f_S + f_D) / ((dT + 1) 3 f_D), f_S = ``sparse``
+    f_D, for dT = ``between`` updates of the weights to each of the topology."""
     return (3 * sparse * between + 2 * sparse + 1) / ((between + 1) * 3)
 
 

@@ -1,4 +1,5 @@
-"""RigL (Evci et al., ICML 2020, algorithm 1): sparse from start to end, with a topology that follows the gradient.
+"""Implements RigL (Evci et al., ICML 2020, algorithm 1): sparse from start to end, with a topology that follows the
+gradient.
 
 Every ``interval`` steps each layer drops its k smallest weights and grows the k connections with the largest gradient;
 k anneals to zero at ``end_fraction`` of training. Masked weights are zeros in dense tensors, so this saves no time: a
@@ -31,7 +32,7 @@ Distribution = Literal["uniform", "erk"]
 
 
 def drop_fraction(step: int, end: float, alpha: float) -> float:
-    """f_decay(t) = alpha / 2 (1 + cos(pi t / T_end)), equation 1."""
+    """Computes f_decay(t) = alpha / 2 (1 + cos(pi t / T_end)), equation 1."""
     return alpha / 2 * (1 + math.cos(math.pi * min(step / end, 1.0)))
 
 
@@ -102,18 +103,18 @@ class RigL(BlockMasked):
         self.ask_for_dense_gradients(run, self.moves(run))
 
     def end(self, run: Run) -> float:
-        """T_end, in steps."""
+        """Returns T_end, in steps."""
         return self.end_fraction * run.recipe.steps
 
     def moves(self, run: Run) -> bool:
-        """Whether the step that follows moves connections."""
+        """Tells whether the step that follows moves connections."""
         return run.step < self.end(run) and run.step % self.steps_between(run.recipe.steps) == 0
 
     def steps_between(self, steps: int) -> int:
         return self.interval or max(2, min(100, round(self.end_fraction * steps / 25)))
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``relative_flops``: what the run's steps cost a sparse kernel, over dense ones."""
+        """Computes ``relative_flops``: what the run's steps cost a sparse kernel, over dense ones."""
         if not self.topology_updates + self.weight_updates:
             return {}
         return {"relative_flops": counted_flops(density(run), self.topology_updates, self.weight_updates)}

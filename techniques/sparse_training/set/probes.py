@@ -1,4 +1,5 @@
-"""What the steps of a short run show of SET: equation 1 and the algorithm read off masks, weights and their state."""
+"""Checks what the steps of a short run show of SET: equation 1 and the algorithm read off masks, weights and their
+state."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from techniques.sparse_training.set.technique import Set
 
 
 def records(run: Run, own: Set) -> bool:
-    """All steps: an evolution, what follows it, and that none comes in between."""
+    """Selects all steps: an evolution, what follows it, and that none comes in between."""
     return not own.is_reference
 
 
@@ -149,9 +150,9 @@ def _off_erdos_renyi(masks: Sequence[Tensor], own: Set) -> float:
 
 
 def _stays(trace: Trace, path: str, zeta: float, block: int) -> Tensor:
-    """The connections but the zeta smallest positive and the zeta largest negative ones, by sorting; where several tie
-    for the last to go, those that have a weight after the step stay, if they are as many as should. Of blocks the
-    magnitudes are summed."""
+    """Returns the connections but the zeta smallest positive and the zeta largest negative ones, by sorting; where
+    several tie for the last to go, those that have a weight after the step stay, if they are as many as should. Of
+    blocks the magnitudes are summed."""
     name, connections = f"{path}.weight", mask(trace.before, path)[::block, ::block]
     weight, after = trace.update.after.parameters[name], trace.after.parameters[name]
     if block > 1:
@@ -170,18 +171,18 @@ def _stays(trace: Trace, path: str, zeta: float, block: int) -> Tensor:
 
 
 def _gone(trace: Trace, path: str, stays: Tensor) -> int:
-    """Connections that should have stayed and did not, and others that kept their weight."""
+    """Counts the connections that should have stayed and did not, and others that kept their weight."""
     before, after = trace.update.after.parameters[f"{path}.weight"], trace.after.parameters[f"{path}.weight"]
     lost = stays & (~mask(trace.after, path) | (after != before))
     return int((lost | (~stays & (after != 0))).sum())
 
 
 def _ranks(grown: Tensor, free: Tensor) -> Tensor:
-    """Ranks in [0, 1] of the grown connections' places among those of all that could grow."""
+    """Computes ranks in [0, 1] of the grown connections' places among those of all that could grow."""
     return torch.linspace(0, 1, int(free.sum()), dtype=torch.float64)[grown[free]]
 
 
 def _off_uniform(ranks: Sequence[Tensor]) -> float:
-    """Standard deviations between the mean of ranks, which are uniform in [0, 1] by chance, and 1/2."""
+    """Computes the standard deviations between the mean of ranks, which are uniform in [0, 1] by chance, and 1/2."""
     every = torch.cat([*ranks, torch.tensor([0.5], dtype=torch.float64)])
     return abs(every.mean().item() - 0.5) * math.sqrt(12 * len(every))

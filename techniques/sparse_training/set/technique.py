@@ -1,4 +1,5 @@
-"""SET: sparse evolutionary training, whose connections nearest to zero make room for random ones after every epoch.
+"""Implements SET: sparse evolutionary training, whose connections nearest to zero make room for random ones after every
+epoch.
 
 Mocanu, Mocanu, Stone, Nguyen, Gibescu & Liotta, "Scalable training of artificial neural networks with adaptive sparse
 connectivity inspired by network science" (Nature Communications 9:2383, 2018, arXiv 1707.04780), equation 1 and its
@@ -28,12 +29,12 @@ from techniques.shared.sparse.topology import erk_densities
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, int]], epsilon: float) -> list[float]:
-    """Equation 1: the probability of a connection in each [n, m] matrix, at most 1."""
+    """Computes equation 1: the probability of a connection in each [n, m] matrix, at most 1."""
     return [min(1.0, epsilon * (n + m) / (n * m)) for n, m in shapes]
 
 
 def core(weight: Tensor, mask: Tensor, zeta: float) -> Tensor:
-    """The connections that stay, a mask: all but the share ``zeta`` of the smallest positive and of the largest
+    """Returns the connections that stay, a mask: all but the share ``zeta`` of the smallest positive and of the largest
     negative weights, each rounded down, and those at 0."""
     survivors = torch.zeros_like(mask).flatten()
     for size in (weight, -weight):
@@ -45,8 +46,8 @@ def core(weight: Tensor, mask: Tensor, zeta: float) -> Tensor:
 
 
 def regrown(survivors: Tensor, connections: int, generator: torch.Generator) -> Tensor:
-    """The mask ``survivors`` with random ones added, of all that it lacks with equal chance, up to ``connections``
-    ones."""
+    """Returns the mask ``survivors`` with random ones added, of all that it lacks with equal chance, up to
+    ``connections`` ones."""
     mask = survivors.flatten().clone()
     free = (~mask).nonzero()[:, 0]
     chosen = torch.randperm(len(free), generator=generator)[: connections - int(mask.sum())]

@@ -1,4 +1,4 @@
-"""What recorded steps show of coefficients on heads and neurons, and of a network that was drawn from them.
+"""Checks what recorded steps show of coefficients on heads and neurons, and of a network that was drawn from them.
 
 For the probes of ``earlybert`` and ``early_bird``. Rows and columns are as the baselines have them: a layer for each of
 queries, keys and values, or one whose thirds make them, head after head; and two layers of an MLP.
@@ -24,7 +24,8 @@ Kept = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A layer that joins ``count`` units of ``size`` columns, and the rows [count, k] of others that make them."""
+    """Describes a layer that joins ``count`` units of ``size`` columns, and the rows [count, k] of others that make
+    them."""
 
     path: str
     count: int
@@ -37,13 +38,13 @@ class Joint:
 
 
 def heads_in(plain: nn.Module) -> list[Joint]:
-    """The attentions of the plain model, as the joints of their heads."""
+    """Returns the attentions of the plain model, as the joints of their heads."""
     stacks = anatomy(plain).stacks
     return [_of_heads(block, stack.heads or 1) for stack in stacks for block in stack.blocks]
 
 
 def neurons_in(plain: nn.Module) -> list[Joint]:
-    """The MLPs of the plain model, as the joints of their neurons."""
+    """Returns the MLPs of the plain model, as the joints of their neurons."""
     return [_of_neurons(block) for block in anatomy(plain).every_block]
 
 
@@ -66,7 +67,7 @@ def _of_neurons(block: Block) -> Joint:
 
 
 def strongest(values: Values, heads: Sequence[Joint], neurons: Sequence[Joint], shares: tuple[float, float]) -> Kept:
-    """The units with the largest coefficients: of heads, each layer's; of neurons, all layers' together, and each
+    """Finds the units with the largest coefficients: of heads, each layer's; of neurons, all layers' together, and each
     layer's own largest in any case. ``shares`` of heads and neurons go."""
     ticket: dict[str, Sequence[int]] = {}
     for joint in heads:
@@ -86,7 +87,7 @@ def _sizes(values: Values, joint: Joint) -> list[float]:
 
 
 def cut(plain: nn.Module, values: Values, joints: Sequence[Joint], ticket: Kept) -> dict[str, Tensor]:
-    """``values``, by the plain model's names, without the rows and columns of the units that are not kept."""
+    """Returns ``values``, by the plain model's names, without the rows and columns of the units that are not kept."""
     left = dict(values)
     for joint in joints:
         units = torch.tensor(ticket[joint.path])
@@ -106,8 +107,8 @@ def _select(plain: nn.Module, values: dict[str, Tensor], path: str, indices: Ten
 
 
 def chain_rule(recording: Recording, trace: Trace, plain: nn.Module, joints: Sequence[Joint]) -> dict[str, Tensor]:
-    """The gradients that a step of the search must have had, the penalty aside: of a plain model in which coefficients
-    multiply the joints' columns, and of these."""
+    """Computes the gradients that a step of the search must have had, the penalty aside: of a plain model in which
+    coefficients multiply the joints' columns, and of these."""
     values, ours = trace.before.parameters, trace.of("backward")[0].gradients
     own = dict(filled(plain, values).named_parameters())
     unscaled = {joint: weight_matrix(plain.get_submodule(joint.path)).detach().double().clone() for joint in joints}
@@ -125,8 +126,8 @@ def chain_rule(recording: Recording, trace: Trace, plain: nn.Module, joints: Seq
 
 
 def search_step(recording: Recording, trace: Trace, plain: nn.Module, joints: Sequence[Joint]) -> tuple[float, float]:
-    """How far a step's gradients are from the chain rule's, the penalty aside, and that penalty: what is added to the
-    gradient of a coefficient's size, on average."""
+    """Computes how far a step's gradients are from the chain rule's, the penalty aside, and that penalty: what is added
+    to the gradient of a coefficient's size, on average."""
     ours, values = trace.of("backward")[0].gradients, trace.before.parameters
     expected = chain_rule(recording, trace, plain, joints)
     signs = {joint.coefficients: values[joint.coefficients].double().sign() for joint in joints}
@@ -136,8 +137,9 @@ def search_step(recording: Recording, trace: Trace, plain: nn.Module, joints: Se
 
 
 def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint], ticket: Kept) -> float:
-    """How far the pruned model's outputs are from those of the whole one in which the joints' columns of the units that
-    went are 0, whatever else these units compute; of the largest, in float64. Infinite where other units went."""
+    """Computes how far the pruned model's outputs are from those of the whole one in which the joints' columns of the
+    units that went are 0, whatever else these units compute; of the largest, in float64. Infinite where other units
+    went."""
     run, trace = recording.run, recording.trace
     values = {name: parameter.detach() for name, parameter in run.model.named_parameters()}
     positions = {
@@ -156,7 +158,8 @@ def masked_apart(recording: Recording, plain: nn.Module, joints: Sequence[Joint]
 
 
 def removed_by_formula(plain: nn.Module, heads: Sequence[Joint], neurons: Sequence[Joint], ticket: Kept) -> int:
-    """Parameters of the units that went: 4 d s + 3 s of a head of size s, with its biases, and 2 d + 1 of a neuron."""
+    """Counts the parameters of the units that went: 4 d s + 3 s of a head of size s, with its biases, and 2 d + 1 of a
+    neuron."""
     width = {joint: out_features(plain.get_submodule(joint.path)) for joint in (*heads, *neurons)}
     gone = {joint: joint.count - len(ticket[joint.path]) for joint in (*heads, *neurons)}
     of_heads = sum(gone[joint] * joint.size * (4 * width[joint] + 3) for joint in heads)

@@ -1,4 +1,4 @@
-"""Coefficients on attention heads and MLP neurons, and the smaller network that is drawn from them.
+"""Puts coefficients on attention heads and MLP neurons, and draws the smaller network from them.
 
 For ``earlybert`` and ``early_bird``. A coefficient multiplies what its unit gives to the layer that joins the units
 (:mod:`suite.model.pruning`): of a head that is the same as multiplying its attention probabilities after their dropout,
@@ -21,7 +21,7 @@ from suite.model.pruning import Units, attention_heads, keep, mlp_neurons
 
 
 class GatedInput(AroundLinear):
-    """A layer whose input's columns are multiplied by ``coefficients`` [count], each by that of its unit.
+    """Wraps a layer whose input's columns are multiplied by ``coefficients`` [count], each by that of its unit.
 
     They begin at 1, and so change nothing.
     """
@@ -37,14 +37,16 @@ class GatedInput(AroundLinear):
 
 
 def largest(coefficients: Tensor, share: float) -> Tensor:
-    """A mask, bool, that is False at ``share`` of the coefficients, rounded to whole: at the smallest by size."""
+    """Returns a mask, bool, that is False at ``share`` of the coefficients, rounded to whole: at the smallest by
+    size."""
     mask = torch.ones_like(coefficients, dtype=torch.bool)
     mask[coefficients.abs().argsort(stable=True)[: round(share * len(coefficients))]] = False
     return mask
 
 
 def largest_of_all(layers: Sequence[Tensor], share: float) -> list[Tensor]:
-    """Masks as :func:`largest`'s over all layers together; each layer keeps its own largest coefficient, at least."""
+    """Returns masks as :func:`largest`'s over all layers together; each layer keeps its own largest coefficient, at
+    least."""
     masks = list(largest(torch.cat([layer.abs() for layer in layers]), share).split([len(layer) for layer in layers]))
     for mask, coefficients in zip(masks, layers, strict=True):
         mask.index_fill_(0, coefficients.abs().argmax()[None], True)
@@ -53,7 +55,7 @@ def largest_of_all(layers: Sequence[Tensor], share: float) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Gates:
-    """The gated units of a model: ``heads`` of each attention, ``neurons`` of each MLP, either possibly empty."""
+    """Holds the gated units of a model: ``heads`` of each attention, ``neurons`` of each MLP, either possibly empty."""
 
     heads: tuple[Units, ...]
     neurons: tuple[Units, ...]
@@ -86,7 +88,7 @@ class Gates:
         return self.heads + self.neurons
 
     def at(self, model: nn.Module) -> dict[str, GatedInput]:
-        """The gates by name, those of heads first."""
+        """Returns the gates by name, those of heads first."""
         gates = {}
         for units in self.units:
             path, module = units.joint, cast(Any, model.get_submodule(units.joint))
@@ -96,11 +98,11 @@ class Gates:
         return gates
 
     def penalty(self, model: nn.Module) -> Tensor:
-        """The sum of all coefficients' sizes."""
+        """Computes the sum of all coefficients' sizes."""
         return torch.stack([gate.coefficients.abs().sum() for gate in self.at(model).values()]).sum()
 
     def masks(self, model: nn.Module, heads: float, neurons: float) -> list[Tensor]:
-        """Which units of each joint stay, bool [count]: heads layer by layer, neurons over all layers."""
+        """Tells which units of each joint stay, bool [count]: heads layer by layer, neurons over all layers."""
         values = [gate.coefficients.detach() for gate in self.at(model).values()]
         of_heads, of_neurons = values[: len(self.heads)], values[len(self.heads) :]
         masks = [largest(head, heads) for head in of_heads]

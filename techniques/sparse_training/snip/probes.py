@@ -1,4 +1,5 @@
-"""What a short run shows of SNIP: the switches' derivatives in float64, by switches, and the masks that follow."""
+"""Checks what a short run shows of SNIP: the switches' derivatives in float64, by switches, and the masks that
+follow."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def probes(recording: Recording, own: Snip) -> Mapping[str, float]:
 
 
 def sensitivities(recording: Recording) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """|dL(c * w) / dc| at c = 1 by layer, float64, on the first batch; and what float32 may be off."""
+    """Computes |dL(c * w) / dc| at c = 1 by layer, float64, on the first batch; and what float32 may be off."""
     run = recording.run
     model = pruned.double_model(run)
     weights = {f"{path}.weight": model.get_parameter(f"{path}.weight").detach() for path in paths_of(run)}
@@ -94,7 +95,7 @@ def sensitivities(recording: Recording) -> tuple[dict[str, Tensor], dict[str, Te
 
 
 class _Switched(torch.nn.Module):
-    """A model that computes with other weights."""
+    """Wraps a model that computes with other weights."""
 
     def __init__(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""SNIP: prune once, before training, the connections that matter least to the loss of one mini-batch.
+"""Implements SNIP: prune once, before training, the connections that matter least to the loss of one mini-batch.
 
 Lee, Ajanthan & Torr, "SNIP: Single-shot Network Pruning based on Connection Sensitivity" (ICLR 2019, arXiv 1810.02340),
 section 4, equations 4 to 6, algorithm 1: with a switch c_j in {0, 1} at each weight, the loss changes with it at the
@@ -20,8 +20,8 @@ from techniques.shared.sparse.saliency import PrunedAtStart, first_batch
 
 
 def sensitivities(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Each connection's share of all sensitivity, in the weights' shapes: the loss's derivative by the switch of w is w
-    dL/dw, by the chain rule."""
+    """Computes each connection's share of all sensitivity, in the weights' shapes: the loss's derivative by the switch
+    of w is w dL/dw, by the chain rule."""
     derivatives = [(weight.detach() * gradient).abs() for weight, gradient in zip(weights, gradients, strict=True)]
     total = torch.stack([derivative.sum() for derivative in derivatives]).sum()
     return [derivative / total for derivative in derivatives]

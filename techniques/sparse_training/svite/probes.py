@@ -1,4 +1,5 @@
-"""What the steps of a short run show of SViTE: its algorithm read off masks, weights, gradients and optimizer state."""
+"""Checks what the steps of a short run show of SViTE: its algorithm read off masks, weights, gradients and optimizer
+state."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from techniques.sparse_training.svite.technique import SViTE
 
 
 def records(run: Run, own: SViTE) -> bool:
-    """All steps: an exploration, what follows it, and that none comes in between."""
+    """Selects all steps: an exploration, what follows it, and that none comes in between."""
     return not own.is_reference
 
 
@@ -154,7 +155,7 @@ def probes(recording: Recording, own: SViTE) -> Mapping[str, float]:
 
 
 def _misplaced(trace: Trace, path: str, share: float) -> int:
-    """By the weights after the step's update, and the gradient before it."""
+    """Counts misplaced connections by the weights after the step's update, and the gradient before it."""
     old, name = mask(trace.before, path), f"{path}.weight"
     gradient, weight = trace.of("backward")[0].gradients.get(name), trace.update.after.parameters[name]
     count = 0 if old.all() else math.ceil(share * int(old.sum()) - 1e-9)  # roundings of the cosine
@@ -166,7 +167,7 @@ def _grown_off_zero(trace: Trace, path: str) -> int:
 
 
 def _misplaced_neurons(trace: Trace, structure: Structure, run: Run, share: float) -> int:
-    """As :func:`_misplaced`, by norms of all weights of a neuron."""
+    """Counts misplaced neurons as :func:`_misplaced`, by norms of all weights of a neuron."""
     gradients, weights = trace.of("backward")[0].gradients, trace.update.after.parameters
     total = 0
     for units in structure.neurons:
@@ -177,12 +178,12 @@ def _misplaced_neurons(trace: Trace, structure: Structure, run: Run, share: floa
 
 
 def _on(moment: Moment, units: Units, run: Run) -> Tensor:
-    """Neurons with a connection in the layer behind them, bool [count]."""
+    """Tells which neurons have a connection in the layer behind them, bool [count]."""
     return turned(run.model.get_submodule(units.joint), mask(moment, units.joint)).any(0)
 
 
 def _norms(values: Mapping[str, Tensor], units: Units, run: Run) -> Tensor:
-    """L1 over each neuron's rows and its column, [count]."""
+    """Computes L1 over each neuron's rows and its column, [count]."""
     matrix = {
         path: turned(run.model.get_submodule(path), values[f"{path}.weight"]) for path in (units.joint, *units.rows)
     }
@@ -197,13 +198,13 @@ def _norms(values: Mapping[str, Tensor], units: Units, run: Run) -> Tensor:
 
 
 def _biases_of_heads(structure: Structure, run: Run, stays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries that stay, of the biases that come and go with heads."""
+    """Returns the entries that stay, of the biases that come and go with heads."""
     paths = [path for units in structure.heads for path in units.rows]
     return {f"{path}.bias": turned(run.model.get_submodule(path), stays[path])[:, 0] for path in paths}
 
 
 def _evaluated_apart(recording: Recording, structure: Structure) -> float:
-    """In evaluation mode, on the last step's batch."""
+    """Computes how far the evaluated model is off in evaluation mode, on the last step's batch."""
     run, batch = recording.run, recording.trace.batch
     evaluated = run.technique.evaluated(run.model, run)
     makers = [next(iter(units.rows)) for units in structure.units]

@@ -1,4 +1,4 @@
-"""S2ViTE: whole attention heads and MLP neurons that come and go, in place of single connections.
+"""Implements S2ViTE: whole attention heads and MLP neurons that come and go, in place of single connections.
 
 Chen et al. (NeurIPS 2021, arXiv 2106.04533), the structured form; ``structure_new`` of the authors' dst_utils/core.py:
 
@@ -31,8 +31,8 @@ from techniques.shared.sparse.topology import moved_topology, random_mask
 
 
 def head_scores(output: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """What ``count`` heads are worth that are on, and what those would be that are off, both [count]: by the heads'
-    outputs, [batch, ..., columns], each head's columns after those of the one before, and by their gradient."""
+    """Computes what ``count`` heads are worth that are on, and what those would be that are off, both [count]: by the
+    heads' outputs, [batch, ..., columns], each head's columns after those of the one before, and by their gradient."""
     first_order, slope = (
         tensor.float().unflatten(-1, (count, -1)).movedim(-2, 1).flatten(2) for tensor in (output * gradient, gradient)
     )
@@ -41,7 +41,7 @@ def head_scores(output: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, T
 
 @dataclass(frozen=True)
 class Structure:
-    """The heads and neurons of a model that has masks beside its weights; ``seen`` are heads' scores by joint."""
+    """Holds the heads and neurons of a model that has masks beside its weights; ``seen`` are heads' scores by joint."""
 
     heads: tuple[Units, ...]
     neurons: tuple[Units, ...]
@@ -77,7 +77,8 @@ class Structure:
         return self.heads + self.neurons
 
     def masks(self, model: nn.Module, units: Units, on: Tensor) -> dict[str, Tensor]:
-        """The masks by layer, of the weights' shapes, with which the units ``on`` [count] are on and no others."""
+        """Returns the masks by layer, of the weights' shapes, with which the units ``on`` [count] are on and no
+        others."""
         masks = {}
         for path, rows in units.rows.items():
             layer = _layer(model, path)
@@ -91,7 +92,7 @@ class Structure:
         return masks
 
     def unit_mask(self, model: nn.Module, units: Units) -> Tensor:
-        """Which units are on, bool [count]."""
+        """Tells which units are on, bool [count]."""
         path, rows = next(iter(units.rows.items()))
         layer = _layer(model, path)
         return turned(layer, getattr(layer, MASK))[[own[0] for own in rows], 0]
@@ -105,7 +106,7 @@ class Structure:
                 bias.grad.mul_(stays)
 
     def _biases(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """The biases of queries, keys and values, and which of their entries are of heads that are on."""
+        """Yields the biases of queries, keys and values, and which of their entries are of heads that are on."""
         for units in self.heads:
             for layer in (_layer(model, path) for path in units.rows):
                 if layer.bias is not None:
@@ -158,7 +159,8 @@ class Structure:
                 rewire(run, layer.bias, rows, rows, rows)
 
     def norms(self, model: nn.Module, units: Units, of: Callable[[nn.Parameter], Tensor]) -> Tensor:
-        """L1 norms of what ``of`` gives for the weights of each unit, its columns in the joint included, [count]."""
+        """Computes L1 norms of what ``of`` gives for the weights of each unit, its columns in the joint included,
+        [count]."""
         joint = _layer(model, units.joint)
         total = turned(joint, of(joint.weight)).abs().sum(0).unflatten(0, (units.count, -1)).sum(1)
         for path, rows in units.rows.items():
@@ -168,7 +170,7 @@ class Structure:
         return total
 
     def pruned(self, model: nn.Module) -> nn.Module:
-        """A copy without the units that are off: smaller matrices, and the same outputs."""
+        """Makes a copy without the units that are off: smaller matrices, and the same outputs."""
         small = copy.deepcopy(model)
         for units in self.units:
             keep(small, units, self.unit_mask(model, units).nonzero()[:, 0].tolist())
@@ -177,7 +179,8 @@ class Structure:
         return small
 
     def share(self, model: nn.Module) -> float:
-        """The share of the units' weights that are on, the columns of heads in the layers that join them included."""
+        """Computes the share of the units' weights that are on, the columns of heads in the layers that join them
+        included."""
         on = of_all = 0
         for units in self.units:
             weights = units.size * out_features(_layer(model, units.joint))
@@ -195,5 +198,5 @@ def _layer(model: nn.Module, path: str) -> Any:
 
 
 def turned(layer: nn.Module, weight: Tensor) -> Tensor:
-    """A tensor of the weight's shape as [out, in], or back."""
+    """Returns a tensor of the weight's shape as [out, in], or back."""
     return weight.T if is_transposed(layer) else weight

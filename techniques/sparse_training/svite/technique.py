@@ -1,4 +1,4 @@
-"""SViTE: vision Transformers that are sparse from start to end and move their connections while they train.
+"""Implements SViTE: vision Transformers that are sparse from start to end and move their connections while they train.
 
 Chen, Cheng, Gan, Yuan, Zhang & Wang, "Chasing Sparsity in Vision Transformers: An End-to-End Exploration" (NeurIPS
 2021, arXiv 2106.04533), section 3.2, algorithm 1. Every ``interval`` steps, after the update of the weights, each
@@ -29,7 +29,7 @@ from techniques.sparse_training.svite.structured import Structure
 
 
 def death_rate(step: int, steps: int, first: float, last: float) -> float:
-    """r(t) after ``step`` of ``steps`` steps: half a cosine from ``first`` to ``last``."""
+    """Computes r(t) after ``step`` of ``steps`` steps: half a cosine from ``first`` to ``last``."""
     return last + (first - last) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
@@ -117,7 +117,7 @@ class SViTE(Masked):
         return self.structure.pruned(model) if self.structure else model
 
     def explores_after(self, step: int, steps: int) -> bool:
-        """Whether connections move after that many steps; not after the last, when none would train any more."""
+        """Tells whether connections move after that many steps; not after the last, when none would train any more."""
         return step < steps and step % (self.interval or max(2, steps // 100)) == 0
 
     def sites(self, run: Run) -> Mapping[str, Site]:
@@ -125,7 +125,8 @@ class SViTE(Masked):
         return {**super().sites(run), "explores": self.explored, **scores}
 
     def probes(self, run: Run) -> dict[str, float]:
-        """``relative_flops``: what the run's steps cost a kernel that computes nothing for zeros, over dense ones."""
+        """Computes ``relative_flops``: what the run's steps cost a kernel that computes nothing for zeros, over dense
+        ones."""
         if self.is_reference:
             return {}
         explorations = sum(self.explores_after(step, run.recipe.steps) for step in range(1, run.step + 1))

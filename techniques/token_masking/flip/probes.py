@@ -1,4 +1,5 @@
-"""What the steps of a short run show of FLIP: which patches each trained on, which steps saw all, and what that cost.
+"""Checks what the steps of a short run show of FLIP: which patches each trained on, which steps saw all, and what that
+cost.
 
 The noise of a step is drawn again from torch's random state before it. The step's gradients are compared with those of
 a plain model whose first block gets the patches of the lowest noise, picture by picture.
@@ -30,7 +31,7 @@ COMPARED = 3  # steps whose gradients are computed again
 
 
 def records(run: Run, own: Flip) -> bool:
-    """All steps: which of them see every patch."""
+    """Selects all steps: which of them see every patch."""
     return own.drop > 0
 
 
@@ -88,7 +89,7 @@ def probes(recording: Recording, own: Flip) -> Mapping[str, float]:
 
 
 def _patches(recording: Recording) -> int:
-    """Tokens in a plain model's first block."""
+    """Counts tokens in a plain model's first block."""
     plain, seen = plain_model(recording), []
     anatomy(plain).blocks[0].module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
     outputs_of(recording, recording.trace, plain)
@@ -133,7 +134,7 @@ def _flops(recording: Recording, count: int, patches: int, whole_from: int) -> d
 
 
 def _relative_saved_bytes(recording: Recording) -> float:
-    """Of the first step of a run beside a plain one's."""
+    """Computes the saved bytes of the first step of a run over a plain one's."""
     saved = []
     for run in (recording.twin().run, recording.twin("baseline").run):
         with SavedActivations(run.model) as activations:

@@ -1,4 +1,5 @@
-"""FLIP where the paper has it: in the image tower of a CLIP, here a small one that learns digits from texts about them.
+"""Studies FLIP where the paper has it: in the image tower of a CLIP, here a small one that learns digits from texts
+about them.
 
 Each picture comes with a sentence that names its digit ("a handwritten seven"). Images and texts are told apart within
 their batch (Radford et al., arXiv 2103.00020, figure 3), by transformers' own CLIP and loss; the schedule is that of
@@ -48,7 +49,7 @@ PATCHES_ALONG = 4
 
 
 class Result(NamedTuple):
-    """A row of the table ``clip``; FLOPs and times are of a masked step, and over the first row's."""
+    """Holds a row of the table ``clip``; FLOPs and times are of a masked step, and over the first row's."""
 
     drop: float
     batch: int
@@ -62,7 +63,7 @@ class Result(NamedTuple):
 
 
 def tokens_of(text: str) -> list[int]:
-    """A sentence of WORDS, int64 [LENGTH]. Raises ValueError for another word, or too many."""
+    """Returns the tokens of a sentence of WORDS, int64 [LENGTH]. Raises ValueError for another word, or too many."""
     words = text.split()
     if unknown := [word for word in words if word not in WORDS]:
         raise ValueError(f"no such word: {unknown[0]!r}; the words are {', '.join(WORDS[len(SPECIAL) :])}")
@@ -77,7 +78,7 @@ SENTENCES = torch.tensor([[tokens_of(template.format(digit)) for template in TEM
 
 
 def small_clip(pixels: Tensor) -> CLIPModel:
-    """A fresh CLIP for pictures in the shape of ``pixels`` [batch, channels, side, side]."""
+    """Makes a fresh CLIP for pictures in the shape of ``pixels`` [batch, channels, side, side]."""
     channels, side = pixels.shape[1:3]
     vision = {**IMAGE, "image_size": side, "patch_size": side // PATCHES_ALONG, "num_channels": channels}
     ids = {f"{name}_token_id": WORDS.index(word) for name, word in zip(("pad", "eos", "bos"), SPECIAL, strict=True)}
@@ -87,7 +88,7 @@ def small_clip(pixels: Tensor) -> CLIPModel:
 
 @dataclass
 class Trained:
-    """A trained CLIP, and what its masked steps cost."""
+    """Holds a trained CLIP, and what its masked steps cost."""
 
     model: CLIPModel
     flops: int
@@ -97,7 +98,7 @@ class Trained:
 
 
 def trained(data: Data, recipe: Recipe, drop: float, seed: int) -> Trained:
-    """A CLIP trained with ``drop`` of the patches left out until the last phase."""
+    """Trains a CLIP with ``drop`` of the patches left out until the last phase."""
     torch.manual_seed(mixed_seed(seed, 0))
     first, _ = data.batch(mixed_seed(seed, 2), 0, 2)
     model = small_clip(first["pixel_values"]).train()
@@ -125,20 +126,20 @@ def trained(data: Data, recipe: Recipe, drop: float, seed: int) -> Trained:
 
 
 def entrance_of(model: CLIPModel, batch: Batch) -> Entrance:
-    """Where patches enter the image tower."""
+    """Finds where patches enter the image tower."""
     sentences = sentences_for(batch, generator(0))
     return patch_entrance(model, lambda: model(input_ids=sentences, pixel_values=batch["pixel_values"]))
 
 
 def sentences_for(batch: Batch, random: torch.Generator) -> Tensor:
-    """A sentence for each picture, about its digit, int64 [batch, LENGTH]."""
+    """Draws a sentence for each picture, about its digit, int64 [batch, LENGTH]."""
     templates = torch.randint(len(TEMPLATES), batch["labels"].shape, generator=random)
     return SENTENCES[batch["labels"], templates]
 
 
 @torch.no_grad()
 def accuracy(model: CLIPModel, data: Data) -> float:
-    """Of the test pictures, the share whose nearest text is about their digit. All patches are seen."""
+    """Computes, of the test pictures, the share whose nearest text is about their digit. All patches are seen."""
     model.eval()
     of_texts = embedded(model.get_text_features(input_ids=SENTENCES.flatten(0, 1)))
     of_digits = F.normalize(of_texts.view(len(DIGITS), len(TEMPLATES), -1).mean(1), dim=-1)
@@ -152,13 +153,13 @@ def accuracy(model: CLIPModel, data: Data) -> float:
 
 
 def embedded(features: Any) -> Tensor:
-    """Features of length 1; transformers gives them bare, or (since 5) as what is pooled."""
+    """Returns features of length 1; transformers gives them bare, or (since 5) as what is pooled."""
     bare: Tensor = features if isinstance(features, Tensor) else features.pooler_output
     return F.normalize(bare, dim=-1)
 
 
 def study(lab: Lab) -> list[StudyTable]:
-    """The table ``clip``: means over the seeds."""
+    """Makes the table ``clip``: means over the seeds."""
     baseline, at = baseline_of(lab.setting), lab.setting
     data, recipe = baseline.data(at.size, at.task, at.data), baseline.recipe_of(at)
     rows: list[Result] = []
@@ -186,7 +187,8 @@ def study(lab: Lab) -> list[StudyTable]:
 
 
 def plot(tables: Sequence[StudyTable]) -> Figure:
-    """Accuracy over the cost of a step, in FLOPs and in time: hollow before the phase without masking, full after."""
+    """Draws accuracy over the cost of a step, in FLOPs and in time: hollow before the phase without masking, full
+    after."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

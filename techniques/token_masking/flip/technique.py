@@ -31,7 +31,7 @@ ROUNDING = 1e-9  # 0.9 of 10 patches leaves one: 10 (1 - 0.9) is a little less i
 
 
 def kept_patches(patches: int, drop: float) -> int:
-    """floor(L (1 - r)). Raises ValueError where that is none."""
+    """Computes floor(L (1 - r)). Raises ValueError where that is none."""
     count = math.floor(patches * (1 - drop) + ROUNDING)
     if count < 1:
         raise ValueError(
@@ -98,7 +98,7 @@ class Flip(Technique):
         return model
 
     def whole_from(self, steps: int) -> int:
-        """The first of ``steps`` steps, from 0, in which all patches are seen."""
+        """Returns the first of ``steps`` steps, from 0, in which all patches are seen."""
         return round((1 - self.tune) * steps)
 
     def around_step(self, run: Run) -> AbstractContextManager[Any]:

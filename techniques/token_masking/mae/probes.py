@@ -1,4 +1,5 @@
-"""What a short run shows of the masked autoencoder: the tokens that each block gets, where patches go, what that costs.
+"""Checks what a short run shows of the masked autoencoder: the tokens that each block gets, where patches go, what that
+costs.
 
 Where a patch stands in the sorted noise is counted by comparing all pairs; what it should be is computed in float64
 from the parameters of the baseline's model. The reference, whose encoder has mask tokens, is looked at likewise: a
@@ -126,7 +127,7 @@ def probes(recording: Recording, own: Mae) -> Mapping[str, float]:
 
 
 def _places(noise: Tensor) -> Tensor:
-    """How many patches stand before each, int64 [batch, patches]."""
+    """Counts how many patches stand before each, int64 [batch, patches]."""
     smaller = noise[:, None, :] < noise[:, :, None]
     first = torch.ones(noise.shape[1], noise.shape[1], dtype=torch.bool).tril(-1)
     return (smaller | ((noise[:, None, :] == noise[:, :, None]) & first)).sum(2)
@@ -138,7 +139,8 @@ def _visible(run: Run, batch: Batch) -> int:
 
 @torch.no_grad()
 def _passed(run: Run, batch: Batch) -> dict[str, float]:
-    """``off_tokens``, ``off_rows`` and ``misplaced`` of a pass of the run's model; the reference's encoder gets all."""
+    """Computes ``off_tokens``, ``off_rows`` and ``misplaced`` of a pass of the run's model; the reference's encoder
+    gets all."""
     model: Any = run.model
     seen: dict[str, Tensor] = {}
 
@@ -177,7 +179,8 @@ def _passed(run: Run, batch: Batch) -> dict[str, float]:
 
 
 def _entering(model: Any, batch: Batch, places: Tensor, visible: int, token: Tensor | None) -> Tensor:
-    """All patches in the order of their noise, float64: as they are, or the mask token; with their positions."""
+    """Returns all patches in the order of their noise, float64: as they are, or the mask token; with their
+    positions."""
     embedding = model.vit.embeddings
     kernel = embedding.patch_embeddings.projection
     cut = torch.nn.functional.conv2d(
@@ -191,14 +194,14 @@ def _entering(model: Any, batch: Batch, places: Tensor, visible: int, token: Ten
 
 
 def _off(ours: Tensor, wanted: Tensor) -> int:
-    """Tokens with a value that is not what is wanted."""
+    """Counts tokens with a value that is not what is wanted."""
     return int(((ours - wanted).abs() > TOLERANCE).any(-1).sum())
 
 
 @torch.no_grad()
 def _heard(run: Run, batch: Batch) -> float:
-    """The change of the losses, none of which may be due to a visible patch; not a number where masked ones have none,
-    either."""
+    """Computes the change of the losses, none of which may be due to a visible patch; not a number where masked ones
+    have none, either."""
     outputs = run.baseline.forward(run.model, batch)
     side = batch["pixel_values"].shape[-1]
     grid = round(batch["noise"].shape[1] ** 0.5)
@@ -214,7 +217,7 @@ def _heard(run: Run, batch: Batch) -> float:
 
 
 def _flops(recording: Recording) -> dict[str, float]:
-    """Of an encoder block in a training step, ours and the reference's, over the formula's."""
+    """Computes the FLOPs of an encoder block in a training step, ours and the reference's, over the formula's."""
     run, batch = recording.run, recording.trace.batch
     block, rows, patches = run.anatomy.blocks[0], len(batch["noise"]), batch["noise"].shape[1]
     tokens = {"mae": LEADING + _visible(run, batch), REFERENCE: LEADING + patches}
@@ -227,7 +230,7 @@ def _flops(recording: Recording) -> dict[str, float]:
 
 
 class _Scores(TorchDispatchMode):
-    """Elements of attention scores, layer by layer."""
+    """Counts the elements of attention scores, layer by layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,8 +33,8 @@ TOKEN_STD = 0.02  # of a fresh token, as the decoder's own
 
 
 def with_mask_tokens(visible: Tensor, token: Tensor, positions: Tensor, noise: Tensor, leading: int) -> Tensor:
-    """What an encoder of all places gets, [batch, leading + patches, width]: ``visible`` [batch, leading + kept,
-    width], then ``token`` [width] with the ``positions`` [patches, width] of the masked patches, in the order of
+    """Returns what an encoder of all places gets, [batch, leading + patches, width]: ``visible`` [batch, leading +
+    kept, width], then ``token`` [width] with the ``positions`` [patches, width] of the masked patches, in the order of
     their ``noise`` [batch, patches]. That is the order in which a decoder puts all patches back."""
     count, patches = visible.shape[1] - leading, noise.shape[1]
     if count == patches:
@@ -45,7 +45,7 @@ def with_mask_tokens(visible: Tensor, token: Tensor, positions: Tensor, noise: T
 
 
 class MaskTokens(nn.Module):
-    """The token that stands for masked patches in an encoder, and the hooks that put it there.
+    """Holds the token that stands for masked patches in an encoder, and the hooks that put it there.
 
     ``table`` has the positions that the encoder adds, behind its ``leading`` rows of other tokens.
     """
@@ -57,12 +57,12 @@ class MaskTokens(nn.Module):
         self.now: tuple[Tensor, Tensor] | None = None  # the pass's noise, and positions of the patches
 
     def begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the model's forward pass: positions are read anew, as another technique may resample them."""
+        """Runs before the model's forward pass: positions are read anew, as another technique may resample them."""
         path, name, leading = self.table
         self.now = noise_of(args, kwargs), model.get_submodule(path)._parameters[name][0, leading:]  # type: ignore[index]
 
     def enters(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the encoder's first block."""
+        """Runs before the encoder's first block."""
         visible, others, rest = split_hidden(args, kwargs)
         assert self.now is not None
         noise, positions = self.now
@@ -70,7 +70,7 @@ class MaskTokens(nn.Module):
 
 
 def noise_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The noise [batch, patches] among a model's arguments. Raises ValueError where there is none."""
+    """Finds the noise [batch, patches] among a model's arguments. Raises ValueError where there is none."""
     matrices = [
         argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor) and argument.ndim == 2
     ]
@@ -80,7 +80,7 @@ def noise_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 class Masking(NamedTuple):
-    """``patches`` of a picture, those that the encoder gets, and the tokens that stand before them."""
+    """Counts ``patches`` of a picture, those that the encoder gets, and the tokens that stand before them."""
 
     patches: int
     visible: int
@@ -88,7 +88,8 @@ class Masking(NamedTuple):
 
 
 def masking(model: nn.Module, forward: Forward) -> Masking:
-    """What one pass shows. Raises ValueError where the model is no masked autoencoder, or leaves out all, or none."""
+    """Finds what one pass shows. Raises ValueError where the model is no masked autoencoder, or leaves out all, or
+    none."""
     stacks = anatomy(model).stacks
     if len(stacks) != 2:
         raise ValueError(f"{type(model).__name__} has no encoder and decoder: mae is for masked autoencoders")
@@ -115,7 +116,7 @@ def masking(model: nn.Module, forward: Forward) -> Masking:
 
 @dataclass
 class Mae(Technique):
-    """``encoder``: whether it gets the ``visible`` patches, or ``all``, masked ones as mask tokens."""
+    """Says by ``encoder``: whether it gets the ``visible`` patches, or ``all``, masked ones as mask tokens."""
 
     encoder: Literal["visible", "all"] = "visible"
     zero_strength: ClassVar[Mapping[str, Any]] = {"encoder": "all"}  # its reference

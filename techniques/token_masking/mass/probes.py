@@ -1,5 +1,5 @@
-"""What recorded steps show of MASS: the rows that encoder and decoder get, the tokens that the decoder's layers run on,
-and the gradients, beside those of the whole row with transformers' own causal and padding masks.
+"""Checks what recorded steps show of MASS: the rows that encoder and decoder get, the tokens that the decoder's layers
+run on, and the gradients, beside those of the whole row with transformers' own causal and padding masks.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _rows_off(recording: Recording, own: Mass) -> int:
 
 
 def _drawn(recording: Recording, own: Mass) -> dict[str, float]:
-    """Of the first block of rows, where there is room for a fragment to begin at several places."""
+    """Checks the first block of rows, where there is room for a fragment to begin at several places."""
     data = recording.run.data
     batch = data.transform(data.train[torch.arange(DRAWS) % len(data.train)], generator(0))
     source, before = batch["input_ids"].unbind(1)
@@ -106,7 +106,8 @@ def _drawn(recording: Recording, own: Mass) -> dict[str, float]:
 
 
 def _gradient_roundings(recording: Recording) -> float:
-    """The whole row in the decoder: positions count themselves, and all but the fragment is padding."""
+    """Computes the gradients' roundings by the whole row in the decoder: positions count themselves, and all but the
+    fragment is padding."""
     run, trace = recording.run, recording.trace
     model: Any = run.model
     source, before = trace.batch["input_ids"].unbind(1)
@@ -123,7 +124,7 @@ def _gradient_roundings(recording: Recording) -> float:
 
 
 def _counted(recording: Recording) -> dict[str, float]:
-    """Of the second step of another run beside the reference."""
+    """Counts in the second step of another run beside the reference."""
     twin, reference = recording.twin(), recording.twin("mass:decoder=all")
     for side in (reference, twin):
         side.run.train(1)
@@ -154,6 +155,6 @@ def _counted(recording: Recording) -> dict[str, float]:
 
 
 def _outside(model: nn.Module) -> list[nn.Module]:
-    """The linear layers outside of the blocks: the decoder's head."""
+    """Returns the linear layers outside of the blocks: the decoder's head."""
     blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
     return [module for path, module in model.named_modules() if is_linear(module) and not path.startswith(blocks)]

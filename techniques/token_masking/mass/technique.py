@@ -1,4 +1,4 @@
-"""MASS: masked sequence to sequence pre-training. The decoder reads what it has to write, and nothing else.
+"""Implements MASS: masked sequence to sequence pre-training. The decoder reads what it has to write, and nothing else.
 
 Song, Tan, Qin, Lu & Liu, "MASS: Masked Sequence to Sequence Pre-training for Language Generation" (ICML 2019, arXiv
 1905.02450), section 3.2. A fragment of k = m / 2 tokens from u to v is masked in the encoder's sentence x of m. The
@@ -37,8 +37,8 @@ SAME = 1e-4  # of logits: over the roundings of float32
 
 
 def fragments(rows: int, length: int, share: float, block: int, generator: torch.Generator) -> Tensor:
-    """Positions int64 [rows, k], ascending: in each block of ``block`` tokens behind a row's first one, a run of a
-    ``share`` of them that begins anywhere (the authors' masked_dataset.py). Raises ValueError where that is none."""
+    """Draws positions int64 [rows, k], ascending: in each block of ``block`` tokens behind a row's first one, a run of
+    a ``share`` of them that begins anywhere (the authors' masked_dataset.py). Raises ValueError where that is none."""
     runs = []
     for start in range(1, length, block):
         tokens = min(block, length - start)
@@ -53,8 +53,8 @@ def fragments(rows: int, length: int, share: float, block: int, generator: torch
 
 @dataclass(frozen=True)
 class Fragments:
-    """Raw rows to ``input_ids`` int64 [batch, 2, length], what the encoder reads and what the decoder does (ABSENT
-    beside the fragment), and ``labels``: [batch, k], or [batch, length] where the decoder reads ``all``.
+    """Turns raw rows to ``input_ids`` int64 [batch, 2, length], what the encoder reads and what the decoder does
+    (ABSENT beside the fragment), and ``labels``: [batch, k], or [batch, length] where the decoder reads ``all``.
 
     ``corrupted`` makes of every token what stands in its place: the mask, a random one or itself.
     """
@@ -77,7 +77,8 @@ class Fragments:
 
 
 class Seq2Seq(nn.Module):
-    """``encoder`` and ``decoder`` of rows [batch, 2, length], of which the decoder reads ``count`` tokens or all."""
+    """Joins ``encoder`` and ``decoder`` of rows [batch, 2, length], of which the decoder reads ``count`` tokens or
+    all."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, count: int, reads: Reads, mask: int) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Seq2Seq(nn.Module):
         self.count, self.reads, self.mask = count, reads, mask
 
     def forward(self, input_ids: Tensor) -> Any:
-        """Outputs with ``logits`` [batch, count or length, vocabulary]."""
+        """Returns outputs with ``logits`` [batch, count or length, vocabulary]."""
         source, before = input_ids.unbind(1)
         memory = self.encoder(input_ids=source).last_hidden_state
         inside = before != ABSENT
@@ -98,8 +99,8 @@ class Seq2Seq(nn.Module):
 
 
 def earlier_of(inside: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores [batch, 1, length, length], so that a token sees itself and earlier ones ``inside``, bool
-    [batch, length]: 0, or the lowest number."""
+    """Returns what is added to scores [batch, 1, length, length], so that a token sees itself and earlier ones
+    ``inside``, bool [batch, length]: 0, or the lowest number."""
     length = inside.shape[1]
     seen = inside[:, None, :] & torch.ones(length, length, dtype=torch.bool, device=inside.device).tril()
     seen = seen | torch.eye(length, dtype=torch.bool, device=inside.device)
@@ -109,9 +110,9 @@ def earlier_of(inside: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def decoder_like(model: nn.Module, fresh: nn.Module) -> nn.Module:
-    """A decoder with cross-attention of ``model``'s size that reads with its embeddings, and begins as ``fresh``, a
-    model like it, does; cross-attention's branch begins as large as self-attention's. Raises ValueError where
-    transformers has none."""
+    """Builds a decoder with cross-attention of ``model``'s size that reads with its embeddings, and begins as
+    ``fresh``, a model like it, does; cross-attention's branch begins as large as self-attention's. Raises ValueError
+    where transformers has none."""
     if not isinstance(model, PreTrainedModel) or type(model.config) not in AutoModelForCausalLM._model_mapping:
         raise ValueError(f"transformers has no decoder like {type(model).__name__}: use an encoder of BERT's kind")
     if len(anatomy(model).stacks) > 1:
@@ -136,7 +137,7 @@ def decoder_like(model: nn.Module, fresh: nn.Module) -> nn.Module:
 
 @dataclass
 class Mass(Technique):
-    """``share``: of the tokens of each ``block``, in one fragment; ``decoder``: what it reads."""
+    """Masks a ``share``: of the tokens of each ``block``, in one fragment; ``decoder``: what it reads."""
 
     share: float = 0.5
     block: int = 64

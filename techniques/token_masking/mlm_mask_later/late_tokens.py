@@ -1,4 +1,4 @@
-"""Tokens that enter a stack late: its early blocks read the others alone.
+"""Lets tokens enter a stack late: its early blocks read the others alone.
 
 ::
 
@@ -33,7 +33,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class LateTokens:
-    """Hooks on a model and on the blocks of its one stack; a copy of the model has its own.
+    """Puts hooks on a model and on the blocks of its one stack; a copy of the model has its own.
 
     ``token``: the one that is late wherever it stands in ``input_ids`` int64 [batch, length], ``count`` times in each
     row of a training batch. ``early``: how many blocks do not see it. ``joined`` is called when late tokens enter.
@@ -55,7 +55,7 @@ class LateTokens:
         blocks[self.early].module.register_forward_pre_hook(self.join, with_kwargs=True)
 
     def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the model: which tokens are late."""
+        """Finds before the model: which tokens are late."""
         tokens = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         self.late, self.places, self.embedded = tokens == self.token, None, None
         if model.training or self.gathers:
@@ -65,7 +65,7 @@ class LateTokens:
             self.places = order[:, : tokens.shape[1] - self.count]
 
     def read(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, first: bool) -> Arguments:
-        """Before an early block: what it may know."""
+        """Returns before an early block: what it may know."""
         hidden, others, named = split_hidden(args, kwargs)
         late, places = self.late, self.places
         assert late is not None
@@ -79,7 +79,7 @@ class LateTokens:
         return (hidden, *others), named
 
     def join(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Before the first late block: the late tokens, each at its place."""
+        """Joins before the first late block: the late tokens, each at its place."""
         hidden, others, named = split_hidden(args, kwargs)
         assert self.late is not None and self.embedded is not None
         embedded = self.embedded.to(hidden.dtype)
@@ -115,8 +115,8 @@ class LateTokens:
 
 
 def at_tokens(value: Any, places: Tensor, length: int) -> Any:
-    """Of a tensor [batch or 1, ...] what belongs to the tokens ``places`` int64 [batch, n]: along every dimension of
-    ``length`` behind the first. Anything else as it is."""
+    """Returns of a tensor [batch or 1, ...] what belongs to the tokens ``places`` int64 [batch, n]: along every
+    dimension of ``length`` behind the first. Anything else as it is."""
     if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[0] not in (1, len(places)):
         return value
     for dim in range(1, value.ndim):
@@ -131,8 +131,8 @@ def at_tokens(value: Any, places: Tensor, length: int) -> Any:
 def unattended(
     block: nn.Module, dtype: torch.dtype, late: Tensor, others: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """A block's arguments behind the hidden states, all by name, with ``late`` tokens bool [batch, length] out of every
-    query's sight. Raises TypeError where it takes no attention mask."""
+    """Returns a block's arguments behind the hidden states, all by name, with ``late`` tokens bool [batch, length] out
+    of every query's sight. Raises TypeError where it takes no attention mask."""
     names = [name for name in inspect.signature(type(block).forward).parameters if name != "self"][1:]
     mask_name = next((name for name in names if name.endswith("attention_mask")), None)
     if mask_name is None:

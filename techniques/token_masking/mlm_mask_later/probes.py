@@ -1,5 +1,5 @@
-"""What recorded steps show of 3ML: the masks of their batches, the tokens that each block gets, and the gradients,
-beside a plain model whose first blocks run on whole rows and attend to no [MASK].
+"""Checks what recorded steps show of 3ML: the masks of their batches, the tokens that each block gets, and the
+gradients, beside a plain model whose first blocks run on whole rows and attend to no [MASK].
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _kept(recording: Recording) -> float:
 
 
 def _counted(recording: Recording, own: MaskLater, early: int) -> dict[str, float]:
-    """Of the second step of another run beside a plain one."""
+    """Counts in the second step of another run beside a plain one."""
     twin, reference = recording.twin(), recording.twin("baseline")
     for side in (reference, twin):
         side.run.train(1)
@@ -180,7 +180,7 @@ def _held_out_otherwise(recording: Recording) -> int:
 
 @torch.no_grad()
 def _evaluated_roundings(recording: Recording, early: int) -> float:
-    """On rows of the test, which have unlike numbers of masks."""
+    """Computes roundings on rows of the test, which have unlike numbers of masks."""
     run = recording.run
     batch = run.data.held_out("test", 8)[0]
     plain = filled(plain_model(recording), dict(run.model.named_parameters())).eval()

@@ -1,4 +1,4 @@
-"""3ML: mask more, and mask later. A masked language model's first blocks never see a [MASK].
+"""Implements 3ML: mask more, and mask later. A masked language model's first blocks never see a [MASK].
 
 Liao, Thulke, Hewavitharana, Ney & Monz, "Mask More and Mask Later: Efficient Pre-training of Masked Language Models by
 Disentangling the [MASK] Token" (Findings of EMNLP 2022, arXiv 2211.04898), 3ML_self: a [MASK] only says where a token
@@ -30,8 +30,8 @@ from techniques.token_masking.shared.masked_tokens import NO_LABEL, at_share, ma
 
 
 def evened(masked: Batch, original: Tensor, token: int, count: int, generator: torch.Generator) -> Batch:
-    """The masked batch with exactly ``count`` mask tokens in each row. Where a row has more, some of them are shown as
-    they were; where it has fewer, others of its chosen tokens are hidden."""
+    """Returns the masked batch with exactly ``count`` mask tokens in each row. Where a row has more, some of them are
+    shown as they were; where it has fewer, others of its chosen tokens are hidden."""
     shown, chosen = masked["input_ids"], masked["labels"] != NO_LABEL
     hidden = chosen & (shown == token)
     order = torch.rand(shown.shape, generator=generator) + (~hidden).float()  # those that are hidden come first
@@ -41,7 +41,7 @@ def evened(masked: Batch, original: Tensor, token: int, count: int, generator: t
 
 @dataclass(frozen=True)
 class EvenMasks:
-    """A transform that makes masked batches of raw rows, and :func:`evened`."""
+    """Wraps a transform that makes masked batches of raw rows, and :func:`evened`."""
 
     transform: Transform
     token: int
@@ -54,9 +54,9 @@ class EvenMasks:
 
 @dataclass
 class MaskLater(Technique):
-    """``rate``: the share of tokens to predict in training (validation and test have the baseline's own masks);
-    ``hidden``: the share of these that become [MASK]; ``late``: how many of the last blocks see those, at most all but
-    one, or None for all, so that there are more masks and nothing else.
+    """Masks at a ``rate``: the share of tokens to predict in training (validation and test have the baseline's own
+    masks); ``hidden``: the share of these that become [MASK]; ``late``: how many of the last blocks see those, at most
+    all but one, or None for all, so that there are more masks and nothing else.
     """
 
     rate: float = 0.5

@@ -1,5 +1,5 @@
-"""What recorded steps show of the sparse head, beside the model with the whole one: the last step's loss and gradients,
-and what a step of a twin computes.
+"""Checks what recorded steps show of the sparse head, beside the model with the whole one: the last step's loss and
+gradients, and what a step of a twin computes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def records(run: Run, own: SparseHead) -> bool:
-    """The last step, whose loss the run still has."""
+    """Selects the last step, whose loss the run still has."""
     return run.step == run.recipe.steps - 1
 
 
@@ -80,7 +80,7 @@ def _loss(recording: Recording, plain: nn.Module) -> float:
 
 
 def _computed(recording: Recording) -> dict[str, float]:
-    """Of the second step of another run beside a plain one."""
+    """Counts in the second step of another run beside a plain one."""
     twin, reference = recording.twin(), recording.twin("baseline")
     rows = 0
 
@@ -106,7 +106,7 @@ def _computed(recording: Recording) -> dict[str, float]:
 
 
 def _outside(model: nn.Module) -> list[nn.Module]:
-    """The linear layers outside of the blocks."""
+    """Returns the linear layers outside of the blocks."""
     blocks = tuple(f"{stack.path}." for stack in anatomy(model).stacks)
     return [module for path, module in model.named_modules() if is_linear(module) and not path.startswith(blocks)]
 

@@ -1,4 +1,5 @@
-"""Sparse prediction head: a masked language model's logits are computed where there is something to predict alone.
+"""Implements the sparse prediction head: a masked language model's logits are computed where there is something to
+predict alone.
 
 BERT's own code (Devlin et al. 2019; ``gather_indexes`` before the head) and RoBERTa's (Liu et al. 2019, arXiv
 1907.11692), and cramming (Geiping & Goldstein 2022, arXiv 2212.14034: sparse token prediction). The loss has a share r
@@ -45,8 +46,9 @@ def labelled_cross_entropy(
     reduction: str = "mean",
     **options: Any,
 ) -> Tensor:
-    """``F.cross_entropy(head(hidden), targets)`` of hidden states [n, width] and targets int64 [n], where ``head`` runs
-    on the rows with a target alone. ``labels`` is the most that there may be; None counts them, which waits for a GPU.
+    """Computes ``F.cross_entropy(head(hidden), targets)`` of hidden states [n, width] and targets int64 [n], where
+    ``head`` runs on the rows with a target alone. ``labels`` is the most that there may be; None counts them, which
+    waits for a GPU.
     """
     labelled = targets != ignore_index
     if labels is None:
@@ -65,7 +67,7 @@ def labelled_cross_entropy(
 
 
 class LossOfLabels(Protocol):
-    """:func:`labelled_cross_entropy`, with the number of labels."""
+    """Computes :func:`labelled_cross_entropy`, with the number of labels."""
 
     def __call__(self, hidden: Tensor, targets: Tensor, head: Rowwise, **options: Any) -> Tensor: ...
 
@@ -74,7 +76,7 @@ METADATA = {Tensor.size, Tensor.dim} | {getattr(Tensor, name).__get__ for name i
 
 
 class PostponedLogits(Tensor):
-    """The logits [..., classes] that ``head`` would make of ``hidden`` [..., width]."""
+    """Stands for the logits [..., classes] that ``head`` would make of ``hidden`` [..., width]."""
 
     hidden: Tensor
     head: Rowwise
@@ -89,7 +91,7 @@ class PostponedLogits(Tensor):
 
     @cached_property
     def computed(self) -> Tensor:
-        """All logits."""
+        """Computes all logits."""
         return self.head(self.hidden)
 
     @classmethod
@@ -111,7 +113,7 @@ class PostponedLogits(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, operator: Any, *_: Any) -> Any:
-        """Without memory of its own it is nothing to compute with."""
+        """Refuses operators, since without memory of its own it is nothing to compute with."""
         raise TypeError(f"{operator} got postponed logits: ask torch's functions, which compute them")
 
 
@@ -121,7 +123,8 @@ def _computed(logits: PostponedLogits) -> Tensor:
 
 @contextmanager
 def postponed(modules: Sequence[nn.Module], classes: int, loss: LossOfLabels) -> Iterator[None]:
-    """While active, a head's modules, of which each gets what the one before gives, make :class:`PostponedLogits`."""
+    """Makes, while active, a head's modules, of which each gets what the one before gives, make
+    :class:`PostponedLogits`."""
     forwards: list[Callable[..., Any]] = []
 
     def logits(hidden: Tensor) -> Tensor:
@@ -154,7 +157,7 @@ def _passed(hidden: Tensor) -> Tensor:
 
 @dataclass
 class SparseHead(Technique):
-    """For models whose batches have ``labels`` of single tokens. Evaluation runs the whole head, as ever.
+    """Works for models whose batches have ``labels`` of single tokens. Evaluation runs the whole head, as ever.
 
     Where all rows have equally many labels, as BERT's here, shapes are known in advance and no GPU is waited for.
     """
@@ -177,7 +180,7 @@ class SparseHead(Technique):
         return postponed(modules, self.head.classes, self.loss_of_labels)
 
     def loss_of_labels(self, hidden: Tensor, targets: Tensor, head: Rowwise, **options: Any) -> Tensor:
-        """:func:`labelled_cross_entropy` of whole rows, one after the other."""
+        """Computes :func:`labelled_cross_entropy` of whole rows, one after the other."""
         label = self.masks.labels
         labels = None if label is None else label * len(targets) // self.masks.length
         self.left_out()

@@ -1,4 +1,4 @@
-"""Tokens that are kept at random, in less than a pass over all of them: the masking of masked autoencoders.
+"""Gathers tokens that are kept at random, in less than a pass over all of them: the masking of masked autoencoders.
 
 Noise is drawn for each token and sorted; the tokens of its first K places are kept, in that order (``random_masking``
 of He et al., arXiv 2111.06377, section 3, and of Li et al., FLIP, arXiv 2212.00794). So each row keeps exactly K, each
@@ -22,7 +22,7 @@ TAKEN = (torch.float32, torch.bfloat16)
 
 
 def kept_indices(noise: Tensor, places: range, leading: int = 0) -> Tensor:
-    """Which tokens stand at the ``places`` of the sorted noise, int64 [batch, leading + len(places)].
+    """Tells which tokens stand at the ``places`` of the sorted noise, int64 [batch, leading + len(places)].
 
     ``noise`` [batch, tokens] is finite; of equal values the first comes first. ``leading`` more tokens stand before
     those with noise (a class token): all are kept.
@@ -35,7 +35,8 @@ def kept_indices(noise: Tensor, places: range, leading: int = 0) -> Tensor:
 def kept_tokens(
     tokens: Tensor, noise: Tensor, places: range, *, positions: Tensor | None = None, leading: int = 0
 ) -> Tensor:
-    """The tokens at the ``places`` of the sorted noise, their positions added: [batch, leading + len(places), width].
+    """Returns the tokens at the ``places`` of the sorted noise, their positions added: [batch, leading + len(places),
+    width].
 
     ``tokens`` are [batch, leading + tokens, width], ``positions`` [leading + tokens, width]; all else as in
     :func:`kept_indices`. The dtype is the wider of the two. Raises ValueError for places that leave no token, or that
@@ -52,13 +53,13 @@ def kept_tokens(
 
 
 def launchable(tokens: Tensor, noise: Tensor, positions: Tensor | None) -> bool:
-    """Whether the kernel takes these tensors."""
+    """Tells whether the kernel takes these tensors."""
     streamed = (tokens,) if positions is None else (tokens, positions)
     return tokens.is_cuda and noise.dtype == torch.float32 and all(tensor.dtype in TAKEN for tensor in streamed)
 
 
 class KeptTokens(torch.autograd.Function):
-    """The kernel's two passes. ``apply(tokens, positions, noise, places, leading)``: as :func:`kept_tokens`."""
+    """Runs the kernel's two passes. ``apply(tokens, positions, noise, places, leading)``: as :func:`kept_tokens`."""
 
     @staticmethod
     def forward(

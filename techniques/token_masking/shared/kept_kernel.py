@@ -1,4 +1,4 @@
-"""Random masking in one launch each way: rank the noise, gather the tokens that are kept, add their positions.
+"""Makes random masking in one launch each way: rank the noise, gather the tokens that are kept, add their positions.
 
     forth   y[place] <- x[token] + p[token]      kept tokens and positions read, y written
     back    dx[token] <- dy[place], or 0         dy read, dx written, and dp, the sum over the batch
@@ -118,7 +118,7 @@ def scattered_kernel(
 def gathered(
     tokens: Tensor, positions: Tensor | None, noise: Tensor, places: range, leading: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`kept.kept_tokens`, and int32 [batch, leading + tokens]: each token's place in it, or -1.
+    """Computes :func:`kept.kept_tokens`, and int32 [batch, leading + tokens]: each token's place in it, or -1.
 
     ``tokens`` and ``positions`` are float32 or bfloat16, ``noise`` is float32. All are on one device.
     """
@@ -154,8 +154,8 @@ def gathered(
 def scattered(
     gradient: Tensor, rows: Tensor, of_tokens: torch.dtype, of_positions: torch.dtype | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the tokens [batch, leading + tokens, width] and, in a dtype, of the positions [leading + tokens,
-    width], from that of what was kept, which is contiguous, and each token's place in it."""
+    """Computes gradients of the tokens [batch, leading + tokens, width] and, in a dtype, of the positions [leading +
+    tokens, width], from that of what was kept, which is contiguous, and each token's place in it."""
     (batch, count, width), total = gradient.shape, rows.shape[1]
     tokens = gradient.new_empty(batch, total, width, dtype=of_tokens)
     positions = None if of_positions is None else gradient.new_empty(total, width, dtype=of_positions)
@@ -180,8 +180,9 @@ def scattered(
 
 
 def _manifest(kernel: Any, pointers: Mapping[str, torch.dtype], written: str, absent: Sequence[str] = ()) -> Manifest:
-    """``pointers`` are the dtypes of the streams, ``written`` the large one of these that is no input; ``absent`` ones
-    are None. Static counts: the loop over the noise runs once for each COMPARED tokens."""
+    """Describes a compilation, where ``pointers`` are the dtypes of the streams, ``written`` the large one of these
+    that is no input; ``absent`` ones are None. Static counts: the loop over the noise runs once for each COMPARED
+    tokens."""
     constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "COMPARED": COMPARED} | dict.fromkeys(absent)
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     types = {name: POINTERS[dtype] for name, dtype in pointers.items()} | {"noise": "*fp32", "places": "*i32"}

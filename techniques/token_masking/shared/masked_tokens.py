@@ -1,4 +1,5 @@
-"""What a masked language model's batches say of their masks: how many labels a row has, which token hides another.
+"""Finds what a masked language model's batches say of their masks: how many labels a row has, which token hides
+another.
 
 For ``mlm_sparse_head``, ``mlm_mask_later`` and ``mass``. A data set's transform makes ``input_ids`` and ``labels``
 int64 [batch, length] of raw rows, the labels NO_LABEL where nothing is to be predicted. It states none of this, so some
@@ -24,8 +25,8 @@ ANY = 9  # a token, where rows have shapes alone
 
 
 class Masks(NamedTuple):
-    """``labels`` of a row of ``length`` tokens, where all have equally many, else None; ``token`` is shown in place of
-    most of those with a label."""
+    """Counts the ``labels`` of a row of ``length`` tokens, where all have equally many, else None; ``token`` is shown
+    in place of most of those with a label."""
 
     length: int
     labels: int | None
@@ -33,7 +34,7 @@ class Masks(NamedTuple):
 
 
 def masks_of(data: Data) -> Masks:
-    """What the transform makes of the first examples, or of any tokens, where these have shapes alone.
+    """Finds what the transform makes of the first examples, or of any tokens, where these have shapes alone.
 
     Raises ValueError where it makes no batches of a masked language model, or none with a label.
     """
@@ -60,7 +61,7 @@ def _rows(examples: Mapping[str, Tensor]) -> Batch:
 
 
 def at_share(transform: Transform, share: float) -> Transform:
-    """The transform with another share of the tokens chosen. Raises ValueError where it cannot be told."""
+    """Returns the transform with another share of the tokens chosen. Raises ValueError where it cannot be told."""
     if not (is_dataclass(transform) and any(field.name == "share" for field in fields(transform))):
         raise ValueError("the data's masks state no share that could be another: give the transform a field share")
     return replace(transform, share=share)

@@ -1,4 +1,4 @@
-"""All that is measured of this device, as it is kept."""
+"""Measures all that is kept of this device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suite.topics.modelled_time.own_device.steps import reference_step, settings
 
 
 def measured(device: str, progress: Progress = silent) -> OwnDevice:
-    """Operators and whole steps of this device, with one thread on a CPU, as jobs are timed."""
+    """Measures operators and whole steps of this device, with one thread on a CPU, as jobs are timed."""
     began, load = time.perf_counter(), busy_cores()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

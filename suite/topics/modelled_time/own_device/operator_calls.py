@@ -1,4 +1,4 @@
-"""Operators, each alone, called through the dispatcher at several sizes."""
+"""Calls operators, each alone, through the dispatcher at several sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Sizes that samples are of.
+    """Lists the sizes that samples are of.
 
     Attributes:
         elements, width: of operators that move bytes, and of their rows.
@@ -247,7 +247,7 @@ def _choosing(make: _Maker, n: int, width: int) -> Iterator[Call]:
 
 
 def _whole(make: _Maker, n: int, width: int) -> Iterator[Call]:
-    """Operators on whole numbers, by which tensors are compressed."""
+    """Yields operators on whole numbers, by which tensors are compressed."""
     for dtype in WHOLE:
         a, b = (make.below(100, n // width, width).to(dtype) for _ in range(2))
         for name in ("add", "add_", "mul", "bitwise_and", "bitwise_or_", "__lshift__", "__rshift__", "gt", "copy_"):
@@ -304,7 +304,7 @@ def _multiplying(make: _Maker, ladder: Ladder) -> Iterator[Call]:
 
 
 def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]:
-    """Fused attention as autograd asks for it on the device, and its backward pass."""
+    """Yields fused attention as autograd asks for it on the device, and its backward pass."""
     q, k, v = (make(*shape).requires_grad_() for _ in range(3))
     plain: Any = [tensor.detach() for tensor in (q, k, v)]
     yield lambda: torch.nn.functional.scaled_dot_product_attention(*plain)
@@ -314,7 +314,8 @@ def _attending(make: _Maker, shape: tuple[int, int, int, int]) -> Iterator[Call]
 
 
 def calls(device: str, dtype: torch.dtype) -> Iterator[Call]:
-    """Each operator, alone, at each size, the smallest first. An operator that refuses the type raises when called."""
+    """Yields each operator, alone, at each size, the smallest first. An operator that refuses the type raises when
+    called."""
     ladder, make = LADDERS[device], _Maker(device, dtype)
     for n in ladder.elements:
         for some in (_pointwise, _moving, _reducing, _choosing, _updating):

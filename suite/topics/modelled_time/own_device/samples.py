@@ -1,4 +1,4 @@
-"""Samples of operators, each of a signature: as the trace notes it that notes those of a step, and clocked.
+"""Takes samples of operators, each of a signature: as the trace notes it that notes those of a step, and clocked.
 
 On a CPU a call's time is its processor time, in which other processes have no part. On a GPU the queue is first filled
 behind a kernel that spins, so that what is clocked between two events waits for no host; the host's own time is clocked
@@ -32,7 +32,7 @@ ABOUT = 900
 
 
 def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSample], dict[str, str]]:
-    """A sample of each operator at each size and type, and why others have none."""
+    """Returns a sample of each operator at each size and type, and why others have none."""
     samples: list[OperatorSample] = []
     refused: dict[str, str] = {}
     slow: set[str] = set()
@@ -60,13 +60,13 @@ def sampled(device: str, progress: Progress = silent) -> tuple[list[OperatorSamp
 
 
 def _said(operator: Operator) -> str:
-    """The signature, without the shapes that no constant depends on."""
+    """Returns the signature, without the shapes that no constant depends on."""
     signature = operator if operator.kind == "attention" else replace(operator, shapes=())
     return json.dumps(fields_of(signature), separators=(",", ":"))
 
 
 def noted(call: Call) -> Operator:
-    """The signature of what a call runs. Raises ValueError where that is not one operator."""
+    """Returns the signature of what a call runs. Raises ValueError where that is not one operator."""
     with OperatorTrace() as trace:
         call()
     ran = [operator for operator, count in trace.step() if operator.kind != HOST_ONLY for _ in range(count)]
@@ -76,7 +76,7 @@ def noted(call: Call) -> Operator:
 
 
 def clocked(call: Call, device: str) -> tuple[float, float]:
-    """Seconds a call on the device, and on its host where that does not wait (0 on a CPU)."""
+    """Returns the seconds that a call takes on the device, and on its host where that does not wait (0 on a CPU)."""
     one = _batch(call, 1, device)[0]
     calls = max(1, min(MOST_CALLS, int(BATCH_S / max(one, 1e-7))))
     took = [_batch(call, calls, device) for _ in range(BATCHES[device] if one < LONGEST_CALL_S else 1)]

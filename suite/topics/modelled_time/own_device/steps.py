@@ -1,4 +1,4 @@
-"""Whole steps of the baselines, traced and clocked: what models of a step are held against that saw no technique."""
+"""Traces and clocks whole steps of the baselines: what models of a step are held against that saw no technique."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ batch is made while the other's operators run."""
 
 
 def reference_step(setting: Setting) -> ReferenceStep:
-    """The baseline's step of that setting, traced and clocked."""
+    """Returns the baseline's step of that setting, traced and clocked."""
     run = run_of(Job(setting=setting, stack=BASELINE))
     for _ in range(3):
         run.train_step(*run.next_batch())
@@ -38,7 +38,8 @@ def reference_step(setting: Setting) -> ReferenceStep:
 
 
 def _step_s(run: Run) -> tuple[float, float]:
-    """One step's time, with its batch, on a GPU the mean of some; and until the host had asked for all of the first."""
+    """Returns one step's time, with its batch, on a GPU the mean of some; and until the host had asked for all of the
+    first."""
     if run.device.type == "cpu":
         began = time.process_time()
         run.train_step(*run.next_batch())
@@ -54,7 +55,8 @@ def _step_s(run: Run) -> tuple[float, float]:
 
 
 def traced_step(run: Run) -> TracedStep:
-    """The operators of one more step of a run, whose tensors have values; what makes its batch is part of it."""
+    """Returns the operators of one more step of a run, whose tensors have values; what makes its batch is part of
+    it."""
     trace = OperatorTrace()
     with trace, beside_the_dispatcher(trace):
         run.train_step(*run.next_batch())
@@ -62,7 +64,7 @@ def traced_step(run: Run) -> TracedStep:
 
 
 def settings_of(device: str) -> Iterator[Setting]:
-    """The references' settings: each baseline, at the ladder's sizes, under the recipes that compile nothing."""
+    """Yields the references' settings: each baseline, at the ladder's sizes, under the recipes that compile nothing."""
     for baseline in baselines():
         for size in LADDERS[device].sizes:
             for recipe in RECIPES:
