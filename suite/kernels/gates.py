@@ -188,13 +188,20 @@ def parsed(text: str) -> dict[str, MachineCode]:
 
 @cache
 def sources_sha256(module: str) -> str:
-    """Hash the compiler's version and what may be in a kernel: the syntax trees of ``module``, and of what it imports
-    from its own package and from this one. The rest of the harness has no kernels."""
+    """Hash the compiler's version and what may be in a kernel: the syntax trees, without docstrings, of ``module`` and of
+    what it imports from its own package and from this one. The rest of the harness has no kernels."""
     digest = hashlib.sha256(f"{CAPABILITY} {version('triton')} ".encode())
     for name, path in sorted(_sources(import_module(module))):
-        tree = ast.dump(ast.parse(path.read_bytes()))
+        tree = ast.dump(_without_docstrings(ast.parse(path.read_bytes())))
         digest.update(f"{name} ".encode() + hashlib.sha256(tree.encode()).digest())
     return digest.hexdigest()
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
 
 
 def _sources(module: ModuleType) -> Iterator[tuple[str, Path]]:

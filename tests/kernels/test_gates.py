@@ -129,7 +129,7 @@ def test_the_sources_of_a_kernel_are_hashed_by_what_they_say(tmp_path: Path, mon
     seen = []
     for text in (
         "def f(a, b): return a",
-        "def f(  # laid out\n    a,\n    b,\n):\n    return a",
+        "def f(  # laid out\n    a,\n    b,\n):\n    'What it is.'\n    return a",
         "def f(a, b): return b",
     ):
         (tmp_path / "laid_out_kernel.py").write_text(text)
