@@ -108,7 +108,8 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Those below a statement, in the source's order; a fifth of the time of a walk through all expressions too."""
+    """Yields the statements below a statement, in the source's order; a fifth of the time of a walk through all
+    expressions too."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         below = getattr(node, field, ())
         for statement in below if isinstance(below, list) else ():
@@ -121,7 +122,7 @@ def hashed(text: str) -> bytes:
 
 
 def location(file: str) -> Path | None:
-    """Where this installation has, or would have, a file of the list; None where the library is missing."""
+    """Returns where this installation has, or would have, a file of the list; None where the library is missing."""
     library, _, path = file.partition("/")
     folder = _folder(library)
     return None if folder is None else folder / path

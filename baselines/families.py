@@ -1,4 +1,5 @@
-"""Architectures that users bring, at a tiny size: four blocks, 32 wide, with the dropout that each library gives them.
+"""Builds architectures that users bring, at a tiny size: four blocks, 32 wide, with the dropout that each library gives
+them.
 
 Each is the ``config.json`` of a folder that ``--model`` takes: transformers' form, or timm's with an ``architecture``.
 """

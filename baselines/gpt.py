@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it.
+"""Implements GPT-2 (Radford et al., 2019): causal language modelling, each token from those before it.
 
 The CPU sizes read letters in short rows: at equal tokens a step, more rows of fewer tokens learn faster. Their weights
 and positions begin as :mod:`baselines.initialisation` says. nano, micro and mini are a ladder: the same text, rows as
@@ -59,7 +59,7 @@ TEMPERATURE = 0.5  # of the letters that samples are drawn with: the likeliest o
 
 
 def next_tokens(batch: Batch, generator: torch.Generator) -> Batch:
-    """``input_ids`` int64 [batch, length]: inputs and, one position later, targets."""
+    """Makes ``input_ids`` int64 [batch, length]: inputs and, one position later, targets."""
     return {"input_ids": batch["input_ids"].long()}
 
 
@@ -112,7 +112,7 @@ class Gpt(Baseline):
         return {name: classical.KneserNey(rows, VOCABULARY[size], order) for name, order in orders.items()}
 
     def samples(self, predict: Predictor, batch: Batch) -> list[Sample]:
-        """Letters drawn one by one after the first half of each row; none where the tokens are not letters."""
+        """Draws letters one by one after the first half of each row; none where the tokens are not letters."""
         rows = batch["input_ids"].clone()
         if rows.max() >= CHARACTERS:
             return []

@@ -1,4 +1,4 @@
-"""GPT on instructions with answers: the loss is of prompt and answer alike, and of no padding.
+"""Trains GPT on instructions with answers: the loss is of prompt and answer alike, and of no padding.
 
 As in alpaca-lora, whose ``train_on_inputs`` is true by default, and whose rows end at 256 tokens. The checkpoint is
 trained on rows as long as these.
@@ -27,7 +27,7 @@ CUTOFF = 256
 
 
 def form(setting: Setting) -> Baseline | None:
-    """Instructions, where the user's data has them. Raises ValueError where a checkpoint knows other tokens."""
+    """Returns instructions, where the user's data has them. Raises ValueError where a checkpoint knows other tokens."""
     if setting.data is not None and is_instructions(setting.data):
         return GptOnInstructions(tokens_of(setting.size, setting.model))
     check_known(setting.model, "instructions")

@@ -1,4 +1,4 @@
-"""Images as uint8 arrays: scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998), or a user's pictures.
+"""Reads images as uint8 arrays: scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998), or a user's pictures.
 
 The CPU sizes take the digits as they are, 8x8 and grey: sixteen patches of 2x2 pixels, which a small Transformer learns
 to read in seconds. Larger pictures would be the same ones, enlarged.
@@ -42,7 +42,7 @@ _VALIDATION_LIMIT: dict[Size, int] = {"pico": 10, "nano": 150, "micro": 150, "mi
 
 
 class PictureShape(NamedTuple):
-    """Square pictures [channels, side, side], cut into square patches of ``patch`` pixels a side."""
+    """Describes square pictures [channels, side, side], cut into square patches of ``patch`` pixels a side."""
 
     side: int
     channels: int
@@ -60,7 +60,7 @@ SHOWN_SIDE = 48
 
 
 def picture_shape(size: Size, location: str | None) -> PictureShape:
-    """The shape of what a model of ``size`` sees of the embedded digits, or of the pictures at ``location``."""
+    """Returns the shape of what a model of ``size`` sees of the embedded digits, or of the pictures at ``location``."""
     if size in ("base", "large"):
         return FULL
     return DIGIT if location is None else USER
@@ -68,7 +68,7 @@ def picture_shape(size: Size, location: str | None) -> PictureShape:
 
 @dataclass(frozen=True)
 class ImageData(Data):
-    """Data whose labels lie in [0, ``classes``), also where a split holds only some of the classes."""
+    """Holds data whose labels lie in [0, ``classes``), also where a split holds only some of the classes."""
 
     shape: PictureShape = DIGIT
     classes: int = DIGITS
@@ -82,7 +82,7 @@ def image_data(
     transform: Transform,
     test_transform: Transform | None = None,
 ) -> ImageData:
-    """``pixels`` uint8 [N, 1 or 3, side, side] and ``labels`` int64 [N].
+    """Reads ``pixels`` uint8 [N, 1 or 3, side, side] and ``labels`` int64 [N].
 
     ``source`` is always of digits. Where a checkpoint moves between them and a location, they have the location's
     shape, and the classes are the larger number of both, so that one model fits.
@@ -106,20 +106,20 @@ def image_data(
 
 
 def normalised(pixels: Tensor, channels: int) -> Tensor:
-    """uint8 [batch, 1 or ``channels``, side, side] to float32 [batch, ``channels``, side, side] in [-1, 1], as ViT
-    takes them (arXiv 2010.11929)."""
+    """Converts uint8 [batch, 1 or ``channels``, side, side] to float32 [batch, ``channels``, side, side] in [-1, 1], as
+    ViT takes them (arXiv 2010.11929)."""
     return (pixels.float() / 127.5 - 1).expand(-1, channels, -1, -1).contiguous()
 
 
 def shifts(count: int, farthest: int, generator: torch.Generator) -> Tensor:
-    """By how many pixels down and right pictures are moved, int64 [count, 2]: half of them by up to ``farthest`` along
-    both axes, the others not at all."""
+    """Draws by how many pixels down and right pictures are moved, int64 [count, 2]: half of them by up to ``farthest``
+    along both axes, the others not at all."""
     moved = torch.rand(count, 1, generator=generator) < 0.5
     return moved * torch.randint(-farthest, farthest + 1, (count, 2), generator=generator)
 
 
 def shifted(pixels: Tensor, shift: Tensor) -> Tensor:
-    """Pictures [batch, channels, side, side] moved by ``shift`` [batch, 2]; what comes in is 0."""
+    """Returns pictures [batch, channels, side, side] moved by ``shift`` [batch, 2]; what comes in is 0."""
     count, side = len(pixels), pixels.shape[-1]
     rows, columns = (torch.arange(side) - shift[:, axis, None] for axis in (0, 1))
     inside = ((rows >= 0) & (rows < side))[:, :, None] & ((columns >= 0) & (columns < side))[:, None, :]
@@ -129,8 +129,8 @@ def shifted(pixels: Tensor, shift: Tensor) -> Tensor:
 
 
 def mosaic(rows: Tensor) -> Tensor:
-    """Pictures in [-1, 1], [rows, columns, channels, side, side], side by side to look at: uint8 [height, width], grey,
-    in whole pixels of SHOWN_SIDE or more a picture."""
+    """Puts pictures in [-1, 1], [rows, columns, channels, side, side], side by side to look at: uint8 [height, width],
+    grey, in whole pixels of SHOWN_SIDE or more a picture."""
     grey = ((rows.float().cpu().mean(2) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
     times = -(-SHOWN_SIDE // grey.shape[-1])
     large = F.pad(grey.repeat_interleave(times, 2).repeat_interleave(times, 3), (1, 1, 1, 1), value=255)
@@ -138,7 +138,7 @@ def mosaic(rows: Tensor) -> Tensor:
 
 
 def enlarged(model: nn.Module, shape: PictureShape) -> nn.Module:
-    """``model``, which takes pictures of ``shape``, made to take smaller ones and grey ones too.
+    """Returns ``model``, which takes pictures of ``shape``, made to take smaller ones and grey ones too.
 
     A hook and no module around it: its blocks and the names of its parameters stay where they are.
     """
@@ -152,8 +152,8 @@ def _enlarge(shape: PictureShape, module: nn.Module, inputs: tuple[Tensor, ...])
 
 
 def _digits(size: Size, side: int, digits: range) -> cache.Prepared:
-    """The digits' 8x8 grey images at ``side``: a fixed random choice of each to test and to validate, the rest to
-    train."""
+    """Prepares the digits' 8x8 grey images at ``side``: a fixed random choice of each to test and to validate, the rest
+    to train."""
     test, held_out = TEST_PER_DIGIT[size], TEST_PER_DIGIT[size] + VALIDATION_PER_DIGIT[size]
 
     def build(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Instructions with answers, a row each, in Alpaca's schema and prompt (Taori et al., 2023).
+"""Reads instructions with answers, a row each, in Alpaca's schema and prompt (Taori et al., 2023).
 
 An entry has ``instruction``, ``input`` ("" where there is none) and ``output``; a file is a JSON list of them, or has
 one a line, and a table has a column for each. An entry that lacks a field is refused with its number: a model would
@@ -33,14 +33,14 @@ _REQUEST = "Write a response that appropriately completes the request."
 
 @dataclass(frozen=True)
 class Entry:
-    """``place`` is where it stands: "entry 3", "line 3"."""
+    """Holds one entry, where ``place`` is where it stands: "entry 3", "line 3"."""
 
     place: str
     content: Any
 
 
 def prompt(instruction: str, context: str = "") -> str:
-    """What stands before the answer."""
+    """Writes what stands before the answer."""
     if context:
         beginning = f"{_TASK}, paired with an input that provides further context. {_REQUEST}"
         return f"{beginning}\n\n### Instruction:\n{instruction}\n\n### Input:\n{context}\n\n### Response:\n"
@@ -48,14 +48,14 @@ def prompt(instruction: str, context: str = "") -> str:
 
 
 def whole_rows(batch: Batch, generator: torch.Generator) -> Batch:
-    """``input_ids`` int64 [batch, length], and ``labels``, the same but IGNORED where the row is padding."""
+    """Makes ``input_ids`` int64 [batch, length], and ``labels``, the same but IGNORED where the row is padding."""
     tokens = batch["input_ids"].long()
     inside = torch.arange(tokens.shape[1]) < batch["lengths"].long()[:, None]
     return {"input_ids": tokens, "labels": tokens.where(inside, IGNORED)}
 
 
 def is_instructions(location: str) -> bool:
-    """Whether the data has instructions. Raises ValueError or OSError for data that cannot be read."""
+    """Tells whether the data has instructions. Raises ValueError or OSError for data that cannot be read."""
 
     def look(folder: Path) -> dict[str, bool]:
         first = [entry.content for entries in _parts(location, LOOKED_AT).values() for entry in entries]
@@ -66,7 +66,7 @@ def is_instructions(location: str) -> bool:
 
 
 def instruction_data(location: str, length: int, tokens: Tokens) -> Data:
-    """Rows of at most ``length`` tokens: prompt, answer, and the end of text where there is room.
+    """Builds rows of at most ``length`` tokens: prompt, answer, and the end of text where there is room.
 
     Raises ValueError for an entry without a field, with its number.
     """
@@ -90,7 +90,8 @@ def instruction_data(location: str, length: int, tokens: Tokens) -> Data:
 
 
 def _parts(location: str, most: int | None = None) -> dict[str, list[Entry]]:
-    """The entries by split, the first ``most`` of each file: of JSON as it stands, of all else as its reader has it."""
+    """Reads the entries by split, the first ``most`` of each file: of JSON as it stands, of all else as its reader has
+    it."""
     kind, files = source._files(location)
     if kind == "json":
         parts: dict[str, list[Entry]] = {}
@@ -132,7 +133,7 @@ def _entries(location: str, file: Path, several: bool, most: int | None) -> list
 
 
 def _text(location: str, entry: Entry) -> str:
-    """Prompt and answer. Raises ValueError where a field is missing or empty."""
+    """Writes prompt and answer. Raises ValueError where a field is missing or empty."""
     content = entry.content if isinstance(entry.content, Mapping) else {}
     for field in FIELDS:
         value = content.get(field)
@@ -146,7 +147,7 @@ def _text(location: str, entry: Entry) -> str:
 
 
 def _divided(location: str, parts: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Training, validation and test texts; what is not there is held out of the training texts, by content."""
+    """Returns training, validation and test texts; what is not there is held out of the training texts, by content."""
     if "train" not in parts:
         parts["train"] = parts.pop("validation" if "validation" in parts else "test")
     for name in ("test", "validation"):
@@ -163,6 +164,6 @@ def _where(texts: list[str], chosen: NDArray[np.bool_]) -> list[str]:
 
 
 def _code() -> str:
-    """What decides the rows beside :mod:`baselines.cache`'s own list of files."""
+    """Returns what decides the rows beside :mod:`baselines.cache`'s own list of files."""
     files = (Path(__file__), Path(__file__).with_name("tokens.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,4 +1,4 @@
-"""Texts with a class each, like the sentences of SST-2: a row and a label for each."""
+"""Reads texts with a class each, like the sentences of SST-2: a row and a label for each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ LIMITS = {"train": 100_000, "validation": 1000, "test": 4000}  # examples that a
 
 @dataclass(frozen=True)
 class LabelledText(Data):
-    """Data whose labels lie in [0, ``classes``)."""
+    """Holds data whose labels lie in [0, ``classes``)."""
 
     classes: int = 2
 
 
 def class_of_row(batch: Batch, generator: torch.Generator) -> Batch:
-    """``input_ids`` and ``attention_mask`` int64 [batch, length], and ``labels`` int64 [batch, 1]."""
+    """Makes ``input_ids`` and ``attention_mask`` int64 [batch, length], and ``labels`` int64 [batch, 1]."""
     tokens, lengths = batch["input_ids"].long(), batch["lengths"].long()
     mask = torch.arange(tokens.shape[1]) < lengths[:, None]
     return {"input_ids": tokens, "attention_mask": mask.long(), "labels": batch["labels"][:, None]}
 
 
 def is_labelled(location: str) -> bool:
-    """Whether the data has texts, each with a class. Raises ValueError or OSError for data that cannot be read."""
+    """Tells whether the data has texts, each with a class. Raises ValueError or OSError for data that cannot be
+    read."""
 
     def look(folder: Path) -> dict[str, bool]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -50,8 +51,8 @@ def is_labelled(location: str) -> bool:
 
 
 def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
-    """Rows of ``length`` tokens. Examples without a label are left out, and parts that have none are shares of the
-    training examples, chosen by their content.
+    """Builds rows of ``length`` tokens. Examples without a label are left out, and parts that have none are shares of
+    the training examples, chosen by their content.
 
     Raises ValueError where there are too few, or but one class.
     """
@@ -102,7 +103,7 @@ def labelled_text(location: str, length: int, tokens: Tokens) -> LabelledText:
 
 
 def splits_of(location: str, scratch: str) -> dict[str, Any]:
-    """The data's splits by name, read without bars of progress among the command's own."""
+    """Returns the data's splits by name, read without bars of progress among the command's own."""
     with suppress(ImportError):  # the reader says it better
         import datasets
 
@@ -114,7 +115,8 @@ Part = tuple[list[str], NDArray[np.int64]]
 
 
 def _examples(place: str, texts: Sequence[str | None], labels: NDArray[np.int64], limit: int) -> Part:
-    """Texts with their labels, spread over those that have one. Raises ValueError for a label without a text."""
+    """Returns texts with their labels, spread over those that have one. Raises ValueError for a label without a
+    text."""
     rows = source._spread(np.flatnonzero(labels >= 0), limit)
     taken = [texts[row] for row in rows.tolist()]
     for row, text in zip(rows.tolist(), taken, strict=True):
@@ -124,7 +126,7 @@ def _examples(place: str, texts: Sequence[str | None], labels: NDArray[np.int64]
 
 
 def _divided(location: str, parts: dict[str, Part]) -> dict[str, Part]:
-    """Training, validation and test examples; what is not there is held out of the training examples."""
+    """Returns training, validation and test examples; what is not there is held out of the training examples."""
     if "train" not in parts:
         raise ValueError(f"{location}: no training example has a label")
     if "test" not in parts and "validation" in parts:  # GLUE keeps the labels of its tests to itself
@@ -144,6 +146,6 @@ def _encoded(tokens: Tokens, texts: Sequence[str]) -> list[NDArray[Any]]:
 
 
 def _code() -> str:
-    """What decides the rows beside :mod:`baselines.cache`'s own list of files."""
+    """Returns what decides the rows beside :mod:`baselines.cache`'s own list of files."""
     files = (Path(__file__), Path(__file__).with_name("tokens.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -31,8 +31,9 @@ LEFT_OUT = frozenset(
 
 
 def lines(libraries: Sequence[tuple[str, Sequence[Path]]]) -> Iterator[str]:
-    """The list's lines: for each module that has docstrings which are in all of its library's ``folders``, the number
-    of their letters, their hashes, and the files that hold them. A docstring is listed once, where it is first."""
+    """Yields the list's lines: for each module that has docstrings which are in all of its library's ``folders``,
+    the number of their letters, their hashes, and the files that hold them. A docstring is listed once, where it is
+    first."""
     listed: set[bytes] = set()
     for library, folders in libraries:
         versions = [_by_file(library, folder) for folder in folders]
@@ -50,7 +51,7 @@ def lines(libraries: Sequence[tuple[str, Sequence[Path]]]) -> Iterator[str]:
 
 @unwatched
 def _by_file(library: str, folder: Path) -> dict[str, dict[bytes, str]]:
-    """The docstrings by hash, in order, of each file of a library."""
+    """Returns the docstrings by hash, in order, of each file of a library."""
     files: dict[str, dict[bytes, str]] = {}
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - LEFT_OUT)
@@ -65,7 +66,7 @@ def _by_file(library: str, folder: Path) -> dict[str, dict[bytes, str]]:
 
 
 def _holders(version: dict[str, dict[bytes, str]]) -> dict[bytes, str]:
-    """The first file that has each docstring."""
+    """Returns the first file that has each docstring."""
     holders: dict[bytes, str] = {}
     for file, texts in sorted(version.items()):
         for digest in texts:

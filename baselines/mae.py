@@ -1,4 +1,5 @@
-"""Masked autoencoder (He et al., arXiv 2111.06377): predict the pixels of the patches left out, 75 % of them.
+"""Implements the masked autoencoder (He et al., arXiv 2111.06377): predict the pixels of the patches left out, 75 % of
+them.
 
 The decoder is 512 wide and 8 deep at base and large (table 1), targets are normalised per patch (section 3). At the CPU
 sizes half of sixteen patches is hidden, as four patches say too little of a digit, and the pixels themselves are
@@ -67,8 +68,8 @@ VALIDATION_BATCH = 64  # pictures that a classical method completes at once
 
 @dataclass(frozen=True)
 class MaskedPatches:
-    """``pixel_values`` float32 [batch, channels, side, side] and ``noise`` float32 [batch, patches], whose lowest are
-    kept."""
+    """Makes ``pixel_values`` float32 [batch, channels, side, side] and ``noise`` float32 [batch, patches], whose lowest
+    are kept."""
 
     shape: PictureShape
 
@@ -78,14 +79,14 @@ class MaskedPatches:
 
 
 def patchified(pixels: Tensor, patch: int) -> Tensor:
-    """[batch, channels, side, side] to [batch, patches, patch * patch * channels], channels last, rows first."""
+    """Turns [batch, channels, side, side] to [batch, patches, patch * patch * channels], channels last, rows first."""
     batch, channels, side, _ = pixels.shape
     grid = pixels.reshape(batch, channels, side // patch, patch, side // patch, patch)
     return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, (side // patch) ** 2, patch * patch * channels)
 
 
 def unpatchified(patches: Tensor, pixels: Tensor) -> Tensor:
-    """The inverse of :func:`patchified`: patches [batch, patches, features] as pictures in the shape of ``pixels``."""
+    """Undoes :func:`patchified`: patches [batch, patches, features] as pictures in the shape of ``pixels``."""
     batch, channels, side, _ = pixels.shape
     grid = math.isqrt(patches.shape[1])
     cells = patches.reshape(batch, grid, grid, side // grid, side // grid, channels)
@@ -93,13 +94,13 @@ def unpatchified(patches: Tensor, pixels: Tensor) -> Tensor:
 
 
 def unit_patches(patches: Tensor) -> Tensor:
-    """Patches [..., features] with mean 0 and variance 1 each."""
+    """Returns patches [..., features] with mean 0 and variance 1 each."""
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
     return (patches - mean) / (variance + 1e-6).sqrt()
 
 
 def targets(batch: Batch) -> Tensor:
-    """What is predicted, float32 [batch, patches, features]: the batch's patches, normalised where they are the
+    """Returns what is predicted, float32 [batch, patches, features]: the batch's patches, normalised where they are the
     paper's."""
     pixels = batch["pixel_values"].float()
     patch = pixels.shape[-1] // math.isqrt(batch["noise"].shape[1])
@@ -108,8 +109,8 @@ def targets(batch: Batch) -> Tensor:
 
 
 def sine_cosine_positions(width: int, grid: int) -> Tensor:
-    """Fixed 2-D position embeddings float32 [1 + grid * grid, width], zero for the class token: a quarter each of sine
-    and cosine of the column, then of the row, at frequencies 10000^(-4 i / width)."""
+    """Computes fixed 2-D position embeddings float32 [1 + grid * grid, width], zero for the class token: a quarter each
+    of sine and cosine of the column, then of the row, at frequencies 10000^(-4 i / width)."""
     frequency = 10000.0 ** (-torch.arange(width // 4) / (width // 4))
     angle = torch.arange(grid)[:, None] * frequency
     wave = torch.cat([angle.sin(), angle.cos()], dim=1)
@@ -118,8 +119,8 @@ def sine_cosine_positions(width: int, grid: int) -> Tensor:
 
 
 def normal_positions(width: int, grid: int) -> Tensor:
-    """Fixed position embeddings float32 [1 + grid * grid, width], zero for the class token: drawn once from a standard
-    normal distribution, the same for all seeds."""
+    """Draws fixed position embeddings float32 [1 + grid * grid, width], zero for the class token: drawn once from a
+    standard normal distribution, the same for all seeds."""
     return torch.cat([torch.zeros(1, width), torch.randn(grid * grid, width, generator=generator(width))])
 
 
@@ -127,7 +128,7 @@ def normal_positions(width: int, grid: int) -> Tensor:
 def initialised(
     model: ViTMAEForPreTraining, positions_of: Callable[[int, int], Tensor] = sine_cosine_positions
 ) -> ViTMAEForPreTraining:
-    """``model`` initialised as appendix A.1 says, in place: Xavier uniform, fixed positions, sine-cosine ones.
+    """Returns ``model`` initialised as appendix A.1 says, in place: Xavier uniform, fixed positions, sine-cosine ones.
 
     transformers (5.23) leaves a new model's frozen positions at zero, in encoder and decoder: it cannot tell patches
     apart, and learns nothing.
@@ -147,7 +148,7 @@ def initialised(
 
 @torch.no_grad()
 def small(model: ViTMAEForPreTraining, branch_scale: float) -> ViTMAEForPreTraining:
-    """``model`` initialised for the CPU sizes, in place: as the papers' sizes, but for four scales.
+    """Returns ``model`` initialised for the CPU sizes, in place: as the papers' sizes, but for four scales.
 
     Frequencies down to 1/10000 are constant on a grid of four by four patches, and waves slow enough to differ there
     are nearly the same for neighbours: positions are normal ones, all about as far apart. A few grey pixels are a small
@@ -223,8 +224,8 @@ class Mae(Baseline):
         return bars
 
     def further_scores(self, model: nn.Module, data: Data, test: Sequence[Batch]) -> dict[str, float]:
-        """The loss of completing a picture by those most like it; and how well logistic regression reads a picture's
-        digit off the encoder's features, and off the pixels."""
+        """Computes the loss of completing a picture by those most like it; and how well logistic regression reads a
+        picture's digit off the encoder's features, and off the pixels."""
         if not isinstance(data, ImageData) or not isinstance(model, ViTMAEForPreTraining) or data.shape == FULL:
             return {}
         parts = {"training": data.train, "validation": data.validation, "test": data.test}
@@ -269,7 +270,7 @@ class Mae(Baseline):
 
 @torch.no_grad()
 def features(model: ViTMAEForPreTraining, batch: Batch) -> Tensor:
-    """What the encoder makes of all patches, none of them hidden: float32 [batch, patches * width]."""
+    """Computes what the encoder makes of all patches, none of them hidden: float32 [batch, patches * width]."""
     pixels, config = batch["pixel_values"].to(model.device), model.vit.embeddings.config
     in_order = torch.arange(model.vit.embeddings.patch_embeddings.num_patches, device=model.device)
     masked_share, config.mask_ratio = config.mask_ratio, 0.0
@@ -281,7 +282,7 @@ def features(model: ViTMAEForPreTraining, batch: Batch) -> Tensor:
 
 
 def inpainting(complete: classical.Completion, masked_share: float) -> Predictor:
-    """The masked patches as ``complete`` fills them in from the others, in the form of the model's outputs."""
+    """Predicts the masked patches as ``complete`` fills them in from the others, in the form of the model's outputs."""
 
     def predict(batch: Batch) -> Any:
         pixels, noise = batch["pixel_values"], batch["noise"]
@@ -295,7 +296,8 @@ def inpainting(complete: classical.Completion, masked_share: float) -> Predictor
 
 
 def spread(patches: Tensor, pixels: Tensor) -> Tensor:
-    """A value for each patch, [batch, patches], as a value for each of its pixels, in the shape of ``pixels``."""
+    """Returns a value for each patch, [batch, patches], as a value for each of its pixels, in the shape of
+    ``pixels``."""
     grid = math.isqrt(patches.shape[1])
     side = pixels.shape[-1] // grid
     return patches.view(-1, 1, grid, grid).repeat_interleave(side, 2).repeat_interleave(side, 3).expand_as(pixels)

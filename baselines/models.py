@@ -1,4 +1,5 @@
-"""A user's own model in place of a baseline's: any Hugging Face configuration with the head that the task needs.
+"""Puts a user's own model in the place of a baseline's: any Hugging Face configuration with the head that the task
+needs.
 
 Only the configuration is read. The model is freshly initialised, and no code beside it is run.
 """
@@ -22,7 +23,7 @@ values, which a real run does not have."""
 
 
 def configuration(folder: str, fitting: Container[type], task: str) -> PreTrainedConfig:
-    """``folder``/config.json, which must be of a class in ``fitting``: those with a head for ``task``.
+    """Reads ``folder``/config.json, which must be of a class in ``fitting``: those with a head for ``task``.
 
     Raises FileNotFoundError where there is none, ValueError where it cannot do the task or needs its own code.
     """
@@ -39,14 +40,15 @@ def configuration(folder: str, fitting: Container[type], task: str) -> PreTraine
 
 
 def contents(folder: str) -> dict[str, Any]:
-    """``folder``/config.json as it stands; {} where it is no JSON object."""
+    """Reads ``folder``/config.json as it stands; {} where it is no JSON object."""
     with suppress(OSError, ValueError):
         return object_of(Path(folder).expanduser() / "config.json")
     return {}
 
 
 def built(auto: Any, config: PreTrainedConfig, folder: str) -> nn.Module:
-    """The model of ``config`` with the head of transformers' class ``auto``. Raises ValueError where it has none."""
+    """Builds the model of ``config`` with the head of transformers' class ``auto``. Raises ValueError where it has
+    none."""
     try:
         model: nn.Module = auto.from_config(config)
     except UNBUILT as error:
@@ -59,7 +61,8 @@ def built(auto: Any, config: PreTrainedConfig, folder: str) -> nn.Module:
 
 
 def text_model(auto: Any, config: PreTrainedConfig, folder: str, vocabulary: int, length: int) -> nn.Module:
-    """:func:`built`, with room for every token and position of the data, and the data's special tokens."""
+    """Builds the model as :func:`built`, with room for every token and position of the data, and the data's special
+    tokens."""
     model = built(auto, fit_text(config, vocabulary, length), folder)
     first = _first_position(model, config)
     if first and config.max_position_embeddings < length + first:
@@ -69,7 +72,7 @@ def text_model(auto: Any, config: PreTrainedConfig, folder: str, vocabulary: int
 
 
 def fit_text(config: PreTrainedConfig, vocabulary: int, length: int) -> PreTrainedConfig:
-    """``config``, in place, with room for every token, and for ``length`` positions from 0 on."""
+    """Returns ``config``, in place, with room for every token, and for ``length`` positions from 0 on."""
     config.vocab_size = max(config.vocab_size, vocabulary)
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < length:
@@ -81,7 +84,7 @@ def fit_text(config: PreTrainedConfig, vocabulary: int, length: int) -> PreTrain
 
 
 def _first_position(model: nn.Module, config: PreTrainedConfig) -> int:
-    """The position of a row's first token: in RoBERTa's family the one after the padding's own, elsewhere 0.
+    """Returns the position of a row's first token: in RoBERTa's family the one after the padding's own, elsewhere 0.
 
     A table of positions with a row for padding is how those models say so.
     """
@@ -93,15 +96,15 @@ def _first_position(model: nn.Module, config: PreTrainedConfig) -> int:
 
 
 class Denoising(nn.Module):
-    """An encoder-decoder as a masked language model (BART, arXiv 1910.13461, section 2.2): the encoder reads the masked
-    row, the decoder what stands before each token in it."""
+    """Runs an encoder-decoder as a masked language model (BART, arXiv 1910.13461, section 2.2): the encoder reads the
+    masked row, the decoder what stands before each token in it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor) -> Any:
-        """``input_ids`` int64 [batch, length] -> outputs with ``logits`` [batch, length, vocabulary]."""
+        """Maps ``input_ids`` int64 [batch, length] -> outputs with ``logits`` [batch, length, vocabulary]."""
         before = input_ids.roll(1, dims=1)
         before[:, 0] = SEP
         return self.model(input_ids=input_ids, decoder_input_ids=before)

@@ -1,4 +1,4 @@
-"""A user's plain files (text, CSV, JSON) as they were written, whatever a reader would make of them.
+"""Reads a user's plain files (text, CSV, JSON) as they were written, whatever a reader would make of them.
 
 Lines end at line feeds and carriage returns alone: U+2028 and U+0085 are part of a text. Files may begin with a byte
 order mark, UTF-16's too. A cell of a table is its text: "NA", "null" and "None" are words.
@@ -24,7 +24,7 @@ TEXTS = ("text", "sentence", "content", "document", "article", "body", "code", "
 
 
 def decoded(location: str, path: Path) -> str:
-    """A file's text. Raises ValueError for one that is not UTF-8, or UTF-16 with its mark, with the line."""
+    """Returns a file's text. Raises ValueError for one that is not UTF-8, or UTF-16 with its mark, with the line."""
     content = path.read_bytes()
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     try:
@@ -35,7 +35,7 @@ def decoded(location: str, path: Path) -> str:
 
 
 def _check(location: str, path: Path) -> None:
-    """Line by line, since readers of JSON find what is no UTF-8 when they come to it, or never."""
+    """Checks a file line by line, since readers of JSON find what is no UTF-8 when they come to it, or never."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -50,13 +50,13 @@ def _undecodable(location: str, path: Path, line: int, encoding: str) -> ValueEr
 
 
 def lines(text: str) -> list[str]:
-    """Those of a text, without their ends."""
+    """Returns the lines of a text, without their ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def without_mark(location: str, path: Path, folder: Path) -> Path:
-    """The file itself or, where it begins with a byte order mark, a copy of it in UTF-8 without one, in ``folder``.
-    Raises ValueError as :func:`decoded`."""
+    """Returns the file itself or, where it begins with a byte order mark, a copy of it in UTF-8 without one, in
+    ``folder``. Raises ValueError as :func:`decoded`."""
     with path.open("rb") as file:
         beginning = file.read(4)
     if not beginning.startswith(tuple(MARKS)):
@@ -68,8 +68,8 @@ def without_mark(location: str, path: Path, folder: Path) -> Path:
 
 
 def table(location: str, path: Path) -> dict[str, list[Any]]:
-    """The columns of a CSV file by name: texts; integers or numbers where they are nothing else and their name is not
-    a text's, None where a cell is empty. Raises ValueError with the row for one that does not fit its head."""
+    """Reads the columns of a CSV file by name: texts; integers or numbers where they are nothing else and their name is
+    not a text's, None where a cell is empty. Raises ValueError with the row for one that does not fit its head."""
     csv.field_size_limit(1 << 30)
     reader = csv.reader(io.StringIO(decoded(location, path), newline=""), strict=True)
     try:
@@ -89,14 +89,14 @@ def table(location: str, path: Path) -> dict[str, list[Any]]:
 
 
 def numbered(cells: list[str]) -> list[Any]:
-    """A column's cells, as numbers where all that are filled are."""
+    """Returns a column's cells, as numbers where all that are filled are."""
     filled = [cell.strip() for cell in cells if cell.strip()]
     kinds = [kind for kind, form in NUMBERS.items() if filled and all(map(form.fullmatch, filled))]
     return [kinds[0](cell) if cell.strip() else None for cell in cells] if kinds else cells
 
 
 def loaded(location: str, kind: str, by_split: Mapping[str, list[Path]], folder: str) -> Any:
-    """The splits of a location's files, as ``datasets`` has them; ``folder`` is for its copies."""
+    """Reads the splits of a location's files, as ``datasets`` has them; ``folder`` is for its copies."""
     import datasets
 
     if kind == "text":

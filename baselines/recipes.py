@@ -1,4 +1,5 @@
-"""The three recipes as changes to one set of hyper-parameters: what the papers compared with, and what is run today."""
+"""Makes the three recipes as changes to one set of hyper-parameters: what the papers compared with, and what is run
+today."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A user's own data: any Hugging Face data set, by hub id or as local files, read without running its code.
+"""Reads a user's own data: any Hugging Face data set, by hub id or as local files, read without running its code.
 
 A location is a file or folder of Parquet, Arrow, JSON, CSV, text or images, a folder saved with ``save_to_disk``, or a
 hub id ``owner/name[:configuration][@revision]``. Columns are found by type, then by usual name. A hub id is read once
@@ -46,7 +46,7 @@ HELD_OUT = 0.1  # of the examples, for testing, where the data has no split of i
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents to train, to validate and to test with; ``name`` says how many of the location's were taken."""
+    """Holds documents to train, to validate and to test with; ``name`` says how many of the location's were taken."""
 
     name: str
     train: list[str]
@@ -56,7 +56,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Pictures:
-    """RGB images and class labels: training examples, then validation, then test; ``parts`` are their numbers.
+    """Holds RGB images and class labels: training examples, then validation, then test; ``parts`` are their numbers.
 
     ``pixels`` yields uint8 [3, side, side] per example.
     """
@@ -69,14 +69,14 @@ class Pictures:
 
 
 def identity(location: str) -> str:
-    """What a location's content is keyed by: the hash of its files, or the hub id. Raises FileNotFoundError."""
+    """Returns what a location's content is keyed by: the hash of its files, or the hub id. Raises FileNotFoundError."""
     kind, files = _files(location)
     return content_hash(files) if kind != "hub" else location
 
 
 def texts(location: str, limit_bytes: int) -> Texts:
-    """The non-empty strings of the text column, the first ``limit_bytes`` of them in each split. What the data has no
-    split of is a share of its training examples, chosen by their content.
+    """Reads the non-empty strings of the text column, the first ``limit_bytes`` of them in each split. What the data
+    has no split of is a share of its training examples, chosen by their content.
 
     Raises ValueError where there is no text column or too few texts, FileNotFoundError where there is nothing.
     """
@@ -99,8 +99,8 @@ def texts(location: str, limit_bytes: int) -> Texts:
 
 
 def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool) -> Pictures:
-    """Images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limits`` examples
-    of ``train``, ``validation`` and ``test``, spread evenly over the data (which is often sorted by class).
+    """Reads images cropped to the square and resized to ``side``, with labels where ``labelled``; at most ``limits``
+    examples of ``train``, ``validation`` and ``test``, spread evenly over the data (which is often sorted by class).
 
     What the data has no split of is a share of its training examples, chosen by their content.
 
@@ -141,7 +141,7 @@ def pictures(location: str, side: int, limits: Mapping[str, int], labelled: bool
 
 
 def _files(location: str) -> tuple[str, dict[str, Path]]:
-    """The kind of a location ("hub" where it is none of this machine) and its data files by relative name."""
+    """Finds the kind of a location ("hub" where it is none of this machine) and its data files by relative name."""
     path = Path(location).expanduser()
     if path.suffix == ".py":
         raise ValueError(f"{location}: {_SCRIPT}")
@@ -171,14 +171,16 @@ def _files(location: str) -> tuple[str, dict[str, Path]]:
 
 
 def _split_of(name: str) -> str:
-    """The split that a relative file name (its first folder or its stem) or a split's own name says; else train."""
+    """Returns the split that a relative file name (its first folder or its stem) or a split's own name says; else
+    train."""
     path = Path(name.lower())
     words = {*re.split(r"[^a-z]+", path.parts[0]), *re.split(r"[^a-z]+", path.stem)}
     return next((split for split, known in _SPLITS.items() if words & known), "train")
 
 
 def _load(location: str, folder: str) -> dict[str, Any]:
-    """The location's ``train`` split and, where it has them, ``test`` and ``validation``; an only one is for tests."""
+    """Reads the location's ``train`` split and, where it has them, ``test`` and ``validation``; an only one is for
+    tests."""
     kind, files = _files(location)
     try:
         import datasets
@@ -221,7 +223,7 @@ def _load(location: str, folder: str) -> dict[str, Any]:
 
 
 def _column(location: str, split: Any, wanted: str) -> str:
-    """The column of the wanted type, by usual name where there are several. Raises ValueError."""
+    """Finds the column of the wanted type, by usual name where there are several. Raises ValueError."""
     label = classes.column(split)
     fitting = [name for name, feature in split.features.items() if _type(feature) == wanted]
     fitting = [name for name in fitting if name != label] or fitting
@@ -236,7 +238,7 @@ def _column(location: str, split: Any, wanted: str) -> str:
 
 
 def _type(feature: Any) -> str | None:
-    """text, image, label or None, for a ``datasets`` feature."""
+    """Returns text, image, label or None, for a ``datasets`` feature."""
     import datasets
 
     if isinstance(feature, datasets.Image | datasets.Array2D | datasets.Array3D):
@@ -257,7 +259,8 @@ def _type(feature: Any) -> str | None:
 
 
 def _first(values: Iterable[str | None], limit_bytes: int) -> tuple[list[str], int]:
-    """The non-empty texts until ``limit_bytes`` (UTF-8) are taken, and how many non-empty ones there are."""
+    """Takes the non-empty texts until ``limit_bytes`` (UTF-8) are taken, and counts how many non-empty ones there
+    are."""
     taken: list[str] = []
     size, total = 0, 0
     for value in values:
@@ -270,7 +273,7 @@ def _first(values: Iterable[str | None], limit_bytes: int) -> tuple[list[str], i
 
 
 def _label(location: str, split: Any) -> str:
-    """The column of classes. Raises ValueError where there is none, or are several."""
+    """Finds the column of classes. Raises ValueError where there is none, or are several."""
     if (label := classes.column(split, any_name=True)) is not None:
         return label
     columns = ", ".join(f"{name} ({_type(feature) or 'other'})" for name, feature in split.features.items())
@@ -281,12 +284,13 @@ def _label(location: str, split: Any) -> str:
 
 
 def _spread(rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """At most ``limit`` of the rows, evenly spaced."""
+    """Chooses at most ``limit`` of the rows, evenly spaced."""
     return rows if len(rows) <= limit else rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
 
 
 def _held_out(location: str, contents: Sequence[bytes]) -> NDArray[np.bool_]:
-    """True for the HELD_OUT share of examples with the lowest content hashes: the same ones in whatever order."""
+    """Returns True for the HELD_OUT share of examples with the lowest content hashes: the same ones in whatever
+    order."""
     if len(contents) < 2:
         raise ValueError(f"{location}: {len(contents)} usable example(s); need at least 2, to train on and to test on")
     order = np.argsort([hashlib.sha256(content).hexdigest() for content in contents], kind="stable")
@@ -311,7 +315,8 @@ def _raw(value: Any) -> bytes:
 
 
 def _square(value: Any, side: int) -> NDArray[np.uint8]:
-    """One image as uint8 [3, side, side]: an encoded file's bytes, or an array [H, W], [H, W, C] or [C, H, W]."""
+    """Returns one image as uint8 [3, side, side]: an encoded file's bytes, or an array [H, W], [H, W, C] or [C, H,
+    W]."""
     if isinstance(value, Mapping):
         image = ImageOps.exif_transpose(Image.open(io.BytesIO(_raw(value))))
     else:

@@ -1,4 +1,4 @@
-"""Text as packed rows of tokens: docstrings that every installation has (:mod:`baselines.documents`).
+"""Reads text as packed rows of tokens: docstrings that every installation has (:mod:`baselines.documents`).
 
 They are real, English-like, permissively licensed and already there. At the CPU sizes the tokens are characters: text
 is lower case, and every run of anything but the letters a to z is one space (as in text8, Mahoney 2006, save that
@@ -76,7 +76,7 @@ def text_data(
     framed: bool,
     transform: Transform,
 ) -> Data:
-    """Rows of ``length`` tokens as ``input_ids`` int16 [rows, length], documents ended by SEP and run together;
+    """Builds rows of ``length`` tokens as ``input_ids`` int16 [rows, length], documents ended by SEP and run together;
     ``framed`` rows begin with CLS and end with SEP (BERT).
 
     For ``pretrain`` on a ``location`` a tokenizer is trained on that text; ``source`` is always the embedded one.
@@ -131,7 +131,8 @@ def text_data(
 
 
 def text_shapes(length: int, transform: Transform) -> Data:
-    """Rows of ``length`` tokens as :func:`text_data` has them, many and without their values: no text is read."""
+    """Builds rows of ``length`` tokens as :func:`text_data` has them, many and without their values: no text is
+    read."""
     rows = Examples({"input_ids": torch.empty(SHAPED_ROWS, length, dtype=torch.int16)})
     return Data(f"rows of {length} tokens, without values", "", rows, rows, rows, transform)
 
@@ -140,25 +141,26 @@ def text_shapes(length: int, transform: Transform) -> Data:
 
 
 def normalised(document: str) -> str:
-    """Lower case, with one space for every run of anything but the letters a to z, and none at the ends."""
+    """Returns the document in lower case, with one space for every run of anything but the letters a to z, and none at
+    the ends."""
     return re.sub("[^a-z]+", " ", document.lower()).strip()
 
 
 def characters(documents: Sequence[str]) -> Iterator[np.ndarray]:
-    """The tokens of each normalised document: the space, then the letters, after the special tokens."""
+    """Yields the tokens of each normalised document: the space, then the letters, after the special tokens."""
     for document in documents:
         codes = np.frombuffer(normalised(document).encode("ascii"), dtype=np.uint8)
         yield np.where(codes == ord(" "), 0, codes.astype(np.int16) - ord("a") + 1) + len(SPECIAL)
 
 
 def spelled(tokens: Tensor) -> str:
-    """The text of a row of characters [length], a sign for each: ``_`` for a mask, ``.`` where a text ends."""
+    """Returns the text of a row of characters [length], a sign for each: ``_`` for a mask, ``.`` where a text ends."""
     signs = ["~", "_", "^", ".", *ALPHABET]
     return "".join(signs[token] for token in tokens.tolist())
 
 
 def byte_pairs(tokenizer: Tokenizer) -> Encoder:
-    """The tokens of each document by ``tokenizer``."""
+    """Returns what encodes each document by ``tokenizer``."""
 
     def encode(documents: Sequence[str]) -> Iterator[np.ndarray]:
         for start in range(0, len(documents), 1024):
@@ -189,7 +191,7 @@ def _loaded(path: Path) -> Tokenizer:
 
 
 def _packed(documents: Iterable[np.ndarray], length: int, framed: bool) -> np.ndarray:
-    """int16 [rows, length]; the remainder that fills no row is dropped."""
+    """Returns int16 [rows, length]; the remainder that fills no row is dropped."""
     body = length - 2 * framed
     stream = np.concatenate([np.append(document, SEP) for document in documents if len(document)]).astype(np.int16)
     rows = stream[: len(stream) // body * body].reshape(-1, body)
@@ -199,7 +201,7 @@ def _packed(documents: Iterable[np.ndarray], length: int, framed: bool) -> np.nd
 
 
 def _spread(rows: np.ndarray, limit: int) -> np.ndarray:
-    """At most ``limit`` of the rows, evenly spaced."""
+    """Chooses at most ``limit`` of the rows, evenly spaced."""
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.int64)]
 
 
@@ -207,7 +209,7 @@ def _spread(rows: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _identity(split: str, location: str | None, limit: int) -> str:
-    """What a split's text is keyed by: the content of all files that it is read from, and of the list."""
+    """Returns what a split's text is keyed by: the content of all files that it is read from, and of the list."""
     if location is not None:
         return source.identity(location)
     modules = [module for part in _chosen(split, limit).values() for module in part]
@@ -228,7 +230,7 @@ def _texts(split: str, location: str | None, limit: int) -> Texts:
 
 
 def _read(modules: Sequence[documents.Module]) -> dict[documents.Module, documents.Text]:
-    """Each module's text; that of a library is kept as soon as it has been read, which takes a minute for all."""
+    """Reads each module's text; that of a library is kept as soon as it has been read, which takes a minute for all."""
     read: dict[documents.Module, documents.Text] = {}
     for library in dict.fromkeys(module.library for module in modules):
         own = [module for module in modules if module.library == library]
@@ -265,7 +267,7 @@ def _missing(read: Mapping[documents.Module, documents.Text]) -> str:
 
 
 def _chosen(split: str, limit: int) -> dict[str, list[documents.Module]]:
-    """The modules of each part, by what the list says alone: what is missing here moves no other.
+    """Chooses the modules of each part, by what the list says alone: what is missing here moves no other.
 
     They come in the order of the hashes of their names, so that any prefix is a fair sample: the lowest are for
     testing, the next for validation. Of each part those are taken that begin before the limit.
@@ -285,5 +287,5 @@ def _chosen(split: str, limit: int) -> dict[str, list[documents.Module]]:
 
 
 def _rank(name: str) -> float:
-    """The hash of a name, as a number in [0, 1)."""
+    """Computes the hash of a name, as a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48

@@ -1,4 +1,4 @@
-"""The tokens of rows that hold an example each: the suite's own, or those of a user's checkpoint.
+"""Makes the tokens of rows that hold an example each: the suite's own, or those of a user's checkpoint.
 
 A checkpoint knows nothing of other tokens than those that it was trained with, so its tokenizer.json goes with its
 weights. The suite's own are those of :mod:`baselines.text`: letters at the CPU sizes, byte pairs of docstrings at
@@ -30,8 +30,8 @@ _FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Tokens:
-    """An encoder of texts, and the tokens that stand before, behind and after a row's text. ``key`` says which they
-    are; ``letters`` whether all but letters is lost."""
+    """Holds an encoder of texts, and the tokens that stand before, behind and after a row's text. ``key`` says which
+    they are; ``letters`` whether all but letters is lost."""
 
     encode: Encoder
     vocabulary: int
@@ -43,15 +43,16 @@ class Tokens:
     of_a_user: bool = False
 
     def model(self, auto: Any, config: PreTrainedConfig, folder: str, length: int) -> nn.Module:
-        """The model of a user's configuration with the head of transformers' class ``auto``, with room for the rows."""
+        """Builds the model of a user's configuration with the head of transformers' class ``auto``, with room for the
+        rows."""
         if not self.of_a_user:
             return models.text_model(auto, config, folder, self.vocabulary, length)
         config.pad_token_id, config.use_cache = self.pad, False
         return models.built(auto, config, folder)
 
     def row(self, text: NDArray[Any], length: int, framed: bool) -> tuple[NDArray[Any], int]:
-        """A row int32 [length] of a text's tokens, and how many are no padding; what does not fit is cut off, the end
-        included. ``framed`` rows begin with ``begin``, and their end is never cut off."""
+        """Returns a row int32 [length] of a text's tokens, and how many are no padding; what does not fit is cut off,
+        the end included. ``framed`` rows begin with ``begin``, and their end is never cut off."""
         before = [self.begin] if framed else []
         room = length - len(before) - framed
         tokens = [*before, *text[:room].tolist()]
@@ -61,7 +62,7 @@ class Tokens:
 
 
 def tokens_of(size: Size, model: str | None) -> Tokens:
-    """Those of a user's checkpoint ``model``, where it has weights, else the suite's own.
+    """Returns the tokens of a user's checkpoint ``model``, where it has weights, else the suite's own.
 
     Raises ValueError where the checkpoint has no tokenizer.
     """

@@ -1,4 +1,5 @@
-"""ViT (Dosovitskiy et al., arXiv 2010.11929), timm's implementation, trained as DeiT is (arXiv 2012.12877, table 9).
+"""Has ViT (Dosovitskiy et al., arXiv 2010.11929), timm's implementation, trained as DeiT is (arXiv 2012.12877, table
+9).
 
 The CPU sizes read digits that are moved and noisy, in training and test: clean ones leave 2 % to learn, and where a run
 ends is luck; unmoved ones are logistic regression's. How well a budget can be read off a run is the deviation of ln
@@ -75,14 +76,14 @@ SAMPLES = 10
 
 
 class Classification(NamedTuple):
-    """What timm returns bare, as an object with ``logits`` [batch, classes]."""
+    """Holds what timm returns bare, as an object with ``logits`` [batch, classes]."""
 
     logits: Tensor
 
 
 @dataclass(frozen=True)
 class LabelledPixels:
-    """``pixel_values`` float32 [batch, channels, side, side] and ``labels`` int64 [batch].
+    """Makes ``pixel_values`` float32 [batch, channels, side, side] and ``labels`` int64 [batch].
 
     Half of the pictures are moved by up to ``farthest`` pixels, or each by its ``shift`` where it comes with one;
     Gaussian noise of standard deviation ``noise`` is added to all pixels.
@@ -105,7 +106,8 @@ class LabelledPixels:
 
 @torch.no_grad()
 def small_vit(shape: PictureShape, classes: int, branch_scale: float, **config: Any) -> VisionTransformer:
-    """A ViT of the CPU sizes, initialised for a width of 32 to 128, where the papers' scales (0.02) are those of 768.
+    """Builds a ViT of the CPU sizes, initialised for a width of 32 to 128, where the papers' scales (0.02) are those of
+    768.
 
     Weights follow the layers' widths (``jax``: Xavier and LeCun, as in ViT's own code). Residual branches start small
     (as GPT-2's do), so that the patches are heard through all blocks from the first step on. Positions start at 1, as
@@ -211,8 +213,8 @@ class Vit(Baseline):
 
 
 def moved(part: Examples, farthest: int, seed: int, times: int = 1) -> Examples:
-    """Held-out examples, ``times`` times, each with the ``shift`` (int64 [N, 2], in pixels) by which it is shown moved:
-    half of them are, as in training. Their ``pixels`` stay."""
+    """Returns held-out examples, ``times`` times, each with the ``shift`` (int64 [N, 2], in pixels) by which it is
+    shown moved: half of them are, as in training. Their ``pixels`` stay."""
     tensors = {name: torch.cat([column] * times) for name, column in part.tensors.items()}
     return Examples({**tensors, "shift": shifts(len(part) * times, farthest, generator(seed))})
 
@@ -220,7 +222,8 @@ def moved(part: Examples, farthest: int, seed: int, times: int = 1) -> Examples:
 def _timm(
     name: str, side: int, classes: int, arguments: Mapping[str, Any] | None = None, folder: str | None = None
 ) -> nn.Module:
-    """timm's model ``name`` for pictures of ``side``, with ``arguments`` as a config.json in timm's form has them."""
+    """Builds timm's model ``name`` for pictures of ``side``, with ``arguments`` as a config.json in timm's form has
+    them."""
     source = folder or name
     if not timm.is_model(name):
         near = " or ".join(get_close_matches(name, timm.list_models(), n=3))

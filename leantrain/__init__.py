@@ -1,4 +1,5 @@
-"""leantrain as a library: compare and count techniques, read records, use the optimizers and layers in your own loop.
+"""Offers leantrain as a library: compare and count techniques, read records, use the optimizers and layers in your own
+loop.
 
     >>> import leantrain
     >>> leantrain.compare("lion", "adamw", baseline="gpt")       # head to head, ratios with intervals

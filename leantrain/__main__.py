@@ -1,4 +1,4 @@
-"""``python -m leantrain``: the command line."""
+"""Runs ``python -m leantrain``: the command line."""
 
 from suite.cli import main
 

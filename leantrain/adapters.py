@@ -1,4 +1,4 @@
-"""Low-rank adapters of a model of yours: merged into its weights, or kept as peft keeps them.
+"""Handles low-rank adapters of a model of yours: merged into its weights, or kept as peft keeps them.
 
     >>> model, optimizer, context = leantrain.apply(model, "lora", learning_rate=1e-4)
     >>> ...                                                   # training
@@ -69,7 +69,8 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 
 
 def joined(update: LowRankLinear) -> tuple[Tensor, Tensor]:
-    """A [rank, in_features] and B [out_features, rank] of all of a layer's updates as one, whose rank is their sum."""
+    """Returns A [rank, in_features] and B [out_features, rank] of all of a layer's updates as one, whose rank is their
+    sum."""
     parts = list(update.updates())
     a = torch.cat([each for _, each, _ in parts])
     b = a.new_zeros(out_features(update.linear), len(a))
@@ -88,7 +89,7 @@ def _updates(model: nn.Module) -> dict[str, LowRankLinear]:
 
 
 def _trained_besides(model: nn.Module, adapted: dict[str, LowRankLinear]) -> list[str]:
-    """The modules outside of the adapters with trainable parameters of their own."""
+    """Lists the modules outside of the adapters with trainable parameters of their own."""
     inside = tuple(f"{path}." for path in adapted)
     names = [name for name, each in model.named_parameters() if each.requires_grad and not name.startswith(inside)]
     return list(dict.fromkeys(name.rpartition(".")[0] for name in names))

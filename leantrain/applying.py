@@ -1,4 +1,4 @@
-"""A stack of the catalogue in a loop of yours.
+"""Puts a stack of the catalogue into a loop of yours.
 
     >>> model, optimizer, context = leantrain.apply(model, "lora+adam8bit_blockwise+ckpt_chen_sqrt", learning_rate=1e-4)
     >>> for batch in loader:
@@ -49,7 +49,8 @@ CLIPPED_APART = (
 
 
 class Applied(NamedTuple):
-    """What a loop needs: the model as the stack trains it, the stack's optimizer, and the context of its steps."""
+    """Holds what a loop needs: the model as the stack trains it, the stack's optimizer, and the context of its
+    steps."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -102,7 +103,8 @@ def apply(
 
 
 def refusals() -> dict[str, str]:
-    """Why a technique has no meaning in a loop that is not the suite's, by its id; those that have one are not here."""
+    """Says why a technique has no meaning in a loop that is not the suite's, by its id; those that have one are not
+    here."""
     return {name: entry.card.own_loop for name, entry in catalogue().items() if entry.card.own_loop}
 
 

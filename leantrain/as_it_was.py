@@ -1,4 +1,5 @@
-"""A model as it was before a change that failed: its modules, their attributes and hooks, configurations and values."""
+"""Puts a model back as it was before a change that failed: its modules, their attributes and hooks, configurations and
+values."""
 
 from __future__ import annotations
 

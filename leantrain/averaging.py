@@ -1,4 +1,4 @@
-"""LAWA: the mean of the latest k checkpoints (Kaddour 2022, arXiv 2209.14981), as torch averages weights.
+"""Implements LAWA: the mean of the latest k checkpoints (Kaddour 2022, arXiv 2209.14981), as torch averages weights.
 
 >>> averaged = LAWA(model, k=6)
 >>> averaged.update_parameters(model)      # once an epoch
@@ -20,7 +20,8 @@ from techniques.large_batch.lawa.technique import Weights, mean, snapshot
 
 
 class LAWA(AveragedModel):
-    """``torch.optim.swa_utils.AveragedModel`` of the latest ``k`` models, and not of all; ``state_dict`` has them.
+    """Averages, like ``torch.optim.swa_utils.AveragedModel``, the latest ``k`` models, and not all; ``state_dict`` has
+    them.
 
     ``n_averaged`` counts all updates. Buffers are the latest model's. Under FSDP2 make it of the model before that is
     sharded, and shard ``module`` in the same way: a sharded model cannot be copied.

@@ -1,4 +1,4 @@
-"""Compressed gradients of the catalogue, for the communication of your own data-parallel ranks.
+"""Offers compressed gradients of the catalogue, for the communication of your own data-parallel ranks.
 
 =====================  ==============================================================================================
 top_k, scattered       the largest entries as values and indices (Stich et al. 2018, arXiv 1809.07599)

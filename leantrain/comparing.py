@@ -1,4 +1,4 @@
-"""Two stacks head to head, from Python."""
+"""Compares two stacks head to head, from Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """A stack against its reference; prints as a sentence and the numbers.
+    """Holds a stack against its reference; prints as a sentence and the numbers.
 
     Attributes:
         row: all that the records say: ``row.metrics["step_time"].number`` is a cost ratio, contender over reference,
@@ -45,7 +45,7 @@ class Compared:
         return f"<p>{escape(sentence)}</p>{f'<pre>{escape(rest)}</pre>' if self.row.failed else table}"
 
     def to_frame(self) -> pd.DataFrame:
-        """A line for each metric, with the columns of :func:`leantrain.records`."""
+        """Returns a line for each metric, with the columns of :func:`leantrain.records`."""
         from leantrain.tables import frame_of
 
         return frame_of([self.row])

@@ -1,4 +1,4 @@
-"""Bytes and FLOPs of a full-size training step, from Python."""
+"""Counts bytes and FLOPs of a full-size training step, from Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Counted:
-    """A stack's step beside its reference's, counted; prints as a sentence and the numbers.
+    """Holds a stack's step beside its reference's, counted; prints as a sentence and the numbers.
 
     Attributes:
         sides: ``sides.stack`` and ``sides.reference`` (None for the baseline itself) have ``quantities()`` by name.
@@ -48,7 +48,7 @@ class Counted:
         return f"<p>{escape(title(self.sides))}</p>{self.to_frame().to_html(na_rep='')}{said}"
 
     def to_frame(self) -> pd.DataFrame:
-        """A line for each quantity, by its name, with the columns ``reference``, ``stack`` and ``ratio``.
+        """Returns a line for each quantity, by its name, with the columns ``reference``, ``stack`` and ``ratio``.
 
         Names end with their unit (``_bytes``, ``_count``); ``flops`` are floating-point operations of one step, and
         ``peak.<kind>`` are the bytes of each kind of tensor when all together take the most.

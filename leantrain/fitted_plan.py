@@ -1,4 +1,4 @@
-"""Which plan fits a budget of memory, what it says of itself, and what is answered where none does."""
+"""Says which plan fits a budget of memory, what it says of itself, and what is answered where none does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINK_BYTES = 2**26
 
 @dataclass(frozen=True)
 class FittedPlan:
-    """What passes of one shape will cost.
+    """Says what passes of one shape will cost.
 
     Attributes:
         memory_bytes: the budget.
@@ -70,7 +70,7 @@ class FittedPlan:
 
     @property
     def changes(self) -> bool:
-        """Whether it is another pass than the plain one."""
+        """Tells whether it is another pass than the plain one."""
         return bool(self.recomputed or self.moved_bytes)
 
     def __str__(self) -> str:
@@ -126,8 +126,8 @@ def check_static_graph(model: nn.Module) -> None:
 
 
 def front_of(chain: Chain, link: Link | None = None, budget_bytes: int = 0) -> list[Plan]:
-    """The plans worth having, from the fastest on, each with a lower peak than those before it; with a link to the host
-    also those in which values leave: for ``budget_bytes``, and some between the least and a plain pass's."""
+    """Returns the plans worth having, from the fastest on, each with a lower peak than those before it; with a link to
+    the host also those in which values leave: for ``budget_bytes``, and some between the least and a plain pass's."""
     table = persistent(chain)
     points = table.frontiers[0, chain.depth].nbytes + chain.input_bytes
     budgets = [max(table.least_bytes, int(each)) for each in points]
@@ -139,7 +139,7 @@ def front_of(chain: Chain, link: Link | None = None, budget_bytes: int = 0) -> l
 
 
 def link_to_host(offload: str, device: torch.device) -> Link:
-    """The link that ``offload`` names ("25GB/s"), or that is measured ("measured").
+    """Returns the link that ``offload`` names ("25GB/s"), or that is measured ("measured").
 
     Raises ValueError for another text, and for "measured" of a CPU, whose memory is the host's own.
     """
@@ -169,8 +169,8 @@ def chosen(
     resident: Mapping[str, int],
     least_bytes: int = 0,
 ) -> FittedPlan:
-    """The fastest plan of the chain beside ``resident`` bytes, by what they are of; ``least_bytes`` were needed by what
-    was tried before.
+    """Chooses the fastest plan of the chain beside ``resident`` bytes, by what they are of; ``least_bytes`` were needed
+    by what was tried before.
 
     Raises ValueError with the least that there is, and what would help.
     """
@@ -183,7 +183,7 @@ def chosen(
 
 
 def said(plan: Plan, chain: Chain, memory_bytes: int, there: int) -> FittedPlan:
-    """A plan of the chain beside bytes that are there all the time."""
+    """Describes a plan of the chain beside bytes that are there all the time."""
     plain = unplanned([chain])
     return FittedPlan(
         memory_bytes,
@@ -197,8 +197,8 @@ def said(plan: Plan, chain: Chain, memory_bytes: int, there: int) -> FittedPlan:
 
 
 def larger(chain: Chain, times: float, quadratic: bool) -> Chain:
-    """The chain of a batch that is ``times`` as large, at most: where a block keeps values of two lengths, graphs and
-    what is made for a moment grow with the square."""
+    """Returns the chain of a batch that is ``times`` as large, at most: where a block keeps values of two lengths,
+    graphs and what is made for a moment grow with the square."""
     square = times**2 if quadratic else times
 
     def grown(nbytes: int | None, by: float = square) -> int:
@@ -238,7 +238,7 @@ def larger(chain: Chain, times: float, quadratic: bool) -> Chain:
 
 
 def accumulating(chain: Chain) -> Chain:
-    """The chain of a pass that finds gradients: what it adds to them is there for a moment alone."""
+    """Returns the chain of a pass that finds gradients: what it adds to them is there for a moment alone."""
     return replace(chain, stages=tuple(replace(stage, gradient_bytes=0) for stage in chain.stages))
 
 
@@ -265,18 +265,18 @@ def _refusal(model: nn.Module, memory_bytes: int, least_bytes: int, resident: Ma
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Of parameters and buffers."""
+    """Counts the bytes of parameters and buffers."""
     return unique_bytes([*model.parameters(), *model.buffers()])
 
 
 def state_of(optimizer: Any, model: nn.Module) -> int:
-    """Bytes of an optimizer's state; before its first step those of AdamW's; of none, 0."""
+    """Counts the bytes of an optimizer's state; before its first step those of AdamW's; of none, 0."""
     if optimizer is None:
         return 0
     return state_bytes(optimizer) or 8 * parameter_count(model, trainable=True)
 
 
 def sized(nbytes: float) -> str:
-    """1.5 GB."""
+    """Writes bytes as, for example, 1.5 GB."""
     power = max(0, min(3, (len(str(int(nbytes))) - 1) // 3))
     return f"{nbytes / 1000**power:.4g} {('bytes', 'kB', 'MB', 'GB')[power]}"

@@ -1,4 +1,5 @@
-"""A model of yours within a budget of memory: blocks run a second time where the budget asks for it, and nowhere else.
+"""Fits a model of yours within a budget of memory: blocks run a second time where the budget asks for it, and nowhere
+else.
 
     >>> fitted = leantrain.fit(model, batch, loss, memory="8GB")  # loss(model, batch) gives a scalar
     >>> print(fitted)                                             # what it will cost, before it is run
@@ -77,7 +78,8 @@ def fit(
     verify: bool = True,
     offload: str | None = None,
 ) -> Fitted:
-    """The fastest recomputation of the model's blocks whose pass stays within ``memory``; nothing is installed yet.
+    """Finds the fastest recomputation of the model's blocks whose pass stays within ``memory``; nothing is installed
+    yet.
 
     Args:
         model: whose repeated modules may run again, of whatever kind; under DDP or FSDP2, too.
@@ -109,7 +111,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Profile:
-    """What a pass of one batch costs, whose plans are ``front``; ``sizes``: elements by place."""
+    """Holds what a pass of one batch costs, whose plans are ``front``; ``sizes``: elements by place."""
 
     chain: Chain
     front: list[Plan]
@@ -119,8 +121,8 @@ class _Profile:
 
 
 class Fitted:
-    """A model and its plans; ``plan`` is of the batch that it was fitted with, ``plans`` has all, by the shapes of what
-    the model gets and by whether a pass finds gradients."""
+    """Holds a model and its plans; ``plan`` is of the batch that it was fitted with, ``plans`` has all, by the shapes
+    of what the model gets and by whether a pass finds gradients."""
 
     plan: FittedPlan
 
@@ -173,7 +175,7 @@ class Fitted:
                 self.remove()
 
     def install(self) -> None:
-        """All passes with gradients run as planned from now on, until :meth:`remove`."""
+        """Makes all passes with gradients run as planned from now on, until :meth:`remove`."""
         if not self._handles:
             self._handles = [
                 self.model.register_forward_pre_hook(self._begin, with_kwargs=True),
@@ -181,7 +183,7 @@ class Fitted:
             ]
 
     def remove(self) -> None:
-        """The model is as it was."""
+        """Puts the model back as it was."""
         while self._handles:
             self._handles.pop().remove()
         self._running.close()
@@ -206,7 +208,7 @@ class Fitted:
     # plans ----------------------------------------------------------------------------------------------------------
 
     def _plan_of(self, tensors: Tensors, held: bool) -> FittedPlan:
-        """The plan for these tensors; of new ones, that of larger ones, or one that is scaled up."""
+        """Returns the plan for these tensors; of new ones, that of larger ones, or one that is scaled up."""
         key = _shapes(tensors), held
         if _shards(self.model):  # every rank must gather the same blocks in the same order
             return self.plan
@@ -270,7 +272,7 @@ class Fitted:
         return plan
 
     def _looked(self, forward: Callable[[], Tensor]) -> Tensors:
-        """The tensors that the model gets; finds the calls of its blocks in a pass without gradients."""
+        """Returns the tensors that the model gets; finds the calls of its blocks in a pass without gradients."""
         calls: list[Tensors] = []
 
         def called(_: nn.Module, args: Any, kwargs: Any) -> None:
@@ -298,7 +300,7 @@ class Fitted:
         return calls[0]
 
     def _chain(self, forward: Callable[[], Tensor], tensors: Tensors) -> tuple[Chain, bool]:
-        """What a pass costs; calls that no gradient reaches are left out of the order."""
+        """Measures what a pass costs; calls that no gradient reaches are left out of the order."""
         accumulated: Accumulated = "all" if self.accumulate else "none"
         with trial_passes(self.model, accumulated) as protect:
 
@@ -331,7 +333,7 @@ class Fitted:
     # trials ---------------------------------------------------------------------------------------------------------
 
     def _verified(self, profile: _Profile, forward: Callable[[], Tensor], batch: Any) -> FittedPlan:
-        """The fastest plan whose pass, tried, stays within the budget and does what a plain one does."""
+        """Finds the fastest plan whose pass, tried, stays within the budget and does what a plain one does."""
         residents = on_all_ranks(self._resident(profile.batch_bytes, self.accumulate), self.model)
         resident = max(residents, key=lambda each: sum(each.values()))
         front, least_bytes = list(profile.front), 0
@@ -359,7 +361,7 @@ class Fitted:
     def _tried(
         self, plan: FittedPlan, forward: Callable[[], Tensor], batch: Any, resident: Mapping[str, int]
     ) -> tuple[Trial, int, int | None]:
-        """A fitted pass: what it gives, its peak in bytes, and, on CUDA, what was reserved."""
+        """Tries a fitted pass: what it gives, its peak in bytes, and, on CUDA, what was reserved."""
         device = next(self.model.parameters()).device
         cuda = device.type == "cuda"
         if cuda:
@@ -391,7 +393,7 @@ class Fitted:
             raise ValueError(f"{type(self.model).__name__} cannot be fitted: {what}") from error
 
     def _reference(self, forward: Callable[[], Tensor]) -> Trial:
-        """A plain pass or, where the device has no room for it, torch's own checkpoint of every block."""
+        """Runs a plain pass or, where the device has no room for it, torch's own checkpoint of every block."""
         try:
             return tried(self.model, forward)
         except torch.OutOfMemoryError:
@@ -416,14 +418,14 @@ def _checkpointed(order: list[nn.Module]) -> Iterator[None]:
 
 
 def _shards(model: nn.Module) -> bool:
-    """Whether its weights are spread over ranks."""
+    """Tells whether its weights are spread over ranks."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False  # each pass asks
     return bool(groups_of(model)) or any(hasattr(type(each), "unshard") for each in model.modules())
 
 
 def _reshard(model: nn.Module) -> None:
-    """After a pass that does not go back; FSDP2 leaves the root's weights gathered."""
+    """Shards the weights again after a pass that does not go back; FSDP2 leaves the root's weights gathered."""
     if _shards(model):
         from torch.distributed.fsdp import FSDPModule
 
@@ -446,7 +448,7 @@ def _sizes(tensors: Tensors) -> dict[str, int]:
 
 
 def _within(key: tuple[Shapes, bool], known: tuple[Shapes, bool]) -> bool:
-    """Whether these tensors are as those, and none is larger."""
+    """Tells whether these tensors are as those, and none is larger."""
     ours, theirs = ({(place, dtype, len(shape)): shape for place, shape, dtype in each} for each, _ in (key, known))
     smaller = ours.keys() == theirs.keys() and all(all(map(int.__le__, ours[each], theirs[each])) for each in ours)
     return smaller and key[1] <= known[1]

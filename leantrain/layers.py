@@ -1,4 +1,4 @@
-"""Layers of the catalogue, for your own models.
+"""Offers layers of the catalogue, for your own models.
 
 ===============  ====================================================================================================
 LayerScale       Touvron et al. 2021 (CaiT, arXiv 2103.17239): a branch's last layer, its output times a learnable
@@ -33,7 +33,7 @@ __all__ = ["LayerScale", "LowRankLinear"]
 
 
 class LayerScale(layerscale.LayerScale):
-    """``end``, a branch's last layer, with its output times a learnable scale [width] that starts at ``initial``.
+    """Wraps ``end``, a branch's last layer, with its output times a learnable scale [width] that starts at ``initial``.
 
     CaiT's own start is 0.1 up to 18 blocks, 1e-5 up to 24 and 1e-6 beyond. ``width`` is asked for where the layer does
     not say how many features it gives.
@@ -45,7 +45,7 @@ class LayerScale(layerscale.LayerScale):
 
 
 class LowRankLinear(low_rank.LowRankLinear):
-    """y = W0 x + (alpha / rank) B A x, with W0 frozen and B zero as training begins.
+    """Computes y = W0 x + (alpha / rank) B A x, with W0 frozen and B zero as training begins.
 
     Args:
         linear: the layer; its weight is frozen here.

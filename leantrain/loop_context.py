@@ -1,4 +1,4 @@
-"""The steps of a loop that a stack was applied to."""
+"""Makes the steps of a loop that a stack was applied to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suite.device.random_state import RandomState
 
 
 class StepContext:
-    """What a loop calls, step by step; :func:`leantrain.apply` makes it."""
+    """Has what a loop calls, step by step; :func:`leantrain.apply` makes it."""
 
     def __init__(self, run: OwnLoop) -> None:
         self.run = run
@@ -29,8 +29,8 @@ class StepContext:
 
     @contextmanager
     def step(self, batch: Any = None, indices: Tensor | None = None) -> Iterator[None]:
-        """Around a batch's forward and backward pass and ``optimizer.step()``; where gradients are accumulated, around
-        each batch of the step, the last of which steps.
+        """Stands around a batch's forward and backward pass and ``optimizer.step()``; where gradients are accumulated,
+        around each batch of the step, the last of which steps.
 
         Args:
             indices: numbers of the examples, int64 [batch], for techniques that know them from epoch to epoch.
@@ -43,8 +43,8 @@ class StepContext:
             yield
 
     def loss(self, loss: Tensor, outputs: Any, batch: Any = None) -> Tensor:
-        """``loss`` (a scalar, the mean over the batch) with what the stack adds to it. Where gradients are accumulated,
-        divide what this returns by the number of batches, and not what goes in."""
+        """Returns ``loss`` (a scalar, the mean over the batch) with what the stack adds to it. Where gradients are
+        accumulated, divide what this returns by the number of batches, and not what goes in."""
         run = self.run
         total = run.technique.loss(loss, run.user.outputs_of(outputs), self._named(batch), run)
         run.helped, run.loss = True, total.detach()
@@ -58,7 +58,7 @@ class StepContext:
         return self.run.clip_gradients(largest_norm)
 
     def update(self, batch: Any, indices: Tensor | None = None) -> Tensor:
-        """A whole step on a batch, passes and update, as the suite's own; returns its loss, detached."""
+        """Makes a whole step on a batch, passes and update, as the suite's own; returns its loss, detached."""
         self.run.latest = named = self.run.user.named(batch)
         try:
             self.run.train_step(named, self._numbers(named, indices))  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class StepContext:
 
     @contextmanager
     def evaluated(self) -> Iterator[nn.Module]:
-        """The model to evaluate or to keep, without gradients: averaged weights, removed units, merged layers."""
+        """Gives the model to evaluate or to keep, without gradients: averaged weights, removed units, merged layers."""
         model = self.run.model
         with self.run.predicting():
             yield self.run.technique.evaluated(model, self.run).eval()
@@ -80,8 +80,9 @@ class StepContext:
     # saving ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole training state: model, optimizer, what the techniques keep, random numbers. It holds tensors,
-        numbers and strings alone, so ``torch.load(path, weights_only=True)`` reads what ``torch.save`` wrote."""
+        """Returns the whole training state: model, optimizer, what the techniques keep, random numbers. It holds
+        tensors, numbers and strings alone, so ``torch.load(path, weights_only=True)`` reads what ``torch.save``
+        wrote."""
         run, random = self.run, RandomState.now(self.run.device)
         return {
             "stack": str(run.job.stack),
@@ -118,7 +119,7 @@ class StepContext:
 
     @contextmanager
     def around(self, batch: Any = None, indices: Tensor | None = None) -> Iterator[None]:
-        """As :meth:`step`, for whoever makes the passes of any stack."""
+        """Does the same as :meth:`step`, for whoever makes the passes of any stack."""
         run = self.run
         if batch is not None:
             run.latest = run.user.named(batch)
@@ -142,7 +143,8 @@ class StepContext:
             run.inside = False
 
     def passes(self, batch: Any, indices: Tensor | None = None) -> Tensor:
-        """The passes of a stack that makes them itself, within a step whose ``optimizer.step()`` is the loop's."""
+        """Makes the passes of a stack that makes them itself, within a step whose ``optimizer.step()`` is the
+        loop's."""
         run = self.run
         run.latest = named = run.user.named(batch)
         run.numbers, run.deferred = self._numbers(named, indices), True
@@ -166,8 +168,8 @@ class StepContext:
         return (self.run.latest or {}) if batch is None else self.run.user.named(batch)
 
     def _numbers(self, batch: Mapping[str, Tensor], indices: Tensor | None) -> Tensor | None:
-        """Of passes that the stack makes: those techniques pick among a batch's examples, whatever their numbers are;
-        ones that know examples again get no numbers but the loop's."""
+        """Numbers the examples of passes that the stack makes: those techniques pick among a batch's examples, whatever
+        their numbers are; ones that know examples again get no numbers but the loop's."""
         if indices is not None or self.run.user.examples is not None:
             return None if indices is None else indices.cpu()
         return torch.arange(len(next(iter(batch.values()))))

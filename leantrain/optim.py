@@ -1,4 +1,4 @@
-"""Optimizers of the catalogue, for your own training loop: drop-in replacements of torch's.
+"""Offers optimizers of the catalogue, for your own training loop: drop-in replacements of torch's.
 
 ===============  ====================================================================================================
 Adam             Kingma & Ba 2015 (arXiv 1412.6980); coupled or decoupled decay, with or without bias correction
@@ -86,8 +86,8 @@ __all__ = [
 
 
 class APGnc(proximal.APGnc):
-    """Proximal gradient with momentum, on the smooth loss that ``step``'s closure gives plus ``strength`` times the
-    penalty ``kind``; ``units`` is of the output units that a group penalty holds together."""
+    """Implements proximal gradient with momentum, on the smooth loss that ``step``'s closure gives plus ``strength``
+    times the penalty ``kind``; ``units`` is of the output units that a group penalty holds together."""
 
     def __init__(
         self, params: Any, lr: float = 1e-3, strength: float = 0.0, kind: Penalty = "l1", units: int = 0

@@ -1,4 +1,5 @@
-"""A run of the suite's whose loop is somebody else's: techniques see the same run, and its steps are taken outside.
+"""Makes a run of the suite's whose loop is somebody else's: techniques see the same run, and its steps are taken
+outside.
 
 around_step ─ forward ─ loss ─ backward ─┐            the loop's
                       after_backward ─ clip ─ step    behind ``optimizer.step()``
@@ -30,7 +31,7 @@ from suite.record.job import Job, Setting
 
 
 class UnknownSteps(float):  # a product of a float with an int's subclass would never ask it
-    """The length of a run that nobody named: whoever reckons with it hears so."""
+    """Stands for the length of a run that nobody named: whoever reckons with it hears so."""
 
     def _refuse(self, *_: Any) -> Any:
         raise ValueError("a technique of the stack goes by the run's length: name it, apply(..., steps=10_000)")
@@ -40,7 +41,8 @@ class UnknownSteps(float):  # a product of a float with an int's subclass would 
 
 
 class OwnLoop(Run):
-    """``model`` with a stack's techniques attached, and what a step of theirs does outside of the loop's own calls.
+    """Holds ``model`` with a stack's techniques attached, and does what a step of theirs does outside of the loop's own
+    calls.
 
     Raises what techniques say of a model that they cannot change, and NoBlocks.
     """
@@ -66,7 +68,7 @@ class OwnLoop(Run):
         self.loss = torch.zeros((), device=device)  # finite, as far as anybody knows
 
     def plain_model(self) -> nn.Module:
-        """The model itself, once; later one of its kind with other weights, to ask what a plain one does."""
+        """Returns the model itself, once; later one of its kind with other weights, to ask what a plain one does."""
         if self.given_model is not None:
             model, self.given_model = self.given_model, None
             if self.overriding("model") or self.overriding("around_step"):
@@ -101,7 +103,7 @@ class OwnLoop(Run):
             return self.user.shown(model)
 
     def next_batch(self) -> tuple[Batch, Tensor]:
-        """The loop's latest batch, for techniques that look at one between two steps."""
+        """Returns the loop's latest batch, for techniques that look at one between two steps."""
         if self.latest is not None:
             return self.latest, torch.arange(len(next(iter(self.latest.values()))))
         return self.data.batch(0, 0, self.recipe.batch_size)
@@ -114,7 +116,7 @@ class OwnLoop(Run):
         return self.technique.loss(loss.mean(), outputs, batch, self)
 
     def around_forward(self) -> None:
-        """Each pass of the model computes in the recipe's precision from now on, as the suite's forward does."""
+        """Makes each pass of the model compute in the recipe's precision from now on, as the suite's forward does."""
         entered: list[Any] = []
 
         def enter(*_: Any) -> None:
@@ -129,7 +131,7 @@ class OwnLoop(Run):
 
     @property
     def indices(self) -> Tensor:
-        """The numbers of the batch's examples. Raises ValueError where the loop named none."""
+        """Returns the numbers of the batch's examples. Raises ValueError where the loop named none."""
         if self.numbers is None:
             raise ValueError(
                 f"{self.job.stack} knows examples again: name their numbers, context.step(batch, indices) or "
@@ -145,12 +147,13 @@ class OwnLoop(Run):
 
     @property
     def sets_rates(self) -> bool:
-        """Whether the recipe's rate changes with the step; else it is the loop's to change."""
+        """Tells whether the recipe's rate changes with the step; else it is the loop's to change."""
         own = type(self.recipe).learning_rate_at is not Recipe.learning_rate_at
         return own or self.recipe.schedule != "constant" or self.recipe.warmup_fraction > 0
 
     def adopt(self, model: nn.Module) -> None:
-        """As a run's; what the loop made of the rate stays, and so does the optimizer that it holds."""
+        """Adopts the model as a run does; what the loop made of the rate stays, and so does the optimizer that it
+        holds."""
         before = None if self.handle is None else self.optimizer.param_groups[0]
         super().adopt(model)
         if before is not None and self.handle is not None:
@@ -176,7 +179,8 @@ class OwnLoop(Run):
             super().apply_gradients()
 
     def outside_step(self) -> None:
-        """The loop's ``optimizer.step()``. Raises RuntimeError outside of a step, and without an added term of loss."""
+        """Makes the loop's ``optimizer.step()``. Raises RuntimeError outside of a step, and without an added term of
+        loss."""
         if not self.inside:
             raise RuntimeError("optimizer.step() stands within the step: with context.step(batch): ...")
         if (adding := self.adding_terms()) and not (self.helped or self.deferred):
@@ -189,23 +193,24 @@ class OwnLoop(Run):
         self.stepped = True
 
     def adding_terms(self) -> list[str]:
-        """The techniques that have something to say of the loss."""
+        """Lists the techniques that have something to say of the loss."""
         return self.overriding("loss")
 
     def undivided(self) -> list[str]:
-        """The techniques that take a step's batch as a whole: they make its passes, or their terms are no means."""
+        """Lists the techniques that take a step's batch as a whole: they make its passes, or their terms are no
+        means."""
         stack: Any = self.technique
         whole = [name for name, each in stack.techniques.items() if each.whole_batch and not each.is_reference]
         return [*self.overriding("update"), *whole]
 
     def overriding(self, method: str) -> list[str]:
-        """The active techniques of the stack that change ``method``, by name."""
+        """Lists the active techniques of the stack that change ``method``, by name."""
         stack: Any = self.technique
         return [name for name, each in stack.techniques.items() if overrides(each, method) and not each.is_reference]
 
 
 class StackOptimizer(Wrapper):
-    """The stack's optimizer in the loop's hands: its step is the stack's, with what comes before it."""
+    """Stands for the stack's optimizer in the loop's hands: its step is the stack's, with what comes before it."""
 
     help = "enter context.step(batch)"
 
@@ -214,7 +219,7 @@ class StackOptimizer(Wrapper):
         super().__init__(run.optimizer)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
-        """The run goes on with another one."""
+        """Lets the run go on with another optimizer."""
         self.optimizer = optimizer
         self._share()
 
@@ -228,7 +233,7 @@ class StackOptimizer(Wrapper):
 
 
 def _skeleton(model: nn.Module) -> nn.Module | None:
-    """A copy without the parameters' memory; None where a model cannot be copied."""
+    """Makes a copy without the parameters' memory; None where a model cannot be copied."""
     memo: dict[int, Any] = {
         id(each): nn.Parameter(each.detach().to("meta"), each.requires_grad) for each in model.parameters()
     }

@@ -16,7 +16,7 @@ DTYPES = {"text": "string", "integer": "Int64", "real": "float64", "boolean": "b
 
 
 def records(folder: str | Path = "results") -> pd.DataFrame:
-    """What the records of a results folder say, tidy: a line for each metric of each pair.
+    """Reads what the records of a results folder say, tidy: a line for each metric of each pair.
 
     Columns: the conditions (``stack``, ``reference``, ``baseline``, ``size``, ``recipe``, ``task``, ``steps``,
     ``machine``, ...), ``learned_on`` (the machine of the curves) and ``unverified`` (the kinds of evidence whose code
@@ -44,7 +44,7 @@ def records(folder: str | Path = "results") -> pd.DataFrame:
 
 
 def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows' metrics, a line each."""
+    """Returns the rows' metrics, a line each."""
     table = row_values(rows)
     columns = {
         name: pd.Series([line.get(name) for line in table.lines], dtype=DTYPES[type])

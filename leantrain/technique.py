@@ -1,4 +1,4 @@
-"""The contract of a technique, for entries in a package of your own: everything that its files import of leantrain.
+"""Has the contract of a technique, for entries in a package of your own: everything that its files import of leantrain.
 
     >>> from leantrain.technique import Run, Technique
 

@@ -1,4 +1,4 @@
-"""The few lines of a loop that train a model of yours with a stack: what ``leantrain apply`` writes."""
+"""Writes the few lines of a loop that train a model of yours with a stack: what ``leantrain apply`` writes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ STEP = """    with context.step(batch):
 
 
 class Source(NamedTuple):
-    """How a script gets its model: what it imports, the expression, and what its batches are."""
+    """Says how a script gets its model: what it imports, the expression, and what its batches are."""
 
     imports: str
     loaded: str
@@ -82,7 +82,7 @@ class Source(NamedTuple):
 
 
 def script(stack: str, model: str) -> str:
-    """A script that trains ``model``, a Hugging Face or timm folder or a timm model's name, with ``stack``.
+    """Writes a script that trains ``model``, a Hugging Face or timm folder or a timm model's name, with ``stack``.
 
     Raises UnknownId, StackError for techniques that exclude one another or have no meaning there, OSError where there
     is no such folder, ValueError for a model that cannot be built or has no Transformer blocks.
@@ -109,7 +109,7 @@ def script(stack: str, model: str) -> str:
 
 
 def source_of(model: str) -> Source:
-    """How ``model`` is loaded; it is built once, without memory, to see that it has blocks."""
+    """Finds how ``model`` is loaded; it is built once, without memory, to see that it has blocks."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
         if not timm_has(model):
@@ -139,7 +139,7 @@ def _timm(name: str) -> Source:
 
 
 def _timm_folder(folder: Path, config: Mapping[str, Any]) -> Source:
-    """By its weights where it has any, else by its architecture with the arguments that it names."""
+    """Loads by its weights where it has any, else by its architecture with the arguments that it names."""
     name, arguments = config["architecture"], config.get("model_args") or {}
     if not isinstance(name, str) or not timm_has(name):
         raise ValueError(f"--model {folder}: timm has no model of the name {name!r}")
@@ -156,14 +156,14 @@ def _timm_folder(folder: Path, config: Mapping[str, Any]) -> Source:
 
 
 def timm_has(name: str) -> bool:
-    """Whether timm has a model of that name."""
+    """Tells whether timm has a model of that name."""
     import timm
 
     return bool(timm.is_model(name))
 
 
 def timm_model(name: str, **arguments: Any) -> torch.nn.Module:
-    """timm's model, freshly initialised."""
+    """Builds timm's model, freshly initialised."""
     import timm
 
     model: torch.nn.Module = timm.create_model(name, pretrained=False, **arguments)

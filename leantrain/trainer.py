@@ -1,4 +1,4 @@
-"""Stacks of the catalogue, and sharpness-aware training by hand, in the Trainer of transformers."""
+"""Runs stacks of the catalogue, and sharpness-aware training by hand, in the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class AppliedTechniques(TrainerCallback):
             self.trainer.accelerator.clip_grad_norm_ = clip_grad_norm_
 
     def _share(self, inputs: Any, num_items_in_batch: Any) -> Any:
-        """Of a batch's mean loss, as much as is in what the Trainer makes of it: all, where it divides by the number of
-        accumulated batches later; else the batch's share of the step's labels, or one over that number."""
+        """Computes as much of a batch's mean loss as is in what the Trainer makes of it: all, where it divides by the
+        number of accumulated batches later; else the batch's share of the step's labels, or one over that number."""
         trainer = self.trainer
         scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
         if scaled is None:
@@ -135,7 +135,7 @@ def _checkpoint(folder: str, step: int) -> Path:
 
 
 def _innermost(optimizer: Any, kind: type) -> Any:
-    """The optimizer of a class below the Trainer's own wrappers; None where there is none."""
+    """Finds the optimizer of a class below the Trainer's own wrappers; None where there is none."""
     while optimizer is not None and not isinstance(optimizer, kind):
         optimizer = getattr(optimizer, "optimizer", None)
     return optimizer

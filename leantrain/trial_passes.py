@@ -27,7 +27,7 @@ TIMES = 4  # of what two plain passes differ by, where they do
 
 @dataclass(frozen=True)
 class Trial:
-    """What one pass gave: its loss, the gradients by leaf (on the CPU), and how often one arrived there.
+    """Holds what one pass gave: its loss, the gradients by leaf (on the CPU), and how often one arrived there.
 
     A leaf of the model goes by its name, another by its number in the graph: a pass may make its own.
     """
@@ -66,7 +66,7 @@ def trial_passes(model: nn.Module, accumulated: Accumulated) -> Iterator[Callabl
 
 
 def leaves_of(value: Tensor) -> list[Tensor]:
-    """The tensors whose ``.grad`` a backward pass from ``value`` fills."""
+    """Finds the tensors whose ``.grad`` a backward pass from ``value`` fills."""
     found: dict[int, Tensor] = {}
     nodes, seen = [value.grad_fn], set[Any]()
     while nodes:
@@ -81,7 +81,7 @@ def leaves_of(value: Tensor) -> list[Tensor]:
 
 
 def tried(model: nn.Module, loss_of: Callable[[], Tensor], running: AbstractContextManager[Any] | None = None) -> Trial:
-    """One pass, inside of ``running``."""
+    """Makes one pass, inside of ``running``."""
     counts: Counter[str] = Counter()
 
     def count(name: str, _: Tensor) -> None:
@@ -106,7 +106,7 @@ def _named(model: nn.Module, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def difference(fitted: Trial, plain: Callable[[], Trial], model: nn.Module) -> str:
-    """What a fitted pass does otherwise than a plain one, on any rank, in words; nothing where it does the same.
+    """Says what a fitted pass does otherwise than a plain one, on any rank, in words; nothing where it does the same.
 
     To the bit; where two plain passes differ (atomic additions on a GPU), within a few times as much.
     """
@@ -158,7 +158,8 @@ def _local(tensor: Any) -> Tensor:
 
 
 def on_all_ranks(value: Any, model: nn.Module) -> list[Any]:
-    """What each of the ranks has that share the model's weights (FSDP2's, tensor parallelism's), in one order."""
+    """Gathers what each of the ranks has that share the model's weights (FSDP2's, tensor parallelism's), in one
+    order."""
     values = [value]
     for group in groups_of(model):
         everyone: list[Any] = [None] * torch.distributed.get_world_size(group)
@@ -168,7 +169,7 @@ def on_all_ranks(value: Any, model: nn.Module) -> list[Any]:
 
 
 def groups_of(model: nn.Module) -> list[Any]:
-    """The process groups over which the model's weights are spread; of whole weights none."""
+    """Finds the process groups over which the model's weights are spread; of whole weights none."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return []
     mesh: Any = next((each.device_mesh for each in model.parameters() if hasattr(each, "device_mesh")), None)

@@ -1,4 +1,4 @@
-"""A model of yours in the place of a baseline's: how its batches go in, and what its loss is.
+"""Puts a model of yours in the place of a baseline's: how its batches go in, and what its loss is.
 
 A batch is a mapping of tensors, which the model gets by name, or a sequence, of which it gets all but the last by
 place: the last is the target. ``loss(model, batch)`` says otherwise where neither fits. Examples lie along the first
@@ -27,7 +27,7 @@ PICTURE = 4  # dimensions of a batch of pictures
 
 
 class UserModel(Baseline):
-    """What techniques ask of a baseline, answered by a model and a loss that are not the suite's.
+    """Answers what techniques ask of a baseline, by a model and a loss that are not the suite's.
 
     Args:
         loss: ``loss(model, batch)`` calls the model once and gives a scalar, or a loss for each example [batch]; None
@@ -74,7 +74,8 @@ class UserModel(Baseline):
     # batches ------------------------------------------------------------------------------------------------------
 
     def named(self, batch: Any) -> Batch:
-        """The tensors of a batch by name: a mapping's own, a sequence's places. Raises ValueError for another form."""
+        """Returns the tensors of a batch by name: a mapping's own, a sequence's places. Raises ValueError for another
+        form."""
         if isinstance(batch, Mapping):
             tensors = {name: each for name, each in batch.items() if isinstance(each, Tensor)}
         elif isinstance(batch, Sequence) and all(isinstance(each, Tensor) for each in batch):
@@ -90,13 +91,13 @@ class UserModel(Baseline):
 
     @staticmethod
     def outputs_of(outputs: Any) -> Any:
-        """Outputs with ``logits``, also where the model gives a bare tensor."""
+        """Returns outputs with ``logits``, also where the model gives a bare tensor."""
         return _outputs(outputs)
 
     # the model and its loss -----------------------------------------------------------------------------------------
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
-        """The outputs, which have ``logits``; the loss is not computed."""
+        """Returns the outputs, which have ``logits``; the loss is not computed."""
         if self.own_loss is None or self.example is None:
             return _outputs(_called(model, form(batch)))
         self._latest = ref(model)
@@ -108,13 +109,14 @@ class UserModel(Baseline):
         raise ValueError(UNCALLED)
 
     def shown(self, model: nn.Module) -> Any:
-        """Outputs of two examples, of the batch that is known, or of blank ones. Raises ValueError without either."""
+        """Returns outputs of two examples, of the batch that is known, or of blank ones. Raises ValueError without
+        either."""
         if self.example is None:
             return _outputs(_called(model, dummy(model)))
         return self.forward(model, UserExamples(self.example, 2).few(2))
 
     def passed(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
-        """Outputs and the loss, of one pass; the loss is a scalar or one for each example."""
+        """Returns outputs and the loss, of one pass; the loss is a scalar or one for each example."""
         own = form(batch)
         if self.own_loss is None:
             outputs = _outputs(_called(model, own))
@@ -130,7 +132,7 @@ class UserModel(Baseline):
         return _outputs(seen[-1]), loss
 
     def losses(self, outputs: Any, batch: Batch) -> Tensor:
-        """A loss for each example [batch] where they can be told apart; else their mean, a scalar."""
+        """Returns a loss for each example [batch] where they can be told apart; else their mean, a scalar."""
         if self.own_loss is not None:
             given = outputs.logits if isinstance(outputs, Logits) else outputs
             stand_in: Any = _Standing(self._latest(), (given,))
@@ -166,7 +168,8 @@ class UserModel(Baseline):
 
 
 class UserExamples(Examples):
-    """A batch's rows, in the place of the ``count`` examples that they are taken from; labels are those of classes."""
+    """Holds a batch's rows, in the place of the ``count`` examples that they are taken from; labels are those of
+    classes."""
 
     def __init__(self, batch: Batch, count: int | None) -> None:
         rows = len(next(each for each in batch.values() if each.ndim))
@@ -192,12 +195,14 @@ class UserExamples(Examples):
         }
 
     def few(self, count: int) -> Batch:
-        """The first examples; all, where a tensor's first dimension is not of examples (patches of all pictures)."""
+        """Returns the first examples; all, where a tensor's first dimension is not of examples (patches of all
+        pictures)."""
         whole = any(each.ndim and len(each) != self.__dict__["rows"] for each in self.__dict__["batch"].values())
         return self.__dict__["batch"] if whole else self[torch.arange(count)]
 
     def transformed(self, batch: Batch, _: Any) -> Batch:
-        """With the labels of tokens, of which the first row lacks one: nobody says that all rows have equally many."""
+        """Returns the batch with the labels of tokens, of which the first row lacks one: nobody says that all rows have
+        equally many."""
         labels = self.__dict__["batch"].get("labels")
         if labels is None or "labels" in batch:
             return batch
@@ -215,7 +220,7 @@ class UserData(Data):
 
 
 class Unseen:
-    """In the place of data that nobody gave."""
+    """Stands in the place of data that nobody gave."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError("a technique of the stack looks at a batch: name one of yours, apply(..., batch=batch)")
@@ -229,8 +234,8 @@ class _Called(Exception):
 
 
 class _Standing:
-    """In the model's place, whose parameters and whatever else it has: gives outputs that are there already (a tuple of
-    one), or the model's and ends what called it."""
+    """Stands in the model's place, whose parameters and whatever else it has: gives outputs that are there already (a
+    tuple of one), or the model's and ends what called it."""
 
     def __init__(self, model: nn.Module | None, outputs: tuple[Any] | None = None) -> None:
         self._model, self._outputs = model, outputs
@@ -246,7 +251,7 @@ class _Standing:
 
 
 class Logits:
-    """A bare tensor's place among outputs."""
+    """Takes a bare tensor's place among outputs."""
 
     loss = None
 
@@ -265,8 +270,8 @@ def _called(model: nn.Module, batch: Any) -> Any:
 
 
 def form(batch: Batch) -> Any:
-    """The batch as its loop has it: a sequence where its names are places, a mapping otherwise. It is in the names, and
-    nowhere else, since a loop may have batches of both kinds."""
+    """Returns the batch as its loop has it: a sequence where its names are places, a mapping otherwise. It is in the
+    names, and nowhere else, since a loop may have batches of both kinds."""
     return tuple(batch.values()) if _by_place(batch) else dict(batch)
 
 
@@ -285,8 +290,8 @@ def _causal_names() -> set[str]:
 
 
 def dummy(model: nn.Module) -> Any:
-    """Two examples that show how a model computes: of a Hugging Face model those of the library's or, where it reads
-    pictures, blank ones; of a timm model pictures of its size. Raises ValueError where neither is known."""
+    """Makes two examples that show how a model computes: of a Hugging Face model those of the library's or, where it
+    reads pictures, blank ones; of a timm model pictures of its size. Raises ValueError where neither is known."""
     like = next(model.parameters())
     config, timm = getattr(model, "config", None), getattr(model, "default_cfg", None)
     vision = getattr(config, "vision_config", config)
@@ -313,7 +318,8 @@ def _pair(side: Any) -> tuple[int, int]:
 
 
 def attention_is_fused(model: nn.Module, blocks: Sequence[nn.Module]) -> bool:
-    """Whether blocks compute attention by a fused kernel already, ``F.scaled_dot_product_attention``'s or another."""
+    """Tells whether blocks compute attention by a fused kernel already, ``F.scaled_dot_product_attention``'s or
+    another."""
     sites = AttentionSites(model, blocks)
     names = [each._attn_implementation for each in sites.named]
     return sites.complete and "eager" not in names and all(each.fused_attn for each in sites.flagged)

@@ -1,4 +1,4 @@
-"""Sharpness-aware training around any optimizer, in your own loop.
+"""Wraps sharpness-aware training around any optimizer, in your own loop.
 
 A wrapper is a torch optimizer: schedulers, ``state_dict``, Accelerate and the Trainer of transformers take it where
 they take the optimizer that it wraps, whose groups and state it shares. Each needs its caller's help in every step; a
@@ -32,7 +32,7 @@ from techniques.sharpness.shared.trajectory import check_trajectory, trajectory_
 
 
 class Wrapper(WrappedOptimizer):
-    """One whose step needs its caller's help."""
+    """Wraps an optimizer whose step needs its caller's help."""
 
     _step_supports_amp_scaling = False  # a GradScaler unscales the gradients before a step
     help: ClassVar[str] = ""
@@ -114,8 +114,8 @@ class SAM(Wrapper):
 
 
 class ESAM(Wrapper):
-    """SAM of which each tensor is perturbed with probability ``beta``, and which learns from the share ``gamma`` of the
-    batch whose loss the perturbation raises most.
+    """Implements SAM of which each tensor is perturbed with probability ``beta``, and which learns from the share
+    ``gamma`` of the batch whose loss the perturbation raises most.
 
         >>> optimizer = ESAM(torch.optim.SGD(model.parameters(), lr=0.1))
         >>> def losses(kept):                  # of each example; kept has the indices of those to take, or is None
@@ -219,8 +219,8 @@ class SAF(Wrapper):
         self.steps, self.seen = 0, list[tuple[Tensor, Tensor]]()
 
     def term(self, logits: Tensor, indices: Tensor) -> Tensor:
-        """strength tau^2 KL(past || now), the mean over a batch; 0 for examples without a past. Shapes [batch, classes]
-        and [batch]. The logits become the past at the step."""
+        """Computes strength tau^2 KL(past || now), the mean over a batch; 0 for examples without a past. Shapes [batch,
+        classes] and [batch]. The logits become the past at the step."""
         if logits.ndim != 2 or len(logits) != len(indices):
             raise ValueError(
                 f"SAF keeps one row of class logits for each example, not {list(logits.shape)} for {len(indices)}"
@@ -244,7 +244,7 @@ class SAF(Wrapper):
         return loss
 
     def _of_all_ranks(self, seen: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        """What each rank of the parameters' mesh has seen in this step, on the host."""
+        """Returns what each rank of the parameters' mesh has seen in this step, on the host."""
         mesh = next((p.device_mesh for each in self.param_groups for p in each["params"] if is_distributed(p)), None)
         if mesh is None:
             return seen
@@ -302,7 +302,7 @@ class MESA(Wrapper):
         self.strength, self.temperature, self.decay, self.start, self.steps = strength, temperature, decay, start, 0
 
     def term(self, logits: Tensor, taught: Callable[[nn.Module], Tensor]) -> Tensor:
-        """strength tau^2 KL(teacher || now), the mean over the rows of logits [..., classes]."""
+        """Computes strength tau^2 KL(teacher || now), the mean over the rows of logits [..., classes]."""
         self._helped = True
         if self.steps < self.start:
             return logits.new_zeros(())

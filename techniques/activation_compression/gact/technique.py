@@ -1,4 +1,5 @@
-"""GACT: any model's activations in four bits on average, more for those whose rounding moves the gradient most.
+"""Implements GACT: any model's activations in four bits on average, more for those whose rounding moves the gradient
+most.
 
 Liu et al., "GACT: Activation Compressed Training for Generic Network Architectures" (ICML 2022, arXiv 2206.11357),
 section 4 and the authors' code:
