@@ -188,8 +188,8 @@ def parsed(text: str) -> dict[str, MachineCode]:
 
 @cache
 def sources_sha256(module: str) -> str:
-    """Hashes the compiler's version and what may be in a kernel: the syntax trees, without docstrings, of ``module`` and
-    of what it imports from its own package and from this one. The rest of the harness has no kernels."""
+    """Hashes the compiler's version and what may be in a kernel: the syntax trees, without docstrings, of ``module``
+    and of what it imports from its own package and from this one. The rest of the harness has no kernels."""
     digest = hashlib.sha256(f"{CAPABILITY} {version('triton')} ".encode())
     for name, path in sorted(_sources(import_module(module))):
         tree = ast.dump(_without_docstrings(ast.parse(path.read_bytes())))

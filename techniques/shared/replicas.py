@@ -1,4 +1,4 @@
-"""Checks what ranks that start alike do, and what data parallelism does with running statistics."""
+"""Lets ranks start alike, and does what data parallelism does with running statistics."""
 
 from __future__ import annotations
 

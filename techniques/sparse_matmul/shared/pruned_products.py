@@ -147,7 +147,7 @@ def largest(weight: Tensor, sparsity: float) -> Tensor:
 
 @dataclass
 class PrunedProducts(Masked):
-    """Is the base of these techniques: the attention and MLP matrices of all blocks keep their largest weights and
+    """Serves as the base of these techniques: the attention and MLP matrices of all blocks keep their largest weights and
     multiply by ``dataflow``."""
 
     sparsity: float = 0.9

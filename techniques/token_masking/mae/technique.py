@@ -62,7 +62,7 @@ class MaskTokens(nn.Module):
         self.now = noise_of(args, kwargs), model.get_submodule(path)._parameters[name][0, leading:]  # type: ignore[index]
 
     def enters(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs before the encoder's first block."""
+        """Puts mask tokens in their places before the encoder's first block."""
         visible, others, rest = split_hidden(args, kwargs)
         assert self.now is not None
         noise, positions = self.now
@@ -116,7 +116,7 @@ def masking(model: nn.Module, forward: Forward) -> Masking:
 
 @dataclass
 class Mae(Technique):
-    """Says by ``encoder``: whether it gets the ``visible`` patches, or ``all``, masked ones as mask tokens."""
+    """``encoder`` says whether it gets the ``visible`` patches, or ``all``, masked ones as mask tokens."""
 
     encoder: Literal["visible", "all"] = "visible"
     zero_strength: ClassVar[Mapping[str, Any]] = {"encoder": "all"}  # its reference
