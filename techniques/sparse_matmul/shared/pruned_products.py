@@ -147,8 +147,8 @@ def largest(weight: Tensor, sparsity: float) -> Tensor:
 
 @dataclass
 class PrunedProducts(Masked):
-    """Serves as the base of these techniques: the attention and MLP matrices of all blocks keep their largest weights and
-    multiply by ``dataflow``."""
+    """Serves as the base of these techniques: the attention and MLP matrices of all blocks keep their largest weights
+    and multiply by ``dataflow``."""
 
     sparsity: float = 0.9
     dataflow: ClassVar[Dataflow] = "library"
