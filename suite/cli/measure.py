@@ -133,6 +133,14 @@ def run(
             help="Time techniques beside other packages' implementations of them, and nothing else.",
         ),
     ] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Measure nothing new: count anew what other code counted, and repeat a tenth of a run of what it "
+            "learned, which renews all of it where it is equal to the bit. Nothing is timed.",
+        ),
+    ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, how long it takes and how much disk.")
     ] = False,
@@ -223,6 +231,10 @@ def run(
         elif ranks:  # of all techniques, one that cannot have so many is a row
             check_batches({pair.setting for pair in pairs}, ranks)
         effort = evidence.effort(learning)
+        if renew and peers:
+            raise ValueError("--renew times nothing, and --peers nothing else: leave one of them out")
+        if renew:
+            effort = replace(effort, wanted=effort.wanted.to_renew)
         if peers:
             against_peers, absent = peer_pairs(pairs)
             for package in absent:

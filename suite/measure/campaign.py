@@ -422,6 +422,8 @@ class _Campaign:
                 return
             plan = self._plan()  # what was equal to the bit has renewed the others
             fresh = plan.jobs()
+        if self.wanted.renewed:
+            return
         while fresh:
             first = min(job.seed for job in fresh)
             if not self._run([job for job in fresh if job.seed == first], plan) or not self.pairs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 
@@ -179,7 +179,8 @@ def _listed(phrases: Mapping[str, str], verb: str) -> str:
 class Wanted:
     """Says how much evidence a pair should have. ``ruler_seeds``: of the reference's scaling curve; 0 for none.
     ``here``: whether curves that another machine learned do not count. ``tuned``: whether learning rates are tuned
-    where a card asks for that. ``most_seeds``: of a pair that ``seeds`` leave undecided."""
+    where a card asks for that. ``most_seeds``: of a pair that ``seeds`` leave undecided. ``renewed``: only what other
+    code counted and learned is wanted, by the installed code, and nothing new."""
 
     seeds: int = 3
     timings: int = 3
@@ -187,6 +188,12 @@ class Wanted:
     here: bool = False
     tuned: bool = True
     most_seeds: int = 5
+    renewed: bool = False
+
+    @property
+    def to_renew(self) -> Wanted:
+        """Returns what renews the same evidence, and asks for none that was not there."""
+        return replace(self, timings=0, most_seeds=self.seeds, renewed=True)
 
 
 @dataclass(frozen=True)
@@ -237,7 +244,10 @@ class CampaignPlan:
     def counts(self) -> list[tuple[Setting, str]]:
         """Returns the stacks to count."""
         sides = dict.fromkeys((pair.setting, stack) for pair in self.pairs for stack in pair.sides)
-        return [(setting, stack) for setting, stack in sides if self.counted(setting, stack) is None]
+        lacking = [side for side in sides if self.counted(*side) is None]
+        if self.wanted.renewed:
+            return [(at, stack) for at, stack in lacking if self.index.count(_key(at), stack, self.machine)]
+        return lacking
 
     def counted(self, setting: Setting, stack: str) -> Counted | None:
         """Returns the current counts of a stack."""
@@ -266,7 +276,10 @@ class CampaignPlan:
             if seed < self.wanted.ruler_seeds:
                 for setting in dict.fromkeys(at for pair in pairs for at in self._compared_at(pair)):
                     jobs |= dict.fromkeys(ruler_jobs(setting, seed))
-        return [job for job in jobs if self.learned(job) is None]
+        lacking = [job for job in jobs if self.learned(job) is None]
+        if self.wanted.renewed:
+            return [job for job in lacking if self.unverified(job) or self.unverified_elsewhere(job)]
+        return lacking
 
     def _trial(self, pair: Pair) -> Job | None:
         """Returns the run that tells whether a stack runs at all; None where nothing says that it does not."""

@@ -110,7 +110,9 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
 
 
 def run(folder: Path, pairs: Sequence[Pair] = (LION,), **options: Any) -> Measured:
-    wanted = {name: options.pop(name) for name in ("seeds", "timings", "ruler_seeds", "here") if name in options}
+    wanted = {
+        name: options.pop(name) for name in ("seeds", "timings", "ruler_seeds", "here", "renewed") if name in options
+    }
     wanted |= {} if options.pop("time", True) else {"timings": 0}
     together, warn = options.pop("together", False), options.pop("warn", lambda text: None)
     fixed = Wanted(**wanted, tuned=False, most_seeds=0)
@@ -326,6 +328,20 @@ def test_a_witness_that_comes_out_different_renews_nothing_and_bears_witness_for
     kinds = [each.kind for each in measured.added if each.kind != "counted"]
     assert (kinds.count("renewal"), kinds.count("witness"), kinds.count("learned")) == (0, 2, 6)
     assert run(tmp_path, time=False).added == []
+
+
+def test_renewing_asks_for_nothing_that_was_not_there(
+    measuring: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "WITNESSED_STEPS", 1)
+    assert run(tmp_path, renewed=True, timings=0).added == []
+    old = [counted(GPT, "lion", code=OLD)]
+    put(tmp_path, *old, *both(seeds=2, code=OLD), *(witness_of(each) for each in both(seeds=1, code=OLD)))
+    measured = run(tmp_path, renewed=True, seeds=5, timings=0)
+    assert measuring.asked == [("count", "lion"), *(("learn", stack, 0, WITNESS_STEPS) for stack in LION.sides)]
+    assert [each.kind for each in measured.added] == ["counted", "renewal", "renewal"]
+    assert not measured.left
+    assert run(tmp_path, renewed=True, seeds=5, timings=0).added == []
 
 
 # other machines -------------------------------------------------------------------------------------------------------
