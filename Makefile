@@ -4,6 +4,7 @@
 # make mutants: what make test has no time for, an hour and a half of it: every entry on all baselines that its card
 # names, and broken on purpose, one mutant after another; what no claim notices fails.
 # make learn: the runs that take days, on one core at the lowest priority; stop it when you like, it goes on where it was.
+# make evidence: renews by today's code what older code counted and learned, and draws the boards anew; goes on where it was.
 # make gpu: on a borrowed GPU machine whose Python has torch: rehearsal, kernels, then measurements at base.
 # All others make their own virtual environment; PYTHON names the interpreter it is made with (3.11 or newer).
 PYTHON ?= python3
@@ -19,7 +20,7 @@ NATIVE_TESTS = tests/record/test_numerics.py tests/measure/test_learning.py test
 	$(patsubst %,tests/kernels/test_%.py,multi_tensor optimizer optimizer_parts portable) \
 	$(patsubst %,tests/baselines/test_%.py,baselines classical models)
 
-.PHONY: bench learn gpu test mutants torture docs lint numbers axe clean
+.PHONY: bench learn evidence gpu test mutants torture docs lint numbers axe clean
 
 # What was measured is drawn whatever the run said, whose exit code is that of all: not 0 where nothing was measured.
 bench: $(READY)
@@ -31,6 +32,13 @@ bench: $(READY)
 # as it was when it began. LEARN has further options: make learn LEARN="-b gpt --size micro --seeds 2".
 learn: $(READY)
 	nice -n 19 $(VENV)/bin/leantrain run --no-time --cores 1 --seeds 3 --ruler 3 --minutes 10000 $(LEARN)
+
+# Counts are made again. Of what was learned a tenth of a run is repeated, which renews all of it where it is equal to the
+# bit; what is not is left to make learn. Off every clock.
+evidence: $(READY)
+	$(VENV)/bin/leantrain run --renew --size nano --size micro --size mini --recipe modern --recipe classic --ruler 3 \
+		--minutes 10000
+	$(VENV)/bin/leantrain leaderboard --replace --write leaderboard.md
 
 # The bench of a machine that is lent for minutes: nothing is installed. OUT, DEVICE, SIZE, MINUTES (30): see gpu.sh.
 gpu:
