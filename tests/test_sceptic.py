@@ -183,8 +183,9 @@ def test_thirty_verdicts_drawn_at_random_are_recomputed_from_the_stored_files() 
 
 
 def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) -> str | None:
-    """Of a final loss: where several seeds tell it, the far word of a plain t interval of its ratios, where that is far
-    from the claim's edge; of one seed the side that it is on. None for other metrics, and near an edge."""
+    """Of a final loss: where several seeds tell it, the far word of a plain t interval of its ratios (the near one of
+    what is said of any model), where that is far from the claim's edge; of one seed the side that it is on. None for
+    other metrics, and near an edge."""
     claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
     if claim["metric"] != "loss" or claim["kind"] != "quality":
         return None
@@ -199,14 +200,15 @@ def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) ->
     ratios = [math.log(loss / losses[False][seed]) for seed, loss in losses[True].items() if seed in losses[False]]
     if judgement.outcome in ("tuning open", "not exercised") or not ratios:
         return None
+    of_any = claim.get("setting") == {"architecture": "any"}  # a statement of every model's training
     if len(ratios) == 1:  # what it may differ by, only other rows can tell: not on which side of the edge it is
         side = holds(claim, *2 * [math.exp(ratios[0])])
-        return None if judgement.outcome == "undecided" else said(claim, side, False, place.size)
+        return None if judgement.outcome == "undecided" else said(claim, side, of_any, place.size)
     middle = sum(ratios) / len(ratios)
     spread = math.sqrt(sum((each - middle) ** 2 for each in ratios) / (len(ratios) - 1))
     half = float(t.ppf(0.975, len(ratios) - 1)) * spread / math.sqrt(len(ratios))
     plain = holds(claim, math.exp(middle - half), math.exp(middle + half))
-    return said(claim, plain, False, place.size) if plain != "undecided" else None
+    return said(claim, plain, of_any, place.size) if plain != "undecided" else None
 
 
 def test_far_words_name_the_size_and_near_ones_are_few() -> None:

@@ -99,7 +99,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
 
 
 def test_what_does_not_run_changes_nothing(edit: Edit) -> None:
-    assert edit("suite/loop/run.py", '"""One training run', '"""A training run') == set()
+    assert edit("suite/loop/run.py", '"""Runs one training run', '"""A training run') == set()
     assert edit("baselines/gpt.py", "\n\n\n", "\n\n\n# a comment\n\n\n") == set()
     assert edit("suite/loop/run.py", "def train(self, steps: int)", "def train(self, steps: 'int')") == set()
 

@@ -356,7 +356,7 @@ def test_a_whisker_is_symmetric_in_logs_and_stays_inside():
 
 @pytest.mark.skipif(not shutil.which("node"), reason="node runs the page's script")
 def test_sorting_puts_numbers_in_order_and_missing_last_and_csv_is_inert():
-    script = (files("suite.show.pages") / "board.js").read_text("utf-8")
+    script = (files("suite.topics.board") / "board.js").read_text("utf-8")
     script += """
     const sorted = (values, d) => [...values].sort((a, b) => compared(a, b, d));
     console.log(JSON.stringify([

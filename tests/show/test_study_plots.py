@@ -102,7 +102,7 @@ def test_a_page_of_records_loads_no_torch_and_draws_nothing(tmp_path: Path) -> N
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     script = (
-        "import sys; from pathlib import Path; from suite.show.pages import html, markdown; "
+        "import sys; from pathlib import Path; from suite.topics.board import html, markdown; "
         "from suite.topics.board.report import Report; report = Report.read(Path(sys.argv[1])); "
         "page = html.render(report) + markdown.render(report); assert 'Studies' in page; "
         "sys.exit(', '.join({'torch', 'transformers', 'matplotlib'} & sys.modules.keys()) or 0)"

@@ -39,7 +39,7 @@ def test_what_works_trains_as_its_part_does(stack: str, alone: str, within: floa
         (
             "tp_megatron+lora",
             "adapt",
-            "tp_megatron and lora cannot be stacked: layers as lora leaves them cannot be cut",
+            "tp_megatron and lora cannot be stacked: ranks cannot divide the layers that are left",
         ),
         ("lora+tp_megatron", "adapt", "tp_megatron and lora cannot be stacked"),
         ("gpipe+amp_bf16", "pretrain", "has the layers of its own stages alone, and what makes them bf16 acts on"),

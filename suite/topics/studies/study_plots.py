@@ -98,7 +98,7 @@ def _source(study: Study) -> Path | None:
     own = entry.folder / "study.py"
     if own.is_file():
         return own
-    return Path(__file__).parents[2] / "measure" / "studies" / f"{shared.name}.py" if shared else None
+    return Path(__file__).with_name(f"{shared.name}.py") if shared else None
 
 
 # drawn ---------------------------------------------------------------------------------------------------------------
