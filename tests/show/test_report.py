@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from suite.record.store import Store
-from suite.topics.board import html, markdown
+from suite.show.described import Paragraph, Section
+from suite.show.on_board import OnBoard
+from suite.topics.board import contents, html, markdown
 from suite.topics.board.report import Report
 from suite.topics.models import tried_models as matrix
 from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
@@ -58,3 +62,25 @@ def test_a_report_has_the_matrix_of_models_and_the_page_a_link_to_it(tmp_path: P
     (tmp_path / matrix.NAME).write_text("{}")
     damaged = Report.read(tmp_path)
     assert damaged.models is None and "leantrain models" in damaged.unreadable[0]
+
+
+def test_a_section_stands_where_its_order_says_and_may_read_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weather.txt").write_text("rain")
+    for each in records(evidence("lion")).lines:
+        Store(tmp_path).append(each, MACHINE.name)
+    known = contents.on_board()
+    orders = [one.order for one in known]
+    assert orders == sorted(set(orders))
+    own = OnBoard(
+        orders[0] - 1,
+        lambda report: Section("weather", "Weather", "", [Paragraph((report.folder / "weather.txt").read_text())]),
+        "the weather",
+    )
+    monkeypatch.setattr(contents, "on_board", lambda: (own, *known))
+    report = Report.read(tmp_path)
+    assert contents.sections(report)[0].anchor == "weather"
+    front, pages = markdown.split(report, "boards")
+    assert "[the weather](boards/weather.md)" in front and "rain" in pages["weather.md"]
+    assert '<a href="#weather">' in html.render(report)

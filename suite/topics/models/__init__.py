@@ -4,5 +4,5 @@ Of each cell there are two good ends: the technique *works* (it attaches, trains
 claims hold), or it is *refused* with a sentence. Anything else is a *defect*: a silent no-op above all.
 
 :mod:`trial` decides one cell, :mod:`crew` runs a model's cells in processes of their own, :mod:`survey` makes the
-matrix, :mod:`matrix` keeps it. Only the last is imported without torch.
+matrix, :mod:`tried_models` keeps it. Only the last is imported without torch.
 """
