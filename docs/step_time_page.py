@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from suite.topics.board.markdown import escape
 from suite.topics.modelled_time.modelled import believed
-from suite.topics.published_steps.published_rows import FOLDER
 
+RESEARCH = Path(__file__).parents[1] / "research"
 PICTURES = {
-    "gpu_times.svg": "modelled over published step times, a shape a source",
-    "small_steps.svg": "modelled over measured step-time ratios of small models on a CPU",
+    "published_steps/gpu_times.svg": "modelled over published step times, a shape a source",
+    "small_steps/small_steps.svg": "modelled over measured step-time ratios of small models on a CPU",
 }
 SHOWN = ("all", "GPUs", "source", "GPU", "precision", "attention", "change", "technique", "model")
 
 
 def pictures() -> Mapping[str, str]:
     """The study's plots, by their path in the site."""
-    return {name: (FOLDER / name).read_text("utf-8") for name in PICTURES if (FOLDER / name).is_file()}
+    return {path.name: path.read_text("utf-8") for path in map(RESEARCH.joinpath, PICTURES) if path.is_file()}
 
 
 def page() -> str:
@@ -33,14 +34,21 @@ def _head() -> Iterator[str]:
         "source predicted by constants that were fitted to the other sources alone.\n"
     )
     yield "All of it is made again, without torch, by\n"
-    yield "```console\n$ python -m suite.topics.published_steps.published_tables\n```\n"
     yield (
-        "from the rows beside `suite/topics/published_steps/` (its README has their sources and licences), their "
-        "traced operators, and the records in `results/`.\n"
+        "```console\n$ python -m research.published_steps.published_tables\n"
+        "$ python -m research.small_steps.small_steps_in_words\n```\n"
     )
-    if "gpu_times.svg" in pictures():
-        yield f"![{PICTURES['gpu_times.svg']}](gpu_times.svg)\n"
+    yield (
+        "from the rows in `research/published_steps/` (its README has their sources and licences), their traced "
+        "operators, and the records in `results/`.\n"
+    )
+    yield from _picture("published_steps/gpu_times.svg")
     yield "::: suite.topics.modelled_time.roofline\n"
+
+
+def _picture(path: str) -> Iterator[str]:
+    name = Path(path).name
+    yield f"![{PICTURES[path]}]({name})\n" if name in pictures() else f"The picture {name} is unavailable.\n"
 
 
 def _bands() -> Iterator[str]:
@@ -55,8 +63,7 @@ def _bands() -> Iterator[str]:
 
 
 def _lines() -> list[dict[str, str]]:
-    path = FOLDER / "gpu_times.csv"
-    with path.open(encoding="utf-8", newline="") as file:
+    with (RESEARCH / "published_steps/gpu_times.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -86,10 +93,7 @@ def _small() -> Iterator[str]:
         "runs on, on a GPU as on a CPU. Of a CPU's own constants the step-time ratios follow that its records have "
         "measured; no technique's step was seen by a fit. `small_steps.csv` has every ratio.\n"
     )
-    if "small_steps.svg" in pictures():
-        yield f"![{PICTURES['small_steps.svg']}](small_steps.svg)\n"
-    else:
-        yield "Unavailable: no machine's operators are among the results.\n"
+    yield from _picture("small_steps/small_steps.svg")
     yield "::: suite.topics.modelled_time.device_model\n"
 
 

@@ -35,10 +35,10 @@ from suite.show.pictures.charts import curves, span, whisker
 from suite.show.pipelines import picture
 from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
+from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_page
 from suite.topics.peers import peers_on_board as peers
-from suite.topics.published_steps import by_others_on_page as by_others
 from suite.topics.studies.studies_on_board import placed_studies, plot_of, section
 from suite.topics.studies.study_plots import MOST_ROWS
 

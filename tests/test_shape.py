@@ -51,17 +51,28 @@ def test_the_suite_imports_no_technique_and_no_baseline() -> None:
     assert imported == set()
 
 
+def test_what_is_installed_imports_no_study() -> None:
+    """``research`` is not in the wheel: nothing that is may need it."""
+    imported = {
+        str(path.relative_to(ROOT))
+        for folder in ("suite", "leantrain", "baselines", "techniques")
+        for path, tree in trees(folder).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) and re.match(r"(from|import) research\b", ast.unparse(node))
+    }
+    assert imported == set()
+
+
 WORDS_OF_OTHERS = {"set", "mae"}
 """Ids that are also a word of ip(8), and a baseline."""
 
 
 def test_no_technique_is_named_in_the_suite() -> None:
-    """But in examples of help and docstrings. Tables of others' measurements say things in their own words."""
+    """But in examples of help and docstrings."""
     ids = {path.parent.name for path in (ROOT / "techniques").glob("*/*/card.toml")} - WORDS_OF_OTHERS
     named = {
         f"{path.relative_to(ROOT)}: {node.value}"
         for path, tree in trees("suite").items()
-        if not path.is_relative_to(ROOT / "suite/topics/published_steps")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(":")[0] in ids
     }
@@ -230,7 +241,6 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 OWN_READERS = {
     "record/files.py": "it is the reader",
-    "topics/published_steps/published_rows.py": "ours, in the package",
     "topics/modelled_time/devices.py": "ours, in the package",
     "record/uninstalled.py": "ours, beside the package",
     "record/code.py": "installed code",

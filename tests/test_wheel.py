@@ -34,6 +34,25 @@ assert entries["lion"].card.claim
 counted = leantrain.count("lion", baseline="gpt", size="pico")
 print(json.dumps({"techniques": sorted(entries), "state": counted.to_frame().ratio["optimizer_state_bytes"]}))
 """
+LOADED = """
+import importlib, pkgutil
+import baselines, leantrain, suite
+for package in (baselines, leantrain, suite):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+from suite.cli import app
+from suite.entries.catalogue import catalogue
+from suite.topics.by_others.by_others_on_page import section
+from suite.topics.modelled_time.devices import devices
+from suite.topics.modelled_time.modelled import believed
+from typer.testing import CliRunner
+assert "research" not in {name.split(".")[0] for name in __import__("sys").modules}
+assert believed().bands and devices() and section(catalogue()["lora"].card)
+for command in app.registered_commands:
+    name = command.name or command.callback.__name__.strip("_")
+    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0, name
+"""
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
@@ -51,7 +70,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's wheel, built from a copy of what git tracks."""
     tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
     listed = subprocess.run(
-        ["git", "ls-files", "-z", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"],
+        ["git", "ls-files", "-z", *PACKAGES, "research", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -71,6 +90,7 @@ def test_the_wheel_has_every_file_of_its_packages_and_no_other(wheel: Path) -> N
     listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == set(listed.stdout.splitlines())
+    assert not any(name.startswith("research/") for name in held)  # studies that no command reaches
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,10 @@ def test_the_installed_package_works_from_anywhere(installed: Installed) -> None
     said = json.loads(ran([installed.python, "-c", USED], installed.work))
     assert "lion" in said["techniques"] and said["state"] == 0.5
     assert ran([installed.python, "-m", "leantrain", "list", "lion"], installed.work).startswith("Lion")
+
+
+def test_every_module_and_command_loads_without_the_studies(installed: Installed) -> None:
+    ran([installed.python, "-c", LOADED], installed.work)
 
 
 @pytest.fixture(scope="module")

@@ -85,8 +85,8 @@ def _calibrate_operators(device: str, folder: Path, as_json: bool) -> None:
     """Measures this device's operators, and keeps them in its machine's folder."""
     from suite.record.machine import fitness
     from suite.topics.modelled_time import device_samples as own_device
+    from suite.topics.modelled_time.device_model import calibrated
     from suite.topics.modelled_time.own_device.device import measured
-    from suite.topics.modelled_time.small_steps_in_words import calibrated
 
     for sentence in fitness(device):
         warn(sentence)

@@ -27,10 +27,10 @@ from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, 
 from suite.show.pictures.drawing import definitions
 from suite.topics.board import sized
 from suite.topics.board.report import Folder, Origin, Report
+from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_page
 from suite.topics.peers import peers_on_board as peers
-from suite.topics.published_steps import by_others_on_page as by_others
 
 SHOWN = tuple(
     METRICS[name]

@@ -18,6 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,3 +183,19 @@ def sample_errors(known: OwnDevice) -> Mapping[str, list[float]]:
         if (modelled_s := costs.seconds(operator)) > 0:
             errors[operator.kind].append(math.log(modelled_s / sample.seconds))
     return errors
+
+
+def calibrated(known: OwnDevice) -> list[str]:
+    """Says what was measured of a device, in words."""
+    errors = [abs(error) for own in sample_errors(known).values() for error in own] or [0.0]
+    steps = residuals(known)
+    load = "" if known.load is None else f", {known.load:g} cores busy with something else when it began"
+    lines = [
+        f"{known.title}: {len(known.samples)} samples of operators and {len(known.references)} reference steps in "
+        f"{known.took_s / 60:.1f} minutes ({known.made}{load})",
+        f"operators: a line for each describes its samples with a median error of {median(errors):.1%}",
+    ]
+    if steps:
+        off = median([abs(error) for _, error in steps])
+        lines.append(f"reference steps, each baseline's by the others': median error {off:.1%}")
+    return lines

@@ -1,7 +1,7 @@
 """Says how far a modelled step time is believed, and what was fitted to published steps.
 
 ``modelled.json`` beside this module has it. The study
-(:mod:`suite.topics.published_steps.published_tables`) writes it. No torch.
+(:mod:`research.published_steps.published_tables`) writes it. No torch.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ of the next.
 Energy: idle power for the whole step, and of what is above it a share for as long as each class of operators runs.
 
 All of this is *modelled*. How far it can be believed is the study's to say
-(:mod:`suite.topics.published_steps.published_fit`), which holds it against measured steps. Imports no torch.
+(:mod:`research.published_steps.published_fit`), which holds it against measured steps. Imports no torch.
 """
 
 from __future__ import annotations

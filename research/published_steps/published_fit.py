@@ -1,6 +1,6 @@
 """Tells how far modelled step times can be believed: held against steps that others measured and published.
 
-Every row of :mod:`suite.topics.published_steps.published_rows` that this suite can express is predicted from its trace.
+Every row of :mod:`research.published_steps.published_rows` that this suite can express is predicted from its trace.
 The constants are those of the table of GPUs, and multipliers that are fitted to rows:
 
     product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from research.published_steps.published_rows import PublishedRow, rows, traces
 from suite.record.operator_counts import PHASES, Operator, TracedStep
 from suite.topics.modelled_time.devices import Gpu, devices
 from suite.topics.modelled_time.gpu_links import FABRICS, NODE, Sent, sent
 from suite.topics.modelled_time.modelled import TIME, TIME_ACROSS_NODES, TIME_IN_A_NODE, WIDEST, Band, Believed, Change
 from suite.topics.modelled_time.roofline import Software, beside, change_between, parts_of
-from suite.topics.published_steps.published_rows import PublishedRow, rows, traces
 
 SOFTWARE: Mapping[str, Software] = {
     "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
@@ -461,7 +461,7 @@ class Comparison:
 
 
 def study() -> Comparison:
-    """All of it, from the rows and traces beside :mod:`suite.topics.published_steps.published_rows`."""
+    """All of it, from the rows and traces beside :mod:`research.published_steps.published_rows`."""
     times = held_out()
     of_ratios = ratios(times)
     shipped = bands(times, of_ratios)

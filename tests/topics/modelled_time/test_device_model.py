@@ -1,4 +1,4 @@
-"""Constants of planted devices are found again, and ratios of steps that they make."""
+"""Constants of planted devices are found again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from suite.record.operator_counts import HOST_ONLY, Operator, TracedStep, fields
 from suite.record.placed import CountPlace
 from suite.topics.modelled_time.device_model import CalibratedDevice, OperatorCosts, residuals, sample_errors
 from suite.topics.modelled_time.device_samples import OperatorSample, OwnDevice, ReferenceStep, read, write
-from suite.topics.modelled_time.small_step_ratios import SmallStep, agreement, small_steps
-from suite.topics.modelled_time.step_traces import KeptTrace
 
 LAUNCH_S, BYTE_S, FLOP_S = 5e-6, 2e-10, 1e-11
 VIEW = Operator("view", HOST_ONLY, kernels=0)
@@ -130,57 +127,3 @@ def test_what_was_measured_is_kept(tmp_path: Any) -> None:
     (tmp_path / "operators.json").write_text("{}")
     with pytest.raises(ValueError, match="--calibrate"):
         read(tmp_path)
-
-
-# ratios -------------------------------------------------------------------------------------------------------------
-
-
-def row(stack: str, ratio: float, machine: str = "here", **conditions: Any) -> Any:
-    at = {"baseline": "gpt", "size": "nano", "recipe": "modern", "task": "pretrain", "device": "cpu", "model": None}
-    value = SimpleNamespace(kind="measured", control=False, number=ratio)
-    return SimpleNamespace(
-        stack=stack,
-        reference="baseline",
-        conditions=SimpleNamespace(**(at | conditions)),
-        split_over=1,
-        machine=SimpleNamespace(name=machine),
-        value=lambda name: value,
-        unverified=(),
-        newer_version=None,
-    )
-
-
-def test_rows_are_modelled_where_both_sides_are_traced() -> None:
-    twice = TracedStep(Counter({each: 2 * count for each, count in STEPS["gpt"]}))
-    traces = {
-        (AT, "baseline"): KeptTrace("c", STEPS["gpt"]),
-        (AT, "twice"): KeptTrace("c", twice),
-        (AT, "five"): KeptTrace("c", twice, steps=2),
-        (AT, "ranks"): KeptTrace("c", unavailable="it shares"),
-    }
-    rows = [
-        row("twice", 1.9),
-        row("five", 1.1, "there"),
-        row("ranks", 3.0),
-        row("other", 2.0),
-        row("twice", 5.0, size="micro"),
-        row("twice", 5.0, device="cuda"),
-    ]
-    found = small_steps(rows, traces, KNOWN)
-    assert [(each.stack, each.measured, pytest.approx(each.modelled)) for each in found.steps] == [
-        ("twice", 1.9, 2.0),
-        ("five", 1.1, 1.0),
-    ]
-    assert [each.stack for each in found.own] == ["twice"] and found.why_not == {"it shares": 1, "not traced": 1}
-
-
-def test_agreement_by_hand() -> None:
-    pairs = [(0.5, 0.6), (1.0, 1.1), (2.0, 1.4), (4.0, 3.9)]
-    steps = [SmallStep(AT, "here", str(at), "baseline", *pair, True) for at, pair in enumerate(pairs)]
-    of = agreement(steps)
-    assert of.spearman == 1.0 and of.count == of.techniques == 4 and of.direction == 1.0 and of.within == 0.75
-    assert of.error == pytest.approx((math.log(1.1) + math.log(1.2)) / 2)
-    backwards = [replace(each, modelled=1 / each.modelled) for each in steps]
-    assert agreement(backwards).spearman == -1.0 and agreement(backwards).direction == 0.0
-    with pytest.raises(ValueError, match="no rank correlation"):
-        agreement(steps[:2])

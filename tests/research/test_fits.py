@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.published_steps.board_power import Drawn, drawn, power_ratios
+from research.published_steps.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
+from research.published_steps.nanotron_stages import stages_of
+from research.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced
 from suite.topics.modelled_time.devices import devices
-from suite.topics.published_steps.board_power import Drawn, drawn, power_ratios
-from suite.topics.published_steps.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
-from suite.topics.published_steps.nanotron_stages import stages_of
-from suite.topics.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced
 
 H100 = devices()["H100-SXM"]
 GIB = 2**30
@@ -95,7 +95,7 @@ def test_power_never_passes_its_limit_and_a_lower_one_is_never_faster() -> None:
 
 
 def test_each_gpu_s_ratios_are_by_constants_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suite.topics.published_steps import board_power
+    from research.published_steps import board_power
 
     seen: list[set[str]] = []
     as_it_is = board_power._fitted

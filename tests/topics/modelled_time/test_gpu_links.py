@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.topics.modelled_time.gpu_links import FABRICS, REACHED_ACROSS, REACHED_INSIDE, Collective, seconds, sent
-from suite.topics.published_steps.published_rows import sharded
 
 A100 = FABRICS["A100"]
 GATHER = Collective("all-gather", "forward", 8e9, 8)
@@ -48,9 +47,3 @@ def test_a_step_s_collectives_by_phase_and_by_place() -> None:
     ways = sent([GATHER, far], A100)
     assert ways.hidden["forward", False] == seconds(GATHER, A100) and ways.hidden["forward", True] == 0
     assert ways.waited["optimizer", True] == 3 * seconds(far, A100)
-
-
-def test_sharded_ranks_gather_twice_and_scatter_once() -> None:
-    names = [(each.name, each.phase) for each in sharded(1e9, 2e9, 8)]
-    assert names == [("all-gather", "forward"), ("all-gather", "backward"), ("reduce-scatter", "backward")]
-    assert len(sharded(1e9, 2e9, 8, again=False)) == 2 and sharded(1e9, 2e9, 1) == ()

@@ -10,12 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.record.job import Setting
 from suite.topics.modelled_time.own_device import samples
 from suite.topics.modelled_time.own_device.operator_calls import LADDERS, calls
 from suite.topics.modelled_time.own_device.samples import noted, sampled
 from suite.topics.modelled_time.own_device.steps import reference_step, settings_of
-from suite.topics.modelled_time.small_step_traces import traced
 
 SMALL = replace(
     LADDERS["cpu"],
@@ -66,13 +64,6 @@ def test_a_reference_s_step_is_traced_and_clocked() -> None:
     assert {(each.size, each.recipe) for each in settings} == {("pico", "classic"), ("pico", "modern")}
     step = reference_step(next(each for each in settings if each.baseline == "gpt"))
     assert step.step_s > 0 and step.host_s == 0 and step.step.flops > 0
-
-
-def test_a_step_in_each_fifth_of_a_run_is_traced() -> None:
-    setting = Setting(baseline="gpt", size="pico", recipe="modern")
-    step, steps = traced("baseline", setting)
-    once = reference_step(setting).step
-    assert steps == 5 and step.flops == 5 * once.flops
 
 
 def test_the_command_refuses_techniques_beside_a_calibration() -> None:

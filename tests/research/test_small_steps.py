@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import spearmanr
 
+from research.small_steps import small_steps_in_words as small_steps
+from research.small_steps.small_steps_in_words import FOLDER, drawing, read
 from suite.record.placed import CountPlace
 from suite.topics.modelled_time import device_samples as own_device
-from suite.topics.modelled_time import small_steps_in_words as small_steps
 from suite.topics.modelled_time import step_traces
 from suite.topics.modelled_time.device_model import CalibratedDevice
-from suite.topics.modelled_time.small_steps_in_words import drawing, read
-from suite.topics.published_steps.published_rows import FOLDER
 
 ROOT = Path(__file__).parents[2]
 

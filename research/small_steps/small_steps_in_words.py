@@ -1,23 +1,31 @@
-"""Shows step-time ratios of small models beside those that the device's operators foretell: sentences, table, plot."""
+"""Shows step-time ratios of small models beside those that the device's operators foretell: sentences, table, plot.
+
+    python -m research.small_steps.small_steps_in_words [FOLDER [RESULTS]]
+
+makes small_steps.csv and small_steps.svg again (by default beside this module) from the records, traces and measured
+operators of a results folder, without torch.
+"""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
+from research.small_steps.small_step_ratios import Agreement, SmallStep, SmallSteps, agreement, small_steps
 from suite.judge.rows import rows
+from suite.record.files import replacing
 from suite.record.store import Store
 from suite.show.pictures.axes import Axis, Frame, around
-from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words
+from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
 from suite.topics.modelled_time import device_samples as own_device
 from suite.topics.modelled_time import step_traces
-from suite.topics.modelled_time.device_model import residuals, sample_errors
+from suite.topics.modelled_time.device_model import calibrated
 from suite.topics.modelled_time.device_samples import OwnDevice
-from suite.topics.modelled_time.small_step_ratios import Agreement, SmallStep, SmallSteps, agreement, small_steps
 
+FOLDER = Path(__file__).parent
 COLUMNS = ("machine", "baseline", "task", "stack", "reference", "measured ratio", "modelled ratio", "timing")
 
 
@@ -71,22 +79,6 @@ def sentences(ratios: SmallSteps, known: OwnDevice) -> list[str]:
     return lines
 
 
-def calibrated(known: OwnDevice) -> list[str]:
-    """Says what was measured of a device, in words."""
-    errors = [abs(error) for own in sample_errors(known).values() for error in own] or [0.0]
-    steps = residuals(known)
-    load = "" if known.load is None else f", {known.load:g} cores busy with something else when it began"
-    lines = [
-        f"{known.title}: {len(known.samples)} samples of operators and {len(known.references)} reference steps in "
-        f"{known.took_s / 60:.1f} minutes ({known.made}{load})",
-        f"operators: a line for each describes its samples with a median error of {median(errors):.1%}",
-    ]
-    if steps:
-        off = median([abs(error) for _, error in steps])
-        lines.append(f"reference steps, each baseline's by the others': median error {off:.1%}")
-    return lines
-
-
 def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Drawing:
     """Draws modelled against measured ratios, filled where the timing is of the installed code; no colour."""
     values = [step.measured for step in ratios.steps] + [step.modelled for step in ratios.steps] or [1.0]
@@ -108,3 +100,23 @@ def drawing(ratios: SmallSteps, width: float = 560, height: float = 520) -> Draw
             Words(frame.left + 8, frame.top + 14, f"● Spearman {of.spearman:.2f} of {of.count}; ○ of older code")
         )
     return Drawing(width, height, marks, "Modelled step-time ratios over measured ones; dashes: a quarter off.")
+
+
+def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
+    small = read(results)
+    if isinstance(small, str):
+        print(f"small steps: unavailable: {small}")
+        return
+    with replacing(folder / "small_steps.csv") as partial:
+        partial.write_text(table(small[0]), "utf-8")
+    save(drawing(small[0]), folder / "small_steps.svg")
+    print("\n".join(sentences(*small)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m research.small_steps.small_steps_in_words", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
+    main(**vars(parser.parse_args()))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from suite.topics.published_steps.published_rows import Case
+from research.published_steps.published_rows import Case
 
 
 class _Gathered(torch.autograd.Function):

@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from research.published_steps.nanotron_stages import stages_of
 from suite.record.operator_counts import TracedStep
 from suite.topics.modelled_time.gpu_links import Collective
-from suite.topics.published_steps.nanotron_stages import stages_of
 
 FOLDER = Path(__file__).parent
 TRACES = "traces.json.gz"
@@ -803,7 +803,6 @@ def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
     traces.cache_clear()
 
 
-@cache
 def predicted(folder: Path = FOLDER) -> Mapping[tuple[str, int], float]:
     """Reads each predicted row's time in s, by constants of the other sources, by table and line: as the study left
     it."""

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from research.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced, rows, traces
 from suite.topics.modelled_time.devices import Gpu, devices
-from suite.topics.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced, rows, traces
 
 GIVEN = 79.1 / 80 * 2**30 / 1e9
 """Of a GPU's named memory, in GB, what a process may hold: an H100 of 80 GB shows 79.1 GiB."""

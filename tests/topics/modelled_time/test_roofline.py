@@ -184,6 +184,6 @@ def test_multipliers_never_lift_a_rate_above_its_peak() -> None:
 
 
 def test_it_loads_no_torch() -> None:
-    modules = "suite.topics.published_steps.published_fit, suite.topics.modelled_time.modelled"
+    modules = "suite.topics.by_others.by_others, suite.topics.modelled_time.modelled, research.published_steps.ratios"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,6 +13,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from research.published_steps import published_fit as judged
+from research.published_steps import published_rows as published
+from research.published_steps import published_tables as shown
+from research.published_steps.fits import confusion, shared_peaks
+from research.published_steps.published_fit import (
+    Comparison,
+    Fit,
+    Predictable,
+    known_rows,
+    level_for_new_sources,
+    peaks,
+    quantile,
+    step_of_row,
+    study,
+    why_not,
+)
+from research.published_steps.published_rows import READERS, cases, lines_of, predicted, rows, sharded, traces
+from research.published_steps.published_tables import drawing, expressible, sentences, table
+from research.published_steps.ratios import pairs, ratio_of
+from suite.topics.by_others.by_others import PATH, published_ratios, written
 from suite.topics.modelled_time.devices import devices
 from suite.topics.modelled_time.modelled import (
     RUNS,
@@ -25,24 +45,6 @@ from suite.topics.modelled_time.modelled import (
     believed,
 )
 from suite.topics.modelled_time.roofline import modelled
-from suite.topics.published_steps import published_fit as judged
-from suite.topics.published_steps import published_rows as published
-from suite.topics.published_steps import published_tables as shown
-from suite.topics.published_steps.fits import confusion, shared_peaks
-from suite.topics.published_steps.published_fit import (
-    Comparison,
-    Fit,
-    Predictable,
-    known_rows,
-    level_for_new_sources,
-    peaks,
-    quantile,
-    step_of_row,
-    study,
-    why_not,
-)
-from suite.topics.published_steps.published_rows import READERS, cases, lines_of, rows, traces
-from suite.topics.published_steps.published_tables import drawing, expressible, sentences, table
 
 
 @cache
@@ -202,7 +204,7 @@ def test_a_band_holds_nine_of_ten_residuals_of_a_source_that_it_never_saw() -> N
 
 def test_the_readme_says_what_the_study_says() -> None:
     """Its committed figures, which are whatever processor made them."""
-    readme = " ".join((Path(__file__).parents[3] / "README.md").read_text("utf-8").split())
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text("utf-8").split())
     of_gpus = {line[2]: line for line in committed() if line[:2] == ["time", "GPUs"]}
     one, several, more = ([*map(float, filter(None, of_gpus[name][4:]))] for name in ("one", "2 to 8", "more"))
     expressed, measured = expressible(made())
@@ -237,3 +239,23 @@ def test_a_band_that_says_nothing_is_none_and_says_why() -> None:
     assert f"band of {TIME_ACROSS_NODES}: unavailable (" in said
     more = next(each for each in known.lines if (each.by, each.group) == ("GPUs", "more"))
     assert math.isnan(more.coverage)  # nothing is inside a band that is not there
+
+
+def test_sharded_ranks_gather_twice_and_scatter_once() -> None:
+    names = [(each.name, each.phase) for each in sharded(1e9, 2e9, 8)]
+    assert names == [("all-gather", "forward"), ("all-gather", "backward"), ("reduce-scatter", "backward")]
+    assert len(sharded(1e9, 2e9, 8, again=False)) == 2 and sharded(1e9, 2e9, 1) == ()
+
+
+def test_the_ratios_that_ship_are_made_again() -> None:
+    lines, every = PATH.read_text("utf-8").splitlines(), list(pairs())
+    assert len(published_ratios()) == len(every) == len(lines) - 1 > 2000
+    times = predicted()
+    for at in range(0, len(every), 41):
+        assert written([ratio_of(*every[at], times, believed())]).splitlines()[1] == lines[1 + at]
+
+
+def test_predicted_times_are_of_rows() -> None:
+    number_of = {table: len(lines_of(table)) for table in READERS}
+    assert len(predicted()) > 1900
+    assert all(2 <= line < 2 + number_of[table] for table, line in predicted())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from html import unescape
 
 import pytest
 
+from research.published_steps.published_rows import lines_of
 from suite.entries.card import MeasuredByOthers
 from suite.entries.catalogue import catalogue
 from suite.show.pages.rendered import as_html, as_markdown
-from suite.topics.published_steps.by_others import AGREES, DISAGREES, lines_by_others, ratios_by_others
-from suite.topics.published_steps.by_others_on_page import section
-from suite.topics.published_steps.published_rows import FOLDER, lines_of
+from suite.topics.by_others.by_others import AGREES, DISAGREES, lines_by_others, ratios_by_others
+from suite.topics.by_others.by_others_on_page import section
+from suite.topics.modelled_time.modelled import believed
 
 
 def test_every_card_s_line_finds_rows_and_names_their_sources() -> None:
@@ -26,7 +26,7 @@ def test_every_card_s_line_finds_rows_and_names_their_sources() -> None:
         page = unescape(as_html(shown))
         assert "better" not in page and "worse" not in page  # nothing modelled is coloured
         for line in lines_by_others(card.by_others):
-            assert all(each.row.source in page for each in line.ratios)
+            assert all(each.source in page for each in line.ratios)
             assert line.verdict in page
         assert "Measured by others" in "\n".join(as_markdown(shown))
 
@@ -49,20 +49,13 @@ def test_agreement_is_whether_the_measured_ratio_is_inside_the_band() -> None:
     found = ratios_by_others(MeasuredByOthers(table="fms_finetune_techniques", technique="lora", against="full"))
     known = next(each for each in found if each.modelled is not None)
     assert known.modelled is not None
-    exact = replace(known, measured=known.modelled, half_width=0.1)
-    assert exact.verdict == AGREES
-    for factor, inside in ((1.09, True), (1.11, False), (1 / 1.09, True), (1 / 1.11, False)):
+    exact = replace(known, measured=known.modelled)
+    assert exact.verdict == AGREES and exact.half_width == believed().bands[known.change].half_width
+    least, most = 0.99 + exact.half_width, 1.01 + exact.half_width
+    for factor, inside in ((least, True), (most, False), (1 / least, True), (1 / most, False)):
         assert replace(exact, measured=known.modelled * factor).inside == inside
     assert replace(exact, measured=2 * known.modelled).verdict.startswith(DISAGREES)
     assert any(each.peak and each.measured_peak for each in found)
-
-
-def test_predicted_times_are_of_rows() -> None:
-    with (FOLDER / "predicted.csv").open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert len({(each["table"], each["line"]) for each in lines}) == len(lines) > 1900
-    number_of = {table: len(lines_of(table)) for table in {each["table"] for each in lines}}
-    assert all(2 <= int(each["line"]) < 2 + number_of[each["table"]] for each in lines)
 
 
 def test_a_card_without_such_rows_has_no_section() -> None:

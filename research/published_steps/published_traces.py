@@ -1,6 +1,6 @@
 """Steps that others published, traced: models built from what a row says, one step each, on tensors without values.
 
-    python -m suite.topics.published_steps.published_traces
+    python -m research.published_steps.published_traces
 
 traces what has no trace yet, and writes all of them beside the rows.
 
@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from research.published_steps.published_rows import Case, Traced, cases, rows, traces, write_traces
+from research.published_steps.tensor_rank import FusedNorm, Rotated, rank_parts
 from suite.measure.at_scale import weightless as values_of_sizes
 from suite.measure.at_scale.weightless import replaced, weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
@@ -36,8 +38,6 @@ from suite.meters.operators import OperatorTrace
 from suite.meters.tensors import TensorBytes
 from suite.record.operator_counts import TracedStep, deepened
 from suite.topics.modelled_time.traced import compiled_graphs_marked
-from suite.topics.published_steps.published_rows import Case, Traced, cases, rows, traces, write_traces
-from suite.topics.published_steps.tensor_rank import FusedNorm, Rotated, rank_parts
 
 CHUNKS = 8
 LARGEST_POSITIONS = 1 << 20
@@ -524,7 +524,7 @@ def _written(known: dict[str, Traced]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m suite.topics.published_steps.published_traces",
+        prog="python -m research.published_steps.published_traces",
         description="traces the steps of published rows that have no trace, and keeps no others",
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="of processor time, at most")

@@ -1,11 +1,11 @@
 """Shows the study of modelled step times against published ones: its tables, its plot, and the bands that ship.
 
-    python -m suite.topics.published_steps.published_tables [FOLDER [RESULTS]]
+    python -m research.published_steps.published_tables [FOLDER]
 
-makes all of it again from the committed rows, traces and records, without torch: FOLDER/gpu_times.csv, gpu_times.svg
-and predicted.csv (by default beside the rows), small_steps.csv and small_steps.svg of what was measured here
-(:mod:`suite.topics.modelled_time.small_steps_in_words`), and ``modelled.json``, by which `leantrain count --gpu` says
-how far it is to be believed.
+makes all of it again from the committed rows and traces, without torch: FOLDER/gpu_times.csv, gpu_times.svg and
+predicted.csv (by default beside the rows). It also writes what ships: ``modelled.json``, by which `leantrain count
+--gpu` says how far it is to be believed, and the ratios of rows for the pages of techniques
+(:mod:`suite.topics.by_others.by_others`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
+from research.published_steps.board_power import BATCHES, LIMITS, drawn, power_ratios
+from research.published_steps.fits import confusion, peak_errors, shared_peaks
+from research.published_steps.published_fit import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
+from research.published_steps.published_rows import FOLDER, PREDICTED, predicted, rows
+from research.published_steps.ratios import pairs, ratio_of
 from suite.record.files import replacing
 from suite.show.pictures.axes import Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
-from suite.topics.modelled_time import small_steps_in_words as small_steps
-from suite.topics.modelled_time.modelled import write
-from suite.topics.published_steps.board_power import BATCHES, LIMITS, drawn, power_ratios
-from suite.topics.published_steps.fits import confusion, peak_errors, shared_peaks
-from suite.topics.published_steps.published_fit import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
-from suite.topics.published_steps.published_rows import FOLDER, PREDICTED, rows
+from suite.topics.by_others import by_others
+from suite.topics.modelled_time.modelled import believed, write
 
 COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed error", "inside others' bands")
 SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond")
@@ -182,7 +183,7 @@ def _mark(shape: str, x: float, y: float) -> Mark:
     return Line("open same", corners, closed=True)
 
 
-def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
+def main(folder: Path = FOLDER) -> None:
     comparison = study()
     with replacing(folder / "gpu_times.csv") as partial:
         partial.write_text(table(comparison), "utf-8")
@@ -190,23 +191,17 @@ def main(folder: Path = FOLDER, results: Path = Path("results")) -> None:
     with replacing(folder / PREDICTED) as partial:
         partial.write_text(predicted_times(comparison), "utf-8")
     write(comparison.believed())
+    times, bands = predicted(folder), believed()
+    with replacing(by_others.PATH) as partial:
+        partial.write_text(by_others.written(ratio_of(*pair, times, bands) for pair in pairs()), "utf-8")
     print("\n".join(sentences(comparison)))
     for (source, why), count in sorted(Counter(comparison.not_expressed).items()):
         print(f"not expressed: {source}: {count}: {why}")
-    small = small_steps.read(results)
-    if isinstance(small, str):
-        print(f"small steps: unavailable: {small}")
-        return
-    with replacing(folder / "small_steps.csv") as partial:
-        partial.write_text(small_steps.table(small[0]), "utf-8")
-    save(small_steps.drawing(small[0]), folder / "small_steps.svg")
-    print("\n".join(small_steps.sentences(*small)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m suite.topics.published_steps.published_tables", description=(__doc__ or "").splitlines()[0]
+        prog="python -m research.published_steps.published_tables", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
     main(**vars(parser.parse_args()))

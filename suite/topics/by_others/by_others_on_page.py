@@ -8,7 +8,7 @@ from statistics import median
 
 from suite.entries.card import Card
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
-from suite.topics.published_steps.by_others import OthersLine, RatioByOthers, lines_by_others
+from suite.topics.by_others.by_others import OthersLine, RatioByOthers, lines_by_others
 
 TITLE = "Measured by others"
 READING = (
@@ -79,11 +79,8 @@ def _range(values: Sequence[float], sign: str = "") -> str:
 
 
 def _each(of: RatioByOthers) -> TableRow:
-    row = of.row
-    batch = f", {row.case.batch} x {row.case.length}" if row.case else ""
-    setting = f"{row.technique.strip()} · {row.kind}{batch}"
-    where = f"{row.gpus} x {row.device}" if row.device and row.gpus > 1 else row.device or f"{row.gpus} GPUs"
+    setting = f"{of.technique.strip()} · {of.setting}"
     modelled = "unavailable" if of.modelled is None else f"≈{of.modelled:.3f}"
     band = "" if of.modelled is None else f"±{of.half_width:.0%}"
-    cells = (setting, where, f"{of.measured:.3f}", modelled, band, row.source)
+    cells = (setting, of.gpus, f"{of.measured:.3f}", modelled, band, of.source)
     return TableRow([TableCell(cell, head=not at) for at, cell in enumerate(cells)])

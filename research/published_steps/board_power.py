@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from scipy.optimize import least_squares
 
+from research.published_steps.published_rows import PublishedRow, rows, traces
 from suite.topics.modelled_time.devices import devices
 from suite.topics.modelled_time.roofline import Software, modelled
-from suite.topics.published_steps.published_rows import PublishedRow, rows, traces
 
 LIMITS, BATCHES = "power limit", "batch"
 EXPONENT, REST = 3.0, 0.25

@@ -1,6 +1,6 @@
 """Traces the operators of real steps at a CPU's size, for every stack that was timed there.
 
-    python -m suite.topics.modelled_time.small_step_traces [RESULTS]
+    python -m research.small_steps.small_step_traces [RESULTS]
 
 traces what the timed rows of a results folder name and what is not traced yet, in a process aside. A run of a
 few steps goes through all its schedules; a step in each fifth of it is traced, as is counted
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from research.small_steps.small_step_ratios import SIZE, is_small, place_of
 from suite.entries.sources import code_of
 from suite.entries.together import run_of
 from suite.judge.rows import rows
@@ -30,7 +31,6 @@ from suite.record.store import Store
 from suite.topics.modelled_time import step_traces
 from suite.topics.modelled_time.aside import deputy
 from suite.topics.modelled_time.own_device.steps import traced_step
-from suite.topics.modelled_time.small_step_ratios import SIZE, is_small, place_of
 from suite.topics.modelled_time.step_traces import KeptTrace
 
 LIMIT_S = 300.0

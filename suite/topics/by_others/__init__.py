@@ -1,0 +1,1 @@
+"""What others measured of a technique itself, on its page."""
