@@ -431,6 +431,8 @@ def read_card(path: Path) -> Card:
     for each in card.properties:
         if each.metric.startswith("probe."):
             raise CardError(f"{path}: the property {each.id} is of a probe: write it on the function in {PROBES}")
+    if (unread := path.with_name("properties.toml")).exists():
+        raise CardError(f"{unread} is read by nothing: write its properties on the functions of {PROBES}; delete it")
     if (probes := path.with_name(PROBES)).is_file():
         card = card.model_copy(update={"properties": (*_stated_in(probes, card.id), *card.properties)})
     if card.id != path.parent.name or card.category != path.parent.parent.name:

@@ -651,7 +651,7 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
         near = [row for row in rows if (row.conditions.baseline, row.conditions.task) == (baseline, card.task)]
-        fitting = best(row for row in near if not unfit_row(claim, row))
+        fitting = best(claim, (row for row in near if not unfit_row(claim, row)))
         judgements += [judge_row(card, claim, row) for row in fitting]
         counted = [judgement for judgement in at_scale if judgement.baseline == baseline]
         judgements += counted
@@ -736,17 +736,30 @@ def judge_row(card: Card, claim: Claim, row: Row) -> Judgement:
     return judge(claim, card.id, observed(claim, row), _place(card, claim, row))
 
 
-def best(rows: Iterable[Row]) -> list[Row]:
+def best(claim: Claim, rows: Iterable[Row]) -> list[Row]:
     """Choose one row for each baseline, recipe, size, model, device and machine; of an older version of the baseline
-    only where no machine has one of a newer version."""
-    places: dict[tuple[Any, ...], Row] = {}
-    newest: dict[tuple[Any, ...], int] = {}
+    only where no machine has one of a newer version that tells anything of the claim."""
+    places: dict[tuple[Any, ...], dict[tuple[int, str], Row]] = {}
     for row in sorted(rows, key=lambda row: (not row.unverified, len(row.seeds), len(row.known.timed), row.newest)):
         c = row.conditions
         place = c.baseline, c.recipe, c.size, c.model or "", c.device
-        newest[place] = max(c.baseline_version, newest.get(place, c.baseline_version))
-        places[*place, c.baseline_version, row.machine.key] = row
-    return [row for (*place, version, _), row in sorted(places.items()) if version == newest[tuple(place)]]
+        places.setdefault(place, {})[c.baseline_version, row.machine.key] = row
+    return [row for _, of_place in sorted(places.items()) for row in _of_newest(claim, of_place)]
+
+
+def _of_newest(claim: Claim, of_place: Mapping[tuple[int, str], Row]) -> list[Row]:
+    """Keep the rows, by version and machine, of the newest version that tells something; of the newest where none
+    does."""
+    versions = {version for version, _ in of_place}
+    if len(versions) > 1:
+        versions = {version for (version, _), row in of_place.items() if _tells(claim, row)} or versions
+    return [row for (version, _), row in sorted(of_place.items()) if version == max(versions)]
+
+
+def _tells(claim: Claim, row: Row) -> bool:
+    """Tells whether the claim's metric was measured in the row, or its run failed."""
+    seen = observed(claim, row)
+    return bool(seen.interval or seen.missed or _failure(claim, row))
 
 
 def unfit_row(claim: Claim, row: Row) -> str:

@@ -52,6 +52,15 @@ def test_a_property_of_a_metric_stands_in_the_card_behind_those_of_the_probes(tm
     assert [each.id for each in read_card(path).judged] == ["same_state", "scaled_gradients", "same_flops"]
 
 
+def test_a_file_of_properties_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    path = at(tmp_path, GOOD)
+    path.with_name("properties.toml").write_text("")
+    with pytest.raises(
+        CardError, match=r"properties\.toml is read by nothing: write .* of probes\.py"
+    ):
+        read_card(path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

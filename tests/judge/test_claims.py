@@ -450,6 +450,19 @@ def test_verified_rows_come_first_and_a_verdict_on_unverified_ones_says_so() -> 
     assert verdict.as_dict()["unverified"] == ["learned"]
 
 
+def test_an_older_version_counts_for_what_the_newer_one_does_not_tell() -> None:
+    """Counts of a new version say nothing of steps or losses: what the older one measured stands until then."""
+    older = moved(evidence("fast", pace_s=0.014), "o", conditions=conditions(baseline_version=98))
+    new_counts = [counted(), counted("fast", points=[counters(optimizer_state_bytes=2**19)])]
+    (of_time,) = judged([*older, *new_counts], claim())
+    assert of_time.outcome == "holds" and "version 98" in of_time.reason
+    half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")
+    (of_bytes,) = judged([*older, *new_counts], half)
+    assert of_bytes.outcome == "holds" and "version" not in of_bytes.reason
+    (of_time,) = judged([*older, *evidence("fast", pace_s=0.03)], claim())
+    assert of_time.outcome == "does not hold"
+
+
 def test_counters_and_probes_are_judged_by_every_seed() -> None:
     half = claim(kind="counted", metric="optimizer_state_bytes", expected=0.5, relation="==")
     fewer = [counters(optimizer_state_bytes=2**19)]

@@ -171,8 +171,8 @@ def test_what_an_older_row_lacks_cannot_be_measured_any_more_and_says_so():
 
 def test_a_claim_is_judged_by_an_older_version_only_where_there_is_nothing_newer():
     rows = transition()
-    assert [row.conditions.baseline_version for row in best(row for row in rows if row.stack == "x")] == [3]
-    (older,) = best(row for row in rows if row.stack == "y")
+    assert [row.conditions.baseline_version for row in best(claim(), (row for row in rows if row.stack == "x"))] == [3]
+    (older,) = best(claim(), (row for row in rows if row.stack == "y"))
     note = observed(claim(), older).note
     assert "of version 2 of the baseline, which is at version 3 now" in note and "unverified" not in note
 
