@@ -7,6 +7,9 @@ loop.
     >>> leantrain.records("results")                             # a pandas DataFrame, one line per metric
     >>> leantrain.optim.Lion(model.parameters(), lr=1e-4)        # in any training loop
 
+:class:`leantrain.Training` and :class:`leantrain.Effort` say what a comparison trains and how much it
+measures.
+
 ``leantrain.fit(model, batch, loss, memory="8GB")`` keeps a model of yours within a budget of memory
 (:mod:`leantrain.fitting`); ``leantrain.apply(model, "lora+lion")`` puts a stack of the catalogue into a loop of yours
 (:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained.
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from leantrain.fitted_plan import FittedPlan
     from leantrain.fitting import Fitted, fit
     from leantrain.tables import records
+    from leantrain.training import Effort, Training
 
     __version__: str
 
@@ -34,8 +38,10 @@ __all__ = [
     "Applied",
     "Compared",
     "Counted",
+    "Effort",
     "Fitted",
     "FittedPlan",
+    "Training",
     "__version__",
     "adapters",
     "apply",
@@ -57,6 +63,8 @@ _MODULES = {
     "Compared": "comparing",
     "count": "counting",
     "Counted": "counting",
+    "Effort": "training",
+    "Training": "training",
     "records": "tables",
     "fit": "fitting",
     "Fitted": "fitting",

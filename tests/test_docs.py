@@ -165,10 +165,10 @@ def test_every_shell_line_of_a_page_that_is_made_parses() -> None:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What a snippet may take for granted, in an empty folder; comparisons and counts are of pico models."""
-    smallest = {"size": "pico", "steps": 2}
+    few = {"training": leantrain.Training(steps=2), "effort": leantrain.Effort(seeds=1, time=False, tune=False)}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(leantrain, "compare", _forced(leantrain.compare, **smallest, seeds=1, time=False, tune=False))
-    monkeypatch.setattr(leantrain, "count", _forced(leantrain.count, **smallest))
+    monkeypatch.setattr(leantrain, "compare", _forced(leantrain.compare, size="pico", **few))
+    monkeypatch.setattr(leantrain, "count", _forced(leantrain.count, size="pico", steps=2))
     model, inputs, targets = torch.nn.Linear(4, 10), torch.ones(2, 4), torch.tensor([3, 5])
 
     def loss_of(model: torch.nn.Module) -> torch.Tensor:
@@ -213,7 +213,7 @@ def test_every_python_block_and_every_example_of_the_library_runs(names: dict[st
         elif each.language == "python":
             run(each.text, each.page, names)
     assert not any(inside.values())
-    for name in ("", ".averaging", ".communication", ".layers", ".optim", ".tables", ".wrappers"):
+    for name in ("", ".averaging", ".communication", ".layers", ".optim", ".tables", ".training", ".wrappers"):
         module = importlib.import_module(f"leantrain{name}")
         tests = [each for each in doctest.DocTestFinder().find(module, globs={}) if each.examples]
         assert tests, f"{module.__name__} has no example"

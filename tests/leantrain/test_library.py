@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import leantrain
-from leantrain import layers, optim
+from leantrain import Effort, Training, layers, optim
 from suite.entries.catalogue import UnknownId
 from suite.loop.technique import Unavailable
 from suite.record.store import Store
@@ -53,8 +54,9 @@ def test_importing_it_loads_nothing_and_every_name_is_there(tmp_path: Path) -> N
 COMPARED = """
 import leantrain
 if __name__ == "__main__": print("main")  # once: contenders do not import what started them
-few = {"steps": 4, "seeds": 1, "timings": 1, "rounds": 2, "tune": False}
-result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", **few)
+training = leantrain.Training(steps=4)
+effort = leantrain.Effort(seeds=1, timings=1, rounds=2, tune=False)
+result = leantrain.compare("lion", "adamw", baseline="gpt", size="pico", training=training, effort=effort)
 print(repr(result))
 """
 
@@ -114,27 +116,58 @@ def test_compare_refuses_before_it_runs(tmp_path: Path) -> None:
     assert "no technique is called 'adamx'; did you mean adam" in refused("lion", "adamx")
     assert "no baseline is called 'gtp'; did you mean gpt" in refused("lion", baseline="gtp")
     assert "no size is called 'nan'; did you mean nano" in refused("lion", size="nan")
-    assert "no task is called 'pretain'; did you mean pretrain" in refused("lion", task="pretain")
+    assert "no task is called 'pretain'; did you mean pretrain" in refused("lion", training=Training(task="pretain"))
     assert "progressive_patch is not for gpt: its card names vit" in refused("progressive_patch", baseline="gpt")
-    assert "steps must be at least 2" in refused("lion", steps=1)
-    assert "threads must be at least 1" in refused("lion", threads=0)
-    assert "seeds and timings are 1 or more" in refused("lion", seeds=0)
-    assert "no config.json there" in refused("lion", model="/no/such/folder")
+    assert "steps must be at least 2" in refused("lion", training=Training(steps=1))
+    assert "threads must be at least 1" in refused("lion", training=Training(threads=0))
+    assert "seeds and timings are 1 or more" in refused("lion", effort=Effort(seeds=0))
+    assert "no config.json there" in refused("lion", training=Training(model="/no/such/folder"))
     if not torch.cuda.is_available():
-        assert "device cuda: torch" in refused("lion", device="cuda")
+        assert "device cuda: torch" in refused("lion", training=Training(device="cuda"))
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: leantrain.compare("lion", steps=4),  # type: ignore[call-arg]
+            "compare takes steps in training: compare(..., training=leantrain.Training(steps=...))",
+        ),
+        (
+            lambda: leantrain.compare("lion", seeds=1),  # type: ignore[call-arg]
+            "compare takes seeds in effort: compare(..., effort=leantrain.Effort(seeds=...))",
+        ),
+        (
+            lambda: leantrain.compare("lion", baselines=["gpt"]),  # type: ignore[call-arg]
+            "compare has no 'baselines'; did you mean baseline?",
+        ),
+        (lambda: Effort(seed=1), "Effort has no 'seed'; did you mean seeds?"),  # type: ignore[call-arg]
+        (
+            lambda: Training(rho=1.0),  # type: ignore[call-arg]
+            "Training has no 'rho'; it has recipe, task, steps, data, model, device, threads",
+        ),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_where_it_belongs(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == sentence
 
 
 def test_options_have_the_names_and_defaults_of_the_command() -> None:
     from suite.cli import measure
 
     command = inspect.signature(measure.compare).parameters
-    renamed = {"baseline": "baselines", "recipe": "recipes", "time_limit_s": "time_limit", "hang_limit_s": "hang_limit"}
-    for name, parameter in inspect.signature(leantrain.compare).parameters.items():
-        if name in ("progress", "baseline", "recipe"):  # a callable; the command takes lists to refuse several
-            continue
-        default = command[renamed.get(name, name)].default
-        assert parameter.default == (str(default) if name == "results" else default), name
+    renamed = {"time_limit_s": "time_limit", "hang_limit_s": "hang_limit"}
+    offered = {name: parameter.default for name, parameter in inspect.signature(leantrain.compare).parameters.items()}
+    assert len(offered) <= 8
+    offered |= vars(Training()) | vars(Effort())
+    for name in ("progress", "training", "effort", "baseline", "recipe"):  # the command takes lists to refuse several
+        del offered[name]
+    for name, default in offered.items():
+        others = command[renamed.get(name, name)].default
+        assert default == (str(others) if name == "results" else others), name
 
 
 # results --------------------------------------------------------------------------------------------------------------
