@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leantrain.training import Effort, Training, refuses_unknown
-from suite.entries.setting import chosen, setting_of
+from suite.entries.setting import setting_of, task_named
 from suite.judge.rows import Row
+from suite.measure.asked import check_pairs
 from suite.measure.campaign import measure
-from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
 from suite.measure.contenders.result import result_of
 from suite.measure.missing import pair_of
 from suite.measure.provenance import Progress, silent
-from suite.record.job import TASKS
 from suite.record.store import Store
 from suite.show.terminal import summary
 
@@ -93,10 +92,8 @@ def compare(
     """
     setting = setting_of(baseline=baseline, size=size, **asdict(training))
     wanted = effort.of_campaign()
-    pair = pair_of(setting, stack, against, chosen("task", training.task, TASKS) if training.task else None)
-    check_buildable(*pair.sides)
-    check_model_apart(pair.setting)
-    check_ranks(pair.jobs)
+    pair = pair_of(setting, stack, against, task_named(training.task))
+    check_pairs([pair])
     folder = Path(results)
     measure([pair], folder, wanted, progress=progress, warn=lambda sentence: warnings.warn(sentence, stacklevel=3))
     return Compared(result_of(pair, Store(folder).read()[0]))

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from suite.entries.setting import DEVICES, chosen, setting_of
+from suite.entries.setting import DEVICES, chosen, setting_of, task_named
 from suite.entries.together import built
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.full_size import Scale, SideBySide, side_by_side
-from suite.record.job import TASKS
 from suite.show.counts import lines, notes, title
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def count(
     setting = setting_of(baseline=baseline, size=size, recipe=recipe, task=task, steps=steps, model=model)
     built(stack)
     scale = Scale(setting.but(device=chosen("device", device, DEVICES)), batch_size, sequence_length, ranks)
-    (sides,) = side_by_side([stack], scale, chosen("task", task, TASKS) if task else None)
+    (sides,) = side_by_side([stack], scale, task_named(task))
     if sides.stack.counters is None:
         raise Unavailable(f"{sides.stack.stack} cannot be counted: {sides.stack.unavailable}")
     return Counted(sides)

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,6 @@ import typer
 
 from suite.cli.options import (
     OF_DEVICES,
-    OF_STACKS,
     RESULTS,
     Json,
     ModelOption,
@@ -25,10 +25,12 @@ from suite.cli.options import (
     TaskOption,
     TrainingOptions,
     device_named,
+    gpu_option,
+    minutes_option,
     named,
     refusing,
     setting_of,
-    task_of,
+    stacks_option,
 )
 from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_table, understandable, warn
 from suite.record.amounts import bytes_of
@@ -59,8 +61,7 @@ Ranks = Annotated[
     ),
 ]
 Minutes = Annotated[
-    float | None,
-    typer.Option("--minutes", min=0.01, help="Minutes of one core that a count may take. [1; with --keep 10]"),
+    float | None, minutes_option("Minutes of one core that a count may take. [1; with --keep 10]", least=0.01)
 ]
 Operators = Annotated[
     str,
@@ -72,30 +73,12 @@ Operators = Annotated[
 ]
 
 
-def gpu_names(incomplete: str) -> list[str]:
-    from suite.topics.modelled_time.devices import devices
-
-    return [name for name in devices() if name.lower().startswith(incomplete.lower())]
-
-
-def check_gpu(name: str) -> None:
-    from suite.entries.catalogue import lookup
-    from suite.topics.modelled_time.devices import by_any_name
-
-    lookup("GPU", name, by_any_name())
-
-
 @app.command(rich_help_panel=MEASURE)
 def count(
     context: typer.Context,
     stacks: Annotated[
         list[str] | None,
-        typer.Option(
-            "-t",
-            "--technique",
-            help="A technique or a stack like lion+lora:rank=4, or baseline; repeatable. [with --keep: all]",
-            **OF_STACKS,
-        ),
+        stacks_option("A technique or a stack like lion+lora:rank=4, or baseline; repeatable. [with --keep: all]"),
     ] = None,
     baselines: OneBaseline = None,
     size: SizeOption = "base",
@@ -111,12 +94,7 @@ def count(
     device: Operators = "cuda",
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
-            help="Model the step's time and energy on this GPU, too: A100-80, H100, L4, ... None need be here.",
-            autocompletion=gpu_names,
-            callback=refusing(check_gpu),
-        ),
+        gpu_option("Model the step's time and energy on this GPU, too: A100-80, H100, L4, ... None need be here."),
     ] = None,
     keep: Annotated[
         bool,
@@ -139,54 +117,52 @@ def count(
     with understandable(as_json):
         if named(context, "folder") and not keep:
             raise ValueError("--results says where counts are kept: add --keep, or leave it out")
-        from suite.entries.catalogue import catalogue, lookup
+        from suite.entries.setting import task_named
         from suite.measure.at_scale import full_size as paper_scale
-        from suite.record.job import Spelling
-        from suite.show.counts import lines, notes, title
         from suite.topics.modelled_time.aside import aside
 
-        for name in [name for stack in stacks or () for name in Spelling(stack).names]:
-            lookup("technique", name, catalogue())  # at once, without a process
-        training = TrainingOptions(task=task, steps=steps, model=model)
-        scale = paper_scale.Scale(
-            setting_of(TargetOptions(baselines, size, recipes), training).but(device=device_named(device)),
-            batch_size=batch,
-            sequence_length=sequence_length,
-            ranks=ranks,
+        asked = setting_of(
+            TargetOptions(baselines, size, recipes), TrainingOptions(task=task, steps=steps, model=model)
         )
-        if gpu and scale.setting.device != "cuda":
-            raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {device}")
-        core_s = 60 * (minutes or (KEPT_MINUTES if keep else ASKED_MINUTES))
+        scale = paper_scale.Scale(asked.but(device=device_named(device, gpu)), batch, sequence_length, ranks)
+        wanted, core_s = task_named(task), 60 * (minutes or (KEPT_MINUTES if keep else ASKED_MINUTES))
         if keep and gpu:
-            return _keep_times(stacks, scale, task_of(training), gpu, folder, as_json, core_s)
+            return _keep_times(stacks, scale, wanted, gpu, folder, as_json, core_s)
         if keep:
-            return _keep(stacks, scale, task_of(training), folder, as_json, core_s)
+            return _keep(stacks, scale, wanted, folder, as_json, core_s)
         if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
         with bar(quiet=as_json) as progress, aside(core_s) as apart:
             apart.check(stacks or ())
             counts = paper_scale.side_by_side(
-                stacks or ["baseline"], scale, task_of(training), progress, apart.counted, apart.asked
+                stacks or ["baseline"], scale, wanted, progress, apart.counted, apart.asked
             )
             times = _times(counts, gpu, apart) if gpu else []
     if as_json:
         known = [pair.as_dict() for pair in counts]
         print(json.dumps([a | {"modelled": b.as_dict()} for a, b in zip(known, times)] or known, indent=1))
-    for at, pair in enumerate([] if as_json else counts):
-        out.print(escape(title(pair)))
-        columns = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
-        if counted := lines(pair):
-            numbers = range(1, len(columns))
-            show_table(columns, counted, whole=range(len(columns)), right=numbers)
-        for note in notes(pair):
-            out.print(escape(note))
-        if times:
-            _show_times(times[at], pair)
-        out.print()
+    else:
+        for pair, modelled in zip_longest(counts, times):
+            _show_counts(pair, modelled)
     if any(side.failed for pair in counts for side in (pair.stack, pair.reference) if side):
         raise typer.Exit(int(Exit.RUN_FAILED))
     if all(pair.stack.counters is None for pair in counts):
         raise typer.Exit(int(Exit.UNFIT))
+
+
+def _show_counts(pair: SideBySide, times: TimesBeside | None) -> None:
+    """Prints a stack's counts beside its reference's, and its modelled times where they are known."""
+    from suite.show.counts import lines, notes, title
+
+    out.print(escape(title(pair)))
+    columns = ("", pair.reference.stack, pair.stack.stack, "ratio") if pair.reference else ("", pair.stack.stack)
+    if counted := lines(pair):
+        show_table(columns, counted, whole=range(len(columns)), right=range(1, len(columns)))
+    for note in notes(pair):
+        out.print(escape(note))
+    if times:
+        _show_times(times, pair)
+    out.print()
 
 
 def _times(counts: list[SideBySide], gpu: str, apart: Aside) -> list[TimesBeside]:
@@ -338,13 +314,7 @@ def plan(
         str | None, typer.Option("--memory", help="The device's: 24GB, 80GiB. [the GPU's]", callback=refusing(bytes_of))
     ] = None,
     stacks: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-t",
-            "--technique",
-            help="A technique that plans schedules; repeatable. [all of them]",
-            **OF_STACKS,
-        ),
+        list[str] | None, stacks_option("A technique that plans schedules; repeatable. [all of them]")
     ] = None,
     baselines: OneBaseline = None,
     size: SizeOption = "base",
@@ -369,13 +339,7 @@ def plan(
         ),
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu",
-            help="Plan for this GPU's memory, and by what it reaches: A100-80, H100, L4, ...",
-            autocompletion=gpu_names,
-            callback=refusing(check_gpu),
-        ),
+        str | None, gpu_option("Plan for this GPU's memory, and by what it reaches: A100-80, H100, L4, ...")
     ] = None,
     device: Operators = "cuda",
     as_json: Json = False,
@@ -391,13 +355,9 @@ def plan(
         from suite.topics.memory_plan import within_budgets as memory_plan
         from suite.topics.memory_plan.plans_in_words import lines, title
 
-        scale = Scale(
-            setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(model=model)).but(
-                device=device_named(device)
-            ),
-            batch_size=None if batch in (None, AUTO) else _examples(str(batch)),
-            sequence_length=sequence_length,
-        )
+        asked = setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(model=model))
+        examples = None if batch in (None, AUTO) else _examples(str(batch))
+        scale = Scale(asked.but(device=device_named(device)), examples, sequence_length)
         device_bytes, there = _planned_for(gpu, memory, rate, link)
         with bar(quiet=as_json) as progress:
             if batch == AUTO:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from suite.cli.options import (
-    OF_RECIPES,
     RESULTS,
     THREADS,
     Baselines,
     Device,
     Json,
+    Recipes,
     Results,
     SizeOption,
     Slower,
@@ -23,9 +24,14 @@ from suite.cli.options import (
     Threads,
     check_installed,
     having,
+    minutes_option,
     share_of,
 )
 from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable, warn
+
+if TYPE_CHECKING:
+    from suite.guard.findings import Finding
+    from suite.guard.regression import Reference
 
 
 @app.command(rich_help_panel=GUARD)
@@ -119,10 +125,7 @@ def check(
     techniques: Techniques = None,
     on: Baselines = None,
     size: SizeOption = "nano",
-    recipe: Annotated[
-        list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
-    ] = None,
+    recipe: Recipes = None,
     device: Device = "cpu",
     threads: Threads = THREADS,
     accept_changes: Annotated[
@@ -136,7 +139,7 @@ def check(
         ),
     ] = False,
     slower: Slower = None,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="What --speed may take, of all items.")] = 10.0,
+    minutes: Annotated[float, minutes_option("What --speed may take, of all items.")] = 10.0,
     badge: Annotated[Path | None, typer.Option("--badge", help="Write what was found as a badge, an SVG.")] = None,
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
     as_json: Json = False,
@@ -161,51 +164,22 @@ def check(
             raise ValueError("--speed times code: name a git revision, --against REV")
         if not kernels_:
             check_installed()
-        from suite.entries.setting import check_device, chosen
+        from suite.entries.setting import check_device
         from suite.guard import check as checks
         from suite.guard import regression
-        from suite.guard.confinement import exposed
-        from suite.guard.trees import PASSED, top_of
-        from suite.record.job import RECIPES, SIZES
 
         check_device(device)
         if kernels_:
             return kernels(check=True, device=device, as_json=as_json)
-        selection = checks.Selection(
-            tuple(techniques or ()),
-            tuple(on or ()),
-            tuple(chosen("recipe", name, RECIPES) for name in recipe or ("modern",)),
-            chosen("size", size, SIZES),
-            device,
-            threads,
-        )
+        selection = checks.Selection.of(techniques or (), on or (), recipe or ("modern",), size, device, threads)
         with bar(quiet=as_json) as progress:
             if save is not None:
-                stored = checks.counted(selection, progress)
-                regression.save(stored, save)
-                items = len(stored.jobs)
-                print(json.dumps({"saved": str(save), "items": items}) if as_json else f"{items} items saved to {save}")
-                return None
+                return _save(checks.counted(selection, progress), save, as_json)
             assert against is not None
-            if checks.is_reference(against):
-                findings = checks.against_file(Path(against), selection, progress)
-            else:
-                if names := exposed(PASSED):
-                    warn(
-                        f"on this system the code of both trees can read {', '.join(names)} in this "
-                        "process's environment: run check where no secret is"
-                    )
-                timing = checks.SpeedBudget(wanted, minutes) if wanted else None
-                findings = checks.against_revision(against, top_of(Path()), selection, timing, progress)
-        if badge:
-            from suite.record.files import replacing
-            from suite.topics.board.badge import of_check
-
-            with replacing(badge) as file:
-                file.write_text(of_check(findings, regression.exit_code(findings, accept_changes)), encoding="utf-8")
-        if summary:
-            with summary.open("a", encoding="utf-8") as file:
-                file.write(regression.markdown(findings, against))
+            timing = checks.SpeedBudget(wanted, minutes) if wanted else None
+            findings = checks.against(against, selection, timing, progress, warn)
+        code = regression.exit_code(findings, accept_changes)
+        _write(badge, summary, findings, code, against)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -216,6 +190,30 @@ def check(
                 [(finding.verdict, finding.item, finding.details) for finding in said],
                 whole=(0, 1),
             )
-    if code := regression.exit_code(findings, accept_changes):
+    if code:
         raise typer.Exit(code)
     return None
+
+
+def _save(stored: Reference, path: Path, as_json: bool) -> None:
+    """Writes a reference file, and says of how many items it is."""
+    from suite.guard import regression
+
+    regression.save(stored, path)
+    items = len(stored.jobs)
+    print(json.dumps({"saved": str(path), "items": items}) if as_json else f"{items} items saved to {path}")
+
+
+def _write(badge: Path | None, summary: Path | None, findings: Sequence[Finding], code: int, against: str) -> None:
+    """Writes what was found as a badge, and behind a summary in Markdown, where these are wanted."""
+    from suite.guard import regression
+
+    if badge:
+        from suite.record.files import replacing
+        from suite.topics.board.badge import of_check
+
+        with replacing(badge) as file:
+            file.write_text(of_check(findings, code), encoding="utf-8")
+    if summary:
+        with summary.open("a", encoding="utf-8") as file:
+            file.write(regression.markdown(findings, against))

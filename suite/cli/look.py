@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suite.cli.options import (
-    OF_STACKS,
     RESULTS,
     THREADS,
     Baselines,
@@ -26,8 +25,10 @@ from suite.cli.options import (
     TargetOptions,
     device_named,
     looking_up,
+    minutes_option,
     named,
     setting_of,
+    stacks_option,
 )
 from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
 
@@ -189,14 +190,9 @@ def baselines(
     power: Annotated[
         bool, typer.Option("--power", help="Instead say what each can tell apart: controls against the noise of seeds.")
     ] = False,
-    techniques: Annotated[
-        list[str] | None,
-        typer.Option("--technique", "-t", help="For --power: a technique as a further control.", **OF_STACKS),
-    ] = None,
+    techniques: Annotated[list[str] | None, stacks_option("For --power: a technique as a further control.")] = None,
     folder: Results = RESULTS,
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="For --power: begin nothing new after that.")
-    ] = 60,
+    minutes: Annotated[float, minutes_option("For --power: begin nothing new after that.")] = 60,
     as_json: Json = False,
 ) -> None:
     """Train the references and hold them against classical methods on the same data: have they learned anything?
@@ -219,31 +215,36 @@ def baselines(
                 [{**reference.model_dump(mode="json"), **_summary(reference)} for reference in references], indent=1
             )
         )
-    for reference in [] if as_json else references:
-        metrics = list(reference.scores or reference.bars[0].scores)
-        cells = [f"{reference.scores[metric]:.4g}" for metric in metrics] if reference.scores else ["-"] * len(metrics)
-        lines = [("the reference", *cells, reference.why)]
-        for classical in reference.bars:
-            cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
-            lines.append((classical.method, *cells, "passed" if classical.passed else "not passed"))
-        at, trained = reference.conditions, many(len(reference.seeds), "seed")
-        out.print(
-            f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {reference.judged_by}; "
-            f"loss: {reference.quality}"
-        )
-        show_table(("", *metrics, ""), lines)
-        for name, value in reference.further.items():
-            out.print(escape(f"{name}: {value:.4g}"))
-        for caption, samples in groupby(reference.samples, lambda sample: sample.caption):
-            if texts := [sample.text for sample in samples if sample.text]:
-                out.print(escape(f"{caption}:"))
-                for text in texts:
-                    out.print(escape(f"  {text}"))
-        if not reference.bars:
-            out.print("no classical method here: at this size they would take longer than they tell")
-        out.print()
+    else:
+        for reference in references:
+            _show_reference(reference)
     if not all(reference.passed for reference in references):
         raise typer.Exit(int(Exit.REGRESSED))
+
+
+def _show_reference(reference: LearnedReference) -> None:
+    """Prints what a reference has learned beside the classical methods, and samples of it."""
+    metrics = list(reference.scores or reference.bars[0].scores)
+    cells = [f"{reference.scores[metric]:.4g}" for metric in metrics] if reference.scores else ["-"] * len(metrics)
+    lines = [("the reference", *cells, reference.why)]
+    for classical in reference.bars:
+        cells = [f"{classical.scores[metric]:.4g}" for metric in metrics]
+        lines.append((classical.method, *cells, "passed" if classical.passed else "not passed"))
+    at, trained = reference.conditions, many(len(reference.seeds), "seed")
+    out.print(
+        f"{at.baseline} {at.size} ({at.recipe}, {trained}), judged by {reference.judged_by}; loss: {reference.quality}"
+    )
+    show_table(("", *metrics, ""), lines)
+    for name, value in reference.further.items():
+        out.print(escape(f"{name}: {value:.4g}"))
+    for caption, samples in groupby(reference.samples, lambda sample: sample.caption):
+        if texts := [sample.text for sample in samples if sample.text]:
+            out.print(escape(f"{caption}:"))
+            for text in texts:
+                out.print(escape(f"  {text}"))
+    if not reference.bars:
+        out.print("no classical method here: at this size they would take longer than they tell")
+    out.print()
 
 
 def _learned(settings: Sequence[Setting], seeds: int, folder: Path, progress: Progress) -> list[LearnedReference]:
@@ -303,11 +304,8 @@ def doctor(
         bool | None,
         typer.Option("--rehearse/--no-rehearse", help="Try what a measurement needs. [on a GPU]"),
     ] = None,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Of a rehearsal: begin nothing new after.")] = 2,
-    techniques: Annotated[
-        list[str] | None,
-        typer.Option("--technique", "-t", help="Of a rehearsal: only this one; repeatable. [all]", **OF_STACKS),
-    ] = None,
+    minutes: Annotated[float, minutes_option("Of a rehearsal: begin nothing new after.")] = 2,
+    techniques: Annotated[list[str] | None, stacks_option("Of a rehearsal: only this one; repeatable. [all]")] = None,
     file: Annotated[
         Path | None, typer.Option("--write", help="Of a rehearsal: the file of its findings, in which it goes on.")
     ] = None,

@@ -7,13 +7,13 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from suite.cli.options import (
-    OF_RECIPES,
     OF_STACKS,
     RESULTS,
     Baselines,
@@ -24,6 +24,7 @@ from suite.cli.options import (
     LearningOptions,
     Limit,
     MachineOptions,
+    Recipes,
     Sizes,
     Stack,
     TargetOptions,
@@ -33,7 +34,6 @@ from suite.cli.options import (
     check_reached,
     refusing,
     setting_of,
-    task_of,
     with_options,
 )
 from suite.cli.shared import (
@@ -108,10 +108,7 @@ def run(
     techniques: Techniques = None,
     on: Baselines = None,
     sizes: Sizes = None,
-    recipe: Annotated[
-        list[str] | None,
-        typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
-    ] = None,
+    recipe: Recipes = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -158,91 +155,23 @@ def run(
     """
     with understandable(as_json):
         check_reached(training)
-        from suite.entries.cards import with_cards
-        from suite.entries.catalogue import catalogue, lookup
-        from suite.entries.installed import baselines
-        from suite.entries.packages import how_to_install
-        from suite.entries.setting import check_size, chosen
+        from suite.measure.asked import Names, pairs_asked
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import (
-            check_batches,
-            check_buildable,
-            check_model_apart,
-            check_ranks,
-            distributing,
-        )
-        from suite.measure.contenders.result import results_of
         from suite.measure.controls import control_pairs
-        from suite.measure.missing import Wanted, pairs_of
-        from suite.record.job import RECIPES, SIZES
-        from suite.record.store import Store
-        from suite.show.pages.beside import HEAD, beside
-        from suite.topics.peers.peer_stacks import peer_pairs, with_updates
 
-        sound, broken = with_cards(catalogue())
-        stacks, names = techniques or list(sound), on or list(baselines())
-        if techniques:  # of all, one that is broken is a row
-            broken = {}
-        elif ranks:
-            stacks, failing = distributing(sound)
-            broken |= failing
+        names = Names(techniques or (), on or (), sizes or (), recipe or (), ranks)
+        pairs, broken = pairs_asked(names, vars(training) | vars(machine), partial(blamed, context))
         for reason in broken.values():
             warn(f"left out: {reason}")
-        for name in names:
-            with blamed(context, "on", name):
-                lookup("baseline", name, baselines())
-        for size in sizes or ():
-            with blamed(context, "sizes", size):
-                chosen("size", size, SIZES)
-        for name in recipe or ():
-            with blamed(context, "recipe", name):
-                chosen("recipe", name, RECIPES)
-        with blamed(context, "task"):
-            task = task_of(training)
-        with blamed(context, "device"):
-            setting = setting_of(TargetOptions(names[:1]), training, machine)
-        for stack in techniques or ():
-            with blamed(context, "techniques", stack):
-                check_buildable(stack)
-        if (training.data or training.model) and not on:
-            raise ValueError("--data and --model belong to one kind of baseline: choose it with -b")
-        pairs = [
-            pair
-            for size in sizes or ("nano",)
-            for pair in pairs_of(
-                stacks,
-                names,
-                [chosen("recipe", name, RECIPES) for name in recipe or ("modern",)],
-                setting.but(size=size),
-                task,
-                ranks,
-            )
-        ]
         if not pairs:
             fail("no technique of these names one of these baselines in its card", Exit.NOTHING, as_json)
-        for pair_setting in dict.fromkeys(pair.setting for pair in pairs):
-            with blamed(context, "sizes", pair_setting.size):
-                check_size(pair_setting)
-        for pair_setting in dict.fromkeys(pair.setting.but(recipe="modern") for pair in pairs):
-            with blamed(context, "model"):
-                check_model_apart(pair_setting)
-        if techniques:
-            check_ranks(dict.fromkeys(job for pair in pairs for job in pair.jobs))
-        elif ranks:  # of all techniques, one that cannot have so many is a row
-            check_batches({pair.setting for pair in pairs}, ranks)
         effort = evidence.effort(learning)
         if renew and peers:
             raise ValueError("--renew times nothing, and --peers nothing else: leave one of them out")
         if renew:
             effort = replace(effort, wanted=effort.wanted.to_renew)
         if peers:
-            against_peers, absent = peer_pairs(pairs)
-            for package in absent:
-                warn(f"not measured beside {package}, which is not installed: {how_to_install(package)}")
-            pairs = with_updates(against_peers)
-            effort = replace(effort, wanted=Wanted(seeds=0, timings=effort.wanted.timings, tuned=False))
-            if not pairs:
-                fail("no technique of these has a peer that is installed", Exit.NOTHING, as_json)
+            pairs, effort = _beside_peers(pairs, as_json), replace(effort, wanted=effort.wanted.to_time)
         else:
             pairs += control_pairs(pairs)
         if dry:
@@ -252,24 +181,46 @@ def run(
     if as_json:
         print(json.dumps([json.loads(piece.model_dump_json()) for piece in measured.added]))
     else:
-        if measured.left and not measured.tally:
-            out.print(escape(measured.sentence))
-        for stack, status, reason in dict.fromkeys(measured.failures):
-            err.print(f"{escape(stack)}: {status}: {escape(reason)}")
-        records, _ = Store(learning.results).read()
-        if techniques:
-            show_table(HEAD, beside(results_of(pairs, records)), whole=(0, 1, 2))
-        known = _rows(pairs, records)
-        new_ids = {piece.id for piece in measured.added}
-        if fresh := [row for row in known if new_ids & {*row.records}]:
-            show_table(*_table(fresh), title="With what was measured here, in this run", whole=(0, 1))
-        for sentence in _answers(known, new_ids):
-            out.print(escape(sentence))
-        seen = f"see all of it with: leantrain leaderboard --results {learning.results}"
-        if learning.results != RESULTS:
-            seen += f" --write {learning.results / 'leaderboard.md'}"
-        out.print(escape(f"{measured.sentence}; {seen}"))
+        _show_measured(measured, pairs, learning.results, together=bool(techniques))
     leave(measured, failed=bool(broken))
+
+
+def _beside_peers(pairs: Sequence[Pair], as_json: bool) -> list[Pair]:
+    """Returns the stacks beside other packages' implementations of them; ends the command where none is installed."""
+    from suite.entries.packages import how_to_install
+    from suite.topics.peers.peer_stacks import peer_pairs, with_updates
+
+    against_peers, absent = peer_pairs(pairs)
+    for package in absent:
+        warn(f"not measured beside {package}, which is not installed: {how_to_install(package)}")
+    if not against_peers:
+        fail("no technique of these has a peer that is installed", Exit.NOTHING, as_json)
+    return with_updates(against_peers)
+
+
+def _show_measured(measured: Measured, pairs: Sequence[Pair], folder: Path, together: bool) -> None:
+    """Prints what a run measured, what failed and what is known now; ``together``: all pairs side by side, first."""
+    from suite.measure.contenders.result import results_of
+    from suite.record.store import Store
+    from suite.show.pages.beside import HEAD, beside
+
+    if measured.left and not measured.tally:
+        out.print(escape(measured.sentence))
+    for stack, status, reason in dict.fromkeys(measured.failures):
+        err.print(f"{escape(stack)}: {status}: {escape(reason)}")
+    records, _ = Store(folder).read()
+    if together:
+        show_table(HEAD, beside(results_of(pairs, records)), whole=(0, 1, 2))
+    known = _rows(pairs, records)
+    new_ids = {piece.id for piece in measured.added}
+    if fresh := [row for row in known if new_ids & {*row.records}]:
+        show_table(*_table(fresh), title="With what was measured here, in this run", whole=(0, 1))
+    for sentence in _answers(known, new_ids):
+        out.print(escape(sentence))
+    seen = f"see all of it with: leantrain leaderboard --results {folder}"
+    if folder != RESULTS:
+        seen += f" --write {folder / 'leaderboard.md'}"
+    out.print(escape(f"{measured.sentence}; {seen}"))
 
 
 def _foresee(pairs: Sequence[Pair], folder: Path, effort: Effort, as_json: bool) -> None:
@@ -359,9 +310,10 @@ def compare(
     """
     with understandable(as_json):
         check_reached(training)
+        from suite.entries.setting import task_named
         from suite.judge.rows import as_dict
+        from suite.measure.asked import check_pairs
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of
         from suite.measure.missing import pair_of
         from suite.record.store import Store
@@ -373,10 +325,8 @@ def compare(
         setting = setting_of(target, training, machine)
         if write:
             check_format(write)
-        pair = pair_of(setting, stack, against, task_of(training))
-        check_buildable(*pair.sides)
-        check_model_apart(pair.setting)
-        check_ranks(pair.jobs)
+        pair = pair_of(setting, stack, against, task_named(training.task))
+        check_pairs([pair])
         modelled = gpu_times.read(learning.results)
         with tracking(wandb) as sent, bar(quiet=as_json) as progress:
             measured = measure(
@@ -418,19 +368,18 @@ def stack(
     """
     with understandable(as_json):
         check_reached(training)
+        from suite.entries.setting import task_named
         from suite.judge import interaction, rows
+        from suite.measure.asked import check_pairs
         from suite.measure.campaign import measure
-        from suite.measure.contenders.contender import check_buildable, check_model_apart, check_ranks
         from suite.measure.contenders.result import result_of_stack
         from suite.measure.missing import pairs_of_stack
         from suite.record.store import Store
         from suite.topics.stacks import stacks_on_board as stacks
 
         setting = setting_of(target, training, machine)
-        pairs = pairs_of_stack(setting, techniques, against, task_of(training))
-        check_buildable(techniques, pairs[0].reference)
-        check_model_apart(pairs[0].setting)
-        check_ranks(dict.fromkeys(job for pair in pairs for job in pair.jobs))
+        pairs = pairs_of_stack(setting, techniques, against, task_named(training.task))
+        check_pairs(pairs)
         with bar(quiet=as_json) as progress:
             measured = measure(
                 pairs, learning.results, evidence.effort(learning), together=True, progress=progress, warn=warn

@@ -25,7 +25,7 @@ from suite.cli.shared import understandable
 
 if TYPE_CHECKING:
     from suite.measure.campaign import Effort
-    from suite.record.job import Setting, Task
+    from suite.record.job import Setting
 
 RESULTS = Path("results")
 THREADS = 1  # more would wait for each other whenever a neighbour takes a core
@@ -148,16 +148,15 @@ def words(*known: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def stacks_option(help: str) -> Any:
+    """Returns the option ``-t``, which takes stacks and says what for."""
+    return typer.Option("-t", "--technique", help=help, **OF_STACKS)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Stack = Annotated[str, typer.Argument(help="The technique or stack, e.g. lion or lion+sam:rho=0.1.", **OF_STACKS)]
 Techniques = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-t",
-        "--technique",
-        help="A technique or a stack like lion+sam:rho=0.1; repeatable. [all]",
-        **OF_STACKS,
-    ),
+    list[str] | None, stacks_option("A technique or a stack like lion+sam:rho=0.1; repeatable. [all]")
 ]
 Baselines = Annotated[
     list[str] | None,
@@ -184,6 +183,10 @@ Sizes = Annotated[
 OneRecipe = Annotated[
     list[str] | None,
     typer.Option("--recipe", help="classic, modern or compiled. [modern]", **OF_RECIPES),
+]
+Recipes = Annotated[
+    list[str] | None,
+    typer.Option("--recipe", help="classic, modern or compiled; repeatable. [modern]", **OF_RECIPES),
 ]
 TaskOption = Annotated[
     str | None,
@@ -249,6 +252,29 @@ KnownResults = Annotated[
     Path,
     typer.Option("--results", help="The folder that records are read from.", callback=refusing(_check_there)),
 ]
+
+
+def minutes_option(help: str, least: float = 0.1) -> Any:
+    """Returns the option ``--minutes``, of at least so many."""
+    return typer.Option("--minutes", min=least, help=help)
+
+
+def gpu_option(help: str) -> Any:
+    """Returns the option ``--gpu``, which takes a GPU of the tables by any of its names."""
+    return typer.Option("--gpu", help=help, autocompletion=_gpu_names, callback=refusing(_check_gpu))
+
+
+def _gpu_names(incomplete: str) -> list[str]:
+    from suite.topics.modelled_time.devices import devices
+
+    return [name for name in devices() if name.lower().startswith(incomplete.lower())]
+
+
+def _check_gpu(name: str) -> None:
+    from suite.entries.catalogue import lookup
+    from suite.topics.modelled_time.devices import by_any_name
+
+    lookup("GPU", name, by_any_name())
 
 
 def share_of(percentage: str) -> float:
@@ -333,7 +359,7 @@ class LearningOptions(Options):
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Runs that each side learns, each with its own seed.")
     ] = 3
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Begin nothing new after this time.")] = 10.0
+    minutes: Annotated[float, minutes_option("Begin nothing new after this time.")] = 10.0
     results: Results = RESULTS
 
 
@@ -393,31 +419,16 @@ class EvidenceOptions(Options):
 PLAIN, HERE = TrainingOptions(), MachineOptions()
 
 
-def setting_of(
-    target: TargetOptions,
-    training: TrainingOptions = PLAIN,
-    machine: MachineOptions = HERE,
-    *,
-    baseline: str = "gpt",
-) -> Setting:
-    """Returns the setting that the options describe; ``baseline`` is that of a call that names none.
+def setting_of(target: TargetOptions, training: TrainingOptions = PLAIN, machine: MachineOptions = HERE) -> Setting:
+    """Returns the setting that the options describe, of gpt where they name no baseline.
 
     Raises UnknownId with the nearest names, ValueError where one is wanted and several are named, and Unavailable for
     a device that is not here.
     """
     from suite.entries import setting
 
-    return setting.setting_of(
-        baseline=target.baseline or baseline,
-        size=target.size,
-        recipe=target.recipe,
-        task=training.task,
-        steps=training.steps,
-        data=training.data,
-        model=training.model,
-        device=machine.device,
-        threads=machine.threads,
-    )
+    own = vars(training) | vars(machine)
+    return setting.setting_of(baseline=target.baseline or "gpt", size=target.size, recipe=target.recipe, **own)
 
 
 def check_reached(training: TrainingOptions) -> None:
@@ -428,21 +439,18 @@ def check_reached(training: TrainingOptions) -> None:
         locations.check_reached(training.data)
 
 
-def task_of(training: TrainingOptions) -> Task | None:
-    """Returns the task, where one was named, in place of what a technique's card says. Raises UnknownId."""
-    from suite.entries.setting import chosen
-    from suite.record.job import TASKS
+def device_named(device: str, gpu: str | None = None) -> str:
+    """Returns the device whose operators are meant, whether it is here or not.
 
-    return chosen("task", training.task, TASKS) if training.task else None
-
-
-def device_named(device: str) -> str:
-    """Returns the device, whether it is here or not. Raises UnknownId with the nearest name for one that is none."""
+    Raises UnknownId with the nearest name for one that is none, ValueError where a GPU is to run another's.
+    """
     from suite.entries.setting import check_device
     from suite.loop.technique import Unavailable
 
     with suppress(Unavailable):
         check_device(device)
+    if gpu and device != "cuda":
+        raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {device}")
     return device
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,8 @@ from suite.cli.options import (
 from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
+    from suite.entries.card import Card
+    from suite.judge.claims import Judgement
     from suite.topics.board.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
@@ -87,75 +88,60 @@ def leaderboard(
         from suite.entries.setting import chosen
         from suite.entries.together import built
         from suite.judge.rows import as_dict
-        from suite.record.files import read_plain_text, replacing
         from suite.record.job import canonical
         from suite.record.text import lines
-        from suite.show.pictures import drawing
-        from suite.topics.board import badge, html, markdown, plots, poster
+        from suite.topics.board import written
         from suite.topics.board.report import Report
-        from suite.topics.board.stamp import check, stamp
-        from suite.topics.publish import export
+        from suite.topics.publish.export import TABLES
 
-        pages = {"markdown": markdown.render, "html": html.render, "svg": poster.render, "badge": badge.render}
-        whole = not (techniques or on)
+        names = (*(techniques or ()), *(on or ()))
         if plot:
-            chosen("plot", plot, tuple(plots.PLOTS))
-            if form or len(write or ()) != 1:
-                raise ValueError("--plot draws one file: name it with --write, and leave --format out")
-            drawing.check_format(write[0])  # type: ignore[index]
-        if plot:
+            _check_plot(plot, form, write)
+        if plot or (as_json and not (write or form)):  # rows as JSON write nothing that nobody asked for
             targets: list[tuple[Any, Path | None]] = []
-        elif write or form or (whole and not as_json):
+        elif names and not (write or form):  # a board of a few is for the terminal
+            targets = [("markdown", None)]
+        else:
             targets = _targets(write, chosen("format", form, FORMS) if form else None)
-        else:  # a board of a few is for the terminal; rows as JSON write nothing that nobody asked for
-            targets = [] if as_json else [("markdown", None)]
-        chosen("table", table, export.TABLES)
+        kind = chosen("table", table, TABLES)
         for stack in techniques or ():
             built(stack)
         report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
         for problem in (*report.problems, *report.unreadable):
             warn(problem)
-        if not report.rows and not (report.studies and all(kind in pages for kind, _ in targets)):
+        if not report.rows and not (report.studies and all(form in written.PAGES for form, _ in targets)):
             none = "no such records" if report.records else "no records"
             fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
-        stamps = {}
-        for kind, path in targets:
-            if path and kind in pages:
-                stamps[path] = stamp(path, folder, report.records, " ".join([*(techniques or ()), *(on or ())]))
-                if not replace:
-                    check(path, stamps[path])
         if plot and write:
-            drawing.save(plots.of_boards(report, plot), write[0])
-        for kind, path in targets:
-            if kind == "markdown" and path and whole:
-                content = _split(report, path, folder / "boards")
-            elif kind in pages:
-                content = pages[kind](report).encode()
-            else:
-                existing = read_plain_text(path) if path and path.exists() and kind == "model-index" else ""
-                content = export.exported(report.rows, kind, table, existing)
-            if path is None:
-                sys.stdout.write(lines(content.decode()) if sys.stdout.isatty() else content.decode())
-                return
-            with replacing(path) as partial:
-                partial.write_bytes(content + stamps.get(path, b""))
+            _draw(report, plot, write[0])
+        text = written.write(report, targets, folder, names, kind, replace)
+        if text is not None:
+            sys.stdout.write(lines(text) if sys.stdout.isatty() else text)
+            return
     if as_json:
         print(json.dumps([as_dict(row) for row in report.rows], indent=1))
     else:
-        written = ", ".join(map(str, write or (path for _, path in targets)))
-        out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {written}")
+        files = ", ".join(map(str, write or (path for _, path in targets)))
+        out.print(f"{many(len(report.rows), 'row')} from {many(report.records, 'record')}: {files}")
 
 
-def _split(report: Report, path: Path, boards: Path) -> bytes:
-    """Writes the boards of each baseline into ``boards`` and returns the front page that ``path`` becomes."""
-    from suite.record.files import replacing
-    from suite.topics.board import markdown
+def _check_plot(plot: str, form: str | None, write: list[Path] | None) -> None:
+    """Raises UnknownId for a plot that does not exist, ValueError where it is not of one file."""
+    from suite.entries.setting import chosen
+    from suite.show.pictures.drawing import check_format
+    from suite.topics.board.plots import PLOTS
 
-    front, pages = markdown.split(report, Path(os.path.relpath(boards, path.parent)).as_posix())
-    for name, content in pages.items():
-        with replacing(boards / name) as partial:
-            partial.write_text(content, "utf-8")
-    return front.encode()
+    chosen("plot", plot, tuple(PLOTS))
+    if form or write is None or len(write) != 1:
+        raise ValueError("--plot draws one file: name it with --write, and leave --format out")
+    check_format(write[0])
+
+
+def _draw(report: Report, plot: str, path: Path) -> None:
+    from suite.show.pictures.drawing import save
+    from suite.topics.board.plots import of_boards
+
+    save(of_boards(report, plot), path)
 
 
 def _targets(paths: list[Path] | None, form: str | None) -> list[tuple[Any, Path | None]]:
@@ -225,15 +211,9 @@ def claims(
     with understandable(as_json):
         from suite.entries.catalogue import lookup
         from suite.entries.installed import baselines
-        from suite.entries.setting import chosen
         from suite.judge import claims as judging
-        from suite.judge import rows
-        from suite.judge.at_scale import counts_at_scale
-        from suite.judge.study_tables import read_studies
         from suite.judge.verdicts import FAILS
-        from suite.record.job import SIZES
-        from suite.record.store import Store
-        from suite.topics.claims import claims_on_board as showing
+        from suite.topics.claims.from_records import judged
 
         name, _, settings = (id or "").partition(":")
         if settings and not exact:
@@ -250,52 +230,46 @@ def claims(
         if size is not None and not exact:
             raise ValueError("--size says where exact claims are counted: add --exact, or leave it out")
         if exact:
-            from suite.measure.exact import exact_verdicts
-
-            at = chosen("size", size or "nano", SIZES)
-            with bar(quiet=as_json) as progress:
-                judgements = exact_verdicts(cards, tuple(on or baselines()), at, settings, progress)
+            judgements = _counted(cards, tuple(on or baselines()), size or "nano", settings, as_json)
         else:
-            records, problems = Store(folder).read()
-            none = f"{folder} holds no records; measure some with: leantrain run --results {folder}"
-            for problem in problems or ([] if records.lines else [none]):
-                warn(problem)
-            stacks = judging.stacks_of(cards)
-            at_scale, unread = counts_at_scale(folder, stacks)
-            for problem in unread:
-                warn(problem)
-            left_out: list[str] = []
-            studies, damaged = read_studies(folder)
-            for problem in damaged:
-                warn(problem)
-            known = rows.rows(records, stacks.__contains__, left_out)
-            judgements = judging.verdicts(known, cards, at_scale, studies)
-            for problem in left_out:
-                warn(problem)
-            judgements = [judgement for judgement in judgements if not on or judgement.baseline in ("", *on)]
+            judgements = judged(folder, cards, on or (), warn)
     outcomes = {judgement.outcome for judgement in judgements}
     if not outcomes:
         fail("none of these claims is exact on these baselines" if exact else "no claims here", Exit.NOTHING, as_json)
     if as_json:
         print(json.dumps([judgement.as_dict() for judgement in judgements], indent=1))
     else:
-        by_worth = showing.sort(judgements)
-        for title, part in by_worth.parts:
-            show_table(showing.columns(title), [line.cells for line in part], title=title, whole=(0, 1))
-        out.print(by_worth.sentence)
-        if "." in name:
-            for judgement in judgements:
-                records_of = f" (records {' '.join(judgement.evidence)})" if judgement.evidence else ""
-                out.print(
-                    escape(
-                        f"{judgement.claim.id}, {judgement.place.title or 'quoted'}: {judgement.command}{records_of}"
-                    )
-                )
+        _show_judged(judgements, with_commands="." in name)
     if any(judgement.contradicted or (exact and judgement.outcome == FAILS) for judgement in judgements):
         raise typer.Exit(int(Exit.REGRESSED))
     open_ones = {"undecided", "not exercised", "tuning open"}
     if "." in name and outcomes & open_ones and outcomes <= open_ones | {"not measured"}:
         raise typer.Exit(int(Exit.INCONCLUSIVE))
+
+
+def _counted(cards: list[Card], on: Sequence[str], size: str, settings: str, as_json: bool) -> list[Judgement]:
+    """Returns the verdicts on the exact claims, counted now."""
+    from suite.entries.setting import chosen
+    from suite.measure.exact import exact_verdicts
+    from suite.record.job import SIZES
+
+    at = chosen("size", size, SIZES)
+    with bar(quiet=as_json) as progress:
+        return exact_verdicts(cards, on, at, settings, progress)
+
+
+def _show_judged(judgements: Sequence[Judgement], with_commands: bool) -> None:
+    """Prints the verdicts, the worst first, and how to repeat each where that is asked for."""
+    from suite.topics.claims import claims_on_board as showing
+
+    by_worth = showing.sort(judgements)
+    for title, part in by_worth.parts:
+        show_table(showing.columns(title), [line.cells for line in part], title=title, whole=(0, 1))
+    out.print(by_worth.sentence)
+    for judgement in judgements if with_commands else ():
+        records = f" (records {' '.join(judgement.evidence)})" if judgement.evidence else ""
+        said = f"{judgement.claim.id}, {judgement.place.title or 'quoted'}: {judgement.command}{records}"
+        out.print(escape(said))
 
 
 def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:

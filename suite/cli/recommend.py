@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from suite.cli.count import Batch, SequenceLength, check_gpu, gpu_names
+from suite.cli.count import Batch, SequenceLength
 from suite.cli.options import (
     OF_DEVICES,
-    OF_STACKS,
     RESULTS,
     Json,
     KnownResults,
@@ -23,8 +22,11 @@ from suite.cli.options import (
     Threads,
     TrainingOptions,
     device_named,
+    gpu_option,
+    minutes_option,
     refusing,
     setting_of,
+    stacks_option,
 )
 from suite.cli.shared import USE, Exit, app, bar, escape, out, show_table, understandable
 from suite.record.amounts import bytes_of
@@ -65,10 +67,7 @@ def recommend(
     size: SizeOption = "nano",
     recipes: OneRecipe = None,
     task: TaskOption = None,
-    stacks: Annotated[
-        list[str] | None,
-        typer.Option("-t", "--technique", help="A stack of yours to hold against them; repeatable.", **OF_STACKS),
-    ] = None,
+    stacks: Annotated[list[str] | None, stacks_option("A stack of yours to hold against them; repeatable.")] = None,
     batch: Batch = None,
     sequence_length: SequenceLength = None,
     device: Annotated[
@@ -76,16 +75,10 @@ def recommend(
         typer.Option("--device", help="cpu or cuda: whose operators. [cuda with --gpu, else cpu]", **OF_DEVICES),
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu",
-            help="Order by times modelled on this GPU: A100-80, H100, ... None need be here.",
-            autocompletion=gpu_names,
-            callback=refusing(check_gpu),
-        ),
+        str | None, gpu_option("Order by times modelled on this GPU: A100-80, H100, ... None need be here.")
     ] = None,
     counts: Annotated[int, typer.Option("--counts", min=2, help="Stacks that are counted at most.")] = 30,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="Minutes of measuring, about.")] = 10.0,
+    minutes: Annotated[float, minutes_option("Minutes of measuring, about.")] = 10.0,
     threads: Threads = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count and order, and say what would be measured; measure nothing.")
@@ -110,9 +103,7 @@ def recommend(
         at = setting_of(TargetOptions(baselines, size, recipes), TrainingOptions(task=task, model=model))
         if at.recipe == "compiled":
             raise ValueError("the peak of compiled code is decided when it is generated: choose by --recipe modern")
-        where = device_named(device or ("cuda" if gpu else "cpu"))
-        if gpu and where != "cuda":
-            raise ValueError(f"{gpu} runs the operators of a GPU: leave out --device {where}")
+        where = device_named(device or ("cuda" if gpu else "cpu"), gpu)
         question = Question(
             Scale(at.but(device=where, threads=threads), batch, sequence_length),
             bytes_of(memory),

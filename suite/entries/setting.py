@@ -15,7 +15,7 @@ from suite.entries.catalogue import UnknownId, lookup
 from suite.entries.installed import baselines
 from suite.entries.locations import Outside, check_configuration, check_data, check_reached
 from suite.loop.technique import Unavailable
-from suite.record.job import RECIPES, SIZES, TASKS, Setting, Size
+from suite.record.job import RECIPES, SIZES, TASKS, Setting, Size, Task
 from suite.record.numerics import check_environment
 
 DEVICES = ("cpu", "cuda")
@@ -26,6 +26,11 @@ Name = TypeVar("Name", bound=str)
 def chosen(kind: str, value: str, among: tuple[Name, ...]) -> Name:
     """Returns ``value`` if it is one of ``among``. Raises UnknownId with the nearest names."""
     return lookup(kind, value, {name: name for name in among})
+
+
+def task_named(name: str | None) -> Task | None:
+    """Returns the task, where one is named, in place of what a technique's card says. Raises UnknownId."""
+    return chosen("task", name, TASKS) if name else None
 
 
 def setting_of(

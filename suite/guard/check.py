@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from suite.entries.catalogue import lookup
+from suite.entries.setting import chosen
 from suite.guard import speed
+from suite.guard.confinement import exposed
 from suite.guard.findings import Finding
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
-from suite.guard.trees import RevisionError, TreeWorker, checked_out, is_revision
+from suite.guard.trees import PASSED, RevisionError, TreeWorker, checked_out, is_revision, top_of
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
 from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import Progress, silent
-from suite.record.job import BASELINE, Job, RecipeName, Size, Spelling
+from suite.record.job import BASELINE, RECIPES, SIZES, Job, RecipeName, Size, Spelling
 from suite.record.machine import fingerprint
 from suite.record.numerics import NATIVE
 
@@ -38,6 +40,14 @@ class Selection:
     size: Size = "nano"
     device: str = "cpu"
     threads: int = 1
+
+    @classmethod
+    def of(
+        cls, stacks: Sequence[str], on: Sequence[str], recipes: Sequence[str], size: str, device: str, threads: int
+    ) -> Selection:
+        """Makes one of names. Raises UnknownId for a recipe or a size that does not exist."""
+        known = tuple(chosen("recipe", name, RECIPES) for name in recipes)
+        return cls(tuple(stacks), tuple(on), known, chosen("size", size, SIZES), device, threads)
 
     def jobs(self, offer: dict[str, Any]) -> list[Job]:
         """Returns the selected jobs that a tree offers."""
@@ -87,6 +97,25 @@ def is_reference(name: str, top: Path = Path()) -> bool:
     path = Path(name)
     named_as_file = len(path.parts) > 1 or bool(path.suffix) or name.startswith("./")
     return named_as_file and (top / path).is_file() and not is_revision(name, top)
+
+
+def against(
+    reference: str,
+    selection: Selection,
+    timing: SpeedBudget | None,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> list[Finding]:
+    """Returns the findings of the working tree against ``reference``, a file of one or else a git revision, whose code
+    is then run: ``warn`` hears which secrets it could read. Raises BadReference or RevisionError."""
+    if is_reference(reference):
+        return against_file(Path(reference), selection, progress)
+    if names := exposed(PASSED):
+        warn(
+            f"on this system the code of both trees can read {', '.join(names)} in this process's environment: run "
+            "check where no secret is"
+        )
+    return against_revision(reference, top_of(Path()), selection, timing, progress)
 
 
 def against_file(path: Path, selection: Selection, progress: Progress) -> list[Finding]:

@@ -195,6 +195,11 @@ class Wanted:
         """Returns what renews the same evidence, and asks for none that was not there."""
         return replace(self, timings=0, most_seeds=self.seeds, renewed=True)
 
+    @property
+    def to_time(self) -> Wanted:
+        """Returns what times as often, and learns and tunes nothing."""
+        return Wanted(seeds=0, timings=self.timings, tuned=False)
+
 
 @dataclass(frozen=True)
 class Timing:
