@@ -25,6 +25,12 @@ class Case(NamedTuple):
 
 
 CASES = [
+    Case("dota:execution=blocks", "vit", "pico", 4),
+    Case("elsa:execution=blocks", "gpt", "pico", 4),
+    Case("sanger:execution=blocks", "gpt", "pico", 4),
+    Case("vitcod:execution=blocks", "vit", "pico", 4),
+    Case("intrinsic_dim:structure_aware=false", "vit", "pico", 4),
+    Case("vpt:deep=false", "vit", "pico", 4),
     Case("el2n:keep=0.25,offset=0.1,runs=1", "gpt", "pico", 16),
     Case("grand:keep=0.25,offset=0.1,runs=1,scout=0.25", "gpt", "pico", 8),
     Case("is_gradnorm:momentum=0.5,presample=2", "vit", "pico", 6),
@@ -50,6 +56,7 @@ CASES = [
     Case("train_large_compress:bits=4,prune=0.8,rounds=3", "gpt", "pico", 24),
     Case("train_large_compress:sparsity=0", "gpt", "pico", 24),
     Case("train_large_compress:bits=32", "gpt", "pico", 24),
+    Case("layerscale:initial=0.01", "vit", "pico", 4, ("initial",)),
     Case("arora_depth:depth=3", "mae", "pico", 8),
     Case("progressive_stacking:carry_optimizer=true,stages=1", "gpt", "nano", 16),
     Case("progressive_stacking:fractions=0.25/0.5", "gpt", "nano", 16),

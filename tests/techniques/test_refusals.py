@@ -1,11 +1,17 @@
-"""Hyper-parameters that make no sense are refused as the stack is read, in a sentence that says what fits."""
+"""What makes no sense is refused in a sentence that says what fits: hyper-parameters as the stack is read, what a
+baseline or a user's model does not allow as the run begins."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
+from suite.entries.catalogue import reference_of
 from suite.entries.spelling import build
-from suite.record.job import StackError
+from suite.record.job import RecipeName, Size, StackError
+from tests.model.further_models import further_run
+from tests.runs import new_run
 
 REFUSED = {
     "a3": {
@@ -101,6 +107,10 @@ REFUSED = {
     },
     "compound_grow": {
         "ffn=0": "1 or more",
+        "fractions=0.5": "two shares",
+        "fractions=0.5/0.25": "two shares",
+        "fractions=0/0.5": "two shares",
+        "fractions=0.5/1": "two shares",
     },
     "dgc": {
         "momentum=1": r"lie in \[0, 1\)",
@@ -201,6 +211,11 @@ REFUSED = {
         "trust_coefficient=0": "trust_coefficient",
         "variant=x": "variant",
         "weight_decay=-1": "weight_decay",
+    },
+    "lawa": {
+        "k=0": "k",
+        "interval=0": "interval",
+        "interval=1.5": "interval",
     },
     "layerwise_trust": {
         "base=nadam": "base",
@@ -450,3 +465,112 @@ REFUSED = {
 def test_a_setting_that_makes_no_sense_is_refused_with_what_fits(stack: str, sentence: str) -> None:
     with pytest.raises(StackError, match=sentence):
         build(stack)
+
+
+class On(NamedTuple):
+    """A stack that a run of this baseline refuses, in its first step at the latest, and a part of the sentence."""
+
+    stack: str
+    baseline: str
+    sentence: str
+    recipe: RecipeName = "classic"
+    size: Size = "pico"
+
+
+ON_BASELINES = [
+    On("actnn", "gpt", "use the recipe modern", recipe="compiled"),
+    On("adapter_houlsby:bottleneck=64", "bert", "set bottleneck to 8 or less"),
+    On("autoprog", "gpt", "pictures"),
+    On("autoprog", "mae", "does not take pictures of 4x4"),
+    On("autoprog", "vit", "modern", recipe="compiled"),
+    On("autoprog+progressive_resolution", "vit", "keep one of them"),
+    On("bert2bert+layerscale", "gpt", "put it last"),
+    On("bert2bert:depth=4", "gpt", "has 2 blocks, which depth=4 does not divide: use one of 1, 2"),
+    On("bert2bert:width=4", "gpt", "has 2 heads, which 4 does not divide: use one of 1, 2"),
+    On("compound_grow:depth=4", "gpt", "has 2 blocks, which depth=4 does not divide: use one of 1, 2"),
+    On("compound_grow:ffn=3", "gpt", "has 128 MLP units, which 3 does not divide"),
+    On("compound_grow:length=5", "gpt", "cannot be cut into 5 pieces"),
+    On("dota:retention=0.02", "gpt", r"retention=0\.02 of 16 keys is none: give 0\.0625 or more"),
+    On("gact", "gpt", "use the recipe modern", recipe="compiled"),
+    On("intrinsic_dim:dimension=2", "bert", "does not fit: more than the 2 scales"),
+    On("intrinsic_dim:dimension=10000000", "bert", "does not fit: more than the 2 scales"),
+    On("is_gradnorm", "mae", "error of its predicted classes, and the loss of mae"),
+    On("lora:rank=65", "bert", "rank 65 is more than an update of .*query, 64 x 64.* choose 1 to 64", size="nano"),
+    On("lora:targets=q_proj/value", "bert", "no layer is called q_proj: name query, .* query, key, value, dense"),
+    On("lora:targets=query/c_attn", "gpt", "is named twice among the targets"),
+    On("pld", "gpt", "modern", recipe="compiled"),
+    On("progressive_patch", "gpt", "pictures"),
+    On("progressive_patch:patches=3/2", "vit", "choose of 8, 4, 2, the last 2"),
+    On("progressive_patch:patches=8/4", "vit", "choose of 8, 4, 2, the last 2"),
+    On("progressive_resolution", "vit", "modern", recipe="compiled"),
+    On("progressive_resolution+progressive_patch", "vit", "keep one of them"),
+    On("progressive_resolution:sizes=16/64", "gpt", "up to 16"),
+    On("progressive_resolution:sizes=3/8", "vit", "multiples of the patch, 2, up to 8"),
+    On("progressive_resolution:sizes=4/6", "vit", "multiples of the patch, 2, up to 8"),
+    On("prompt_tuning", "vit", "takes no embeddings in place of tokens"),
+    On("rais", "mae", "error of its predicted classes, and the loss of mae"),
+    On("ssl_prototypes", "bert", "mae cannot learn from the examples of bert without pixels"),
+    On("ssl_prototypes:clusters=40", "vit", "40 prototypes for 32 examples"),
+    On("ssl_prototypes:embedder=vit", "vit", "vit cannot learn from the examples of vit without labels"),
+    On("vpt", "gpt", "does not cut pictures into patches"),
+]
+
+PICTURES = "pictures|patches"
+ON_MODELS = {
+    "adapter_houlsby:bottleneck=4": {"deit3": "learned scale already"},
+    "autoprog": dict.fromkeys(("swin", "pvt", "beit", "xcit"), "pictures|patches|alike|left out"),
+    "bert2bert": {
+        "falcon": "fewer keys than queries",
+        "mixtral": "ends in no linear layer",
+        "t5": "not all alike",
+        "beit": "does not run at another width",
+        "eva02": "85 MLP units, which 2 does not divide: use one of 1, 5, 17, 85",
+        "xcit": "several stacks",
+    },
+    "bitfit": dict.fromkeys(("phi3", "mixtral", "t5"), "have no bias terms"),
+    "compound_grow": {
+        "mixtral": "ends in no linear layer",
+        "swin": "3 blocks, which depth=2",
+        "beit": "for each token",
+    },
+    "dota": {"pvt": "take a model without pooled or rearranged tokens"},
+    "fixup": {
+        "mixtral": r"model\.layers\.0\.mlp ends in several experts",
+        "swinv2": "reads the weight of .*qkv without calling it",
+        "eva02": "reads the weight of .*qkv without calling it",
+        "deit3": "learned scale already",
+    },
+    "flashattention": dict.fromkeys(("beit", "swin"), "a mask that learns"),
+    "layerscale": dict.fromkeys(("deit3", "cait", "swinv2"), "learned scale already"),
+    "lora:dropout=0.1": dict.fromkeys(("beit", "eva02"), "no input to drop out"),
+    "pld": {"t5": "cannot be left out", "albert": "not once", "deit3": "scale"},
+    "prefix_tuning": {"bloom": "cannot be swapped"},
+    "progressive_patch": dict.fromkeys(("swin", "pvt", "beit", "xcit"), PICTURES),
+    "progressive_resolution": dict.fromkeys(("swin", "pvt", "beit", "xcit"), PICTURES),
+    "progressive_stacking": {"swin": "not all alike", "albert": "no shallower stack"},
+    "rezero": dict.fromkeys(("deit3", "cait", "xcit"), "learned scale already"),
+    "skipinit": {"cait": "learned scale already"},
+    "tfixup": {"albert": "is no sum of parameters", "mixtral": "finds no linear layers"},
+    "vpt": dict.fromkeys(("swin", "beit", "eva02"), "use a plain vision Transformer|cannot read 5 tokens more"),
+}
+"""By stack: a further model, and a part of the sentence."""
+
+
+@pytest.mark.parametrize("case", ON_BASELINES, ids=lambda case: "-".join((*case.stack.split(":"), case.baseline)))
+def test_what_a_baseline_does_not_allow_is_refused(case: On) -> None:
+    task = reference_of(case.stack)[1]
+    with pytest.raises(ValueError, match=case.sentence):
+        new_run(case.baseline, case.stack, size=case.size, recipe=case.recipe, task=task, steps=8).train(1)
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "sentence"),
+    [
+        pytest.param(stack, model, sentence, id=f"{stack.replace(':', '-')}-{model}")
+        for stack, refused in ON_MODELS.items()
+        for model, sentence in refused.items()
+    ],
+)
+def test_what_a_users_model_does_not_allow_is_refused(stack: str, model: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        further_run(model, stack)
