@@ -1,7 +1,6 @@
 """One of two gloo ranks: exchanges given gradients, step by step, and writes what the tests compare. Run by the
 ``two_ranks`` fixture."""
 
-import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,35 +8,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from suite.meters.communication import Communication
-from techniques.communication.dgc.technique import DGC
-from techniques.communication.onebit_adam.technique import OneBitAdam
 from techniques.communication.onebit_sgd.technique import OneBitSGD
 from techniques.communication.powersgd.technique import PowerSGD
 from techniques.communication.qsgd.technique import QSGD
 from techniques.communication.shared.exchange import from_bytes, gathered, in_bytes, mean_over_ranks
-from techniques.communication.shared.ranks import CompressedRanks
-from techniques.communication.svd_lowrank.technique import SVDLowRank
 from techniques.communication.topk_ef.technique import TopK
 from tests.techniques.communication.given import STEPS, gradients
 
-DRAWS = 200
 TRIED = {
     "topk_ef": lambda: TopK(ratio=0.1),
-    "topk_whole": lambda: TopK(ratio=1.0),
-    "topk_without": lambda: TopK(ratio=0.1, feedback=False),
     "onebit_sgd": OneBitSGD,
-    "onebit_without": lambda: OneBitSGD(feedback=False),
     "qsgd": lambda: QSGD(bucket=64),
-    "svd_lowrank": SVDLowRank,
-    "powersgd": PowerSGD,
     "powersgd_without": lambda: PowerSGD(feedback=False),
-    "dgc": lambda: DGC(ratio=0.1, warmup=0.0),
-    "dgc_whole": lambda: DGC(ratio=1.0, warmup=0.0),
 }
 
 
@@ -46,35 +33,15 @@ def run_of(group: Any, rank: int, step: int = 0) -> Any:
     return SimpleNamespace(group=group, rank=rank, seed=7, step=step, progress=step / STEPS)
 
 
-def stored(state: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from a file."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def tried(make: Any, group: Any, rank: int) -> dict[str, Any]:
-    """All steps; and once more with another instance in the middle, which gets the state of the first."""
+    """All steps."""
     technique, results = make(), []
     technique.model(nn.Identity(), run_of(group, rank))
     with Communication() as traffic:
         for step in range(STEPS):
-            if step == STEPS // 2:
-                saved = stored(technique.state())
-            results.append(technique.exchange(gradients(step, rank), run_of(group, rank, step)))
-            results[-1] = {name: each.clone() for name, each in results[-1].items()}
-    resumed = make()
-    resumed.model(nn.Identity(), run_of(group, rank))
-    resumed.restore(saved, run_of(group, rank))
-    again = [resumed.exchange(gradients(step, rank), run_of(group, rank, step)) for step in range(STEPS // 2, STEPS)]
-    return {
-        "means": results,
-        "again": again,
-        "errors": technique.errors,
-        "ring_bytes": traffic.ring_bytes(2),
-        "collectives": dict(traffic.bytes_by_collective),
-    }
+            means = technique.exchange(gradients(step, rank), run_of(group, rank, step))
+            results.append({name: each.clone() for name, each in means.items()})
+    return {"means": results, "collectives": dict(traffic.bytes_by_collective)}
 
 
 def theirs(group: Any, rank: int) -> dict[str, Any]:
@@ -97,31 +64,6 @@ def theirs(group: Any, rank: int) -> dict[str, Any]:
     return {"pairs": pairs}
 
 
-def two_sided(group: Any, rank: int) -> dict[str, Any]:
-    """1-bit Adam's mean of momenta."""
-    technique = OneBitAdam()
-    means = []
-    with Communication() as traffic:
-        for step in range(STEPS):
-            means.append(technique.mean(list(gradients(step, rank).values()), run_of(group, rank, step)))
-    return {
-        "means": [[each.clone() for each in mean] for mean in means],
-        "errors": technique.errors,
-        "ring_bytes": traffic.ring_bytes(2),
-    }
-
-
-def draws(group: Any, rank: int) -> Tensor:
-    """The mean of many of QSGD's means of one gradient."""
-    technique: CompressedRanks = QSGD(bucket=64)
-    technique.model(nn.Identity(), run_of(group, rank))
-    total = torch.zeros(24, 16, dtype=torch.float64)
-    one = {"matrix": gradients(0, rank)["matrix"]}
-    for _ in range(DRAWS):
-        total += technique.exchange(one, run_of(group, rank))["matrix"]
-    return total / DRAWS
-
-
 def messages(group: Any, rank: int) -> dict[str, Any]:
     """Parts of every width and odd lengths."""
     own = [
@@ -142,8 +84,7 @@ def main(rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD
     out: dict[str, Any] = {name: tried(make, group, rank) for name, make in TRIED.items()}
-    out |= {"theirs": theirs(group, rank), "onebit_adam": two_sided(group, rank), "draws": draws(group, rank)}
-    out["messages"] = messages(group, rank)
+    out |= {"theirs": theirs(group, rank), "messages": messages(group, rank)}
     torch.save(out, folder / f"out{rank}")
     dist.destroy_process_group()
 
