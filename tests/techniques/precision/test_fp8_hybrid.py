@@ -221,20 +221,6 @@ def test_dtypes_in_and_out(dtype: torch.dtype) -> None:
     assert y.dtype == torch.bfloat16 and wide.weight.grad.dtype == torch.float32
 
 
-def test_what_is_saved_is_a_byte_a_number() -> None:
-    saved: list[Tensor] = []
-    layer = layer_of(False)
-    x = drawn(64, 32).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda kept: kept):
-        layer(x)
-    assert sum(each.nbytes for each in saved if each.numel() > 1) == 64 * 32 + 32 * 48
-
-
-def test_a_run_stays_near_the_one_in_float32() -> None:
-    plain, ours = (new_run("vit", name, size="pico", steps=12).train(12) for name in ("baseline", "fp8_hybrid"))
-    assert ours != plain and all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(ours, plain))
-
-
 def test_a_user_s_own_loop() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Float8Linear(nn.Linear(16, 32)), nn.GELU(), Float8Linear(nn.Linear(32, 16)))

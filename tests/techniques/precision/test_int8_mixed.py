@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -66,21 +64,6 @@ def test_each_product_is_the_one_of_the_rounded_operands(products: Products, tra
     close(layer.bias.grad, flat_g.double().sum(0))
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 9), st.integers(1, 70), st.integers(1, 9), st.integers(-30, 30), st.sampled_from(["row", "tensor"])
-)
-def test_no_product_errs_by_more_than_half_a_step_of_each_operand(
-    m: int, k: int, n: int, exponent: int, scales: Any
-) -> None:
-    a, b = drawn(m, k) * 2.0**exponent, drawn(n, k, seed=1)
-    steps = quantized(a)[1].double() / 2, quantized(b, scales)[1].double() / 2
-    s, t = steps[0].expand(m, k), steps[1].expand(n, k)
-    exact, size = a.double() @ b.double().T, a.double().abs() @ b.double().abs().T
-    bound = a.double().abs() @ t.T + s @ b.double().abs().T + s @ t.T
-    assert ((int8_product(a, b, scales).double() - exact).abs() <= bound + 1e-5 * size).all()
-
-
 def test_sums_of_the_largest_integers_are_exact() -> None:
     one = torch.full((2, LONGEST_SUM), 1.0)
     one[1] = -1.0
@@ -121,11 +104,6 @@ def test_all_three_products_by_rows_are_torchaos_layer() -> None:
         gradients.append([y, x.grad, layer.weight.grad, layer.bias.grad])
     for one, other in zip(*gradients):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-
-def test_a_run_stays_near_the_one_in_float32() -> None:
-    plain, ours = (new_run("vit", name, size="pico", steps=12).train(12) for name in ("baseline", "int8_mixed"))
-    assert ours != plain and all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(ours, plain))
 
 
 def test_an_adapted_layer_computes_the_layer_in_int8_and_its_update_as_before() -> None:
