@@ -61,11 +61,8 @@ def run_of(baseline: str, technique: Technique, mesh: DeviceMesh | None = None, 
     return new_run(baseline, Stack({"own": technique, "rate": Rate(**rate)}), mesh=mesh, **SETTING)
 
 
-def trained(
-    mesh: DeviceMesh, technique: Pipelined, baseline: str, oracle: Oracle, folder: Path | None = None
-) -> dict[str, Any]:
-    """A pipeline's trajectory beside one process's, which the first rank makes, in the same arithmetic; with a
-    ``folder`` also that of a pipeline which was saved in between."""
+def trained(mesh: DeviceMesh, technique: Pipelined, baseline: str, oracle: Oracle) -> dict[str, Any]:
+    """A pipeline's trajectory beside one process's, which the first rank makes, in the same arithmetic."""
     run = run_of(baseline, technique, mesh)
     with Communication() as communication:
         losses = run.train(STEPS)
@@ -73,29 +70,16 @@ def trained(
     parameters = {name: each.detach() for name, each in whole.named_parameters()}
     found: dict[str, Any] = {
         "losses": losses,
-        "parameters": parameters,
-        "held": {name: each.detach().clone() for name, each in run.model.named_parameters()},
         "sent": communication.bytes_by_collective["send"],
         "counted": technique.mail.sent_bytes,
         "versions": technique.weights.live,
     }
-    if folder is not None:
-        found["resumed"] = _resumed(mesh, technique, baseline, folder / f"{run.rank}.pt")
     if run.rank == 0:
         stage_of = {name: technique.stages.owners(name)[0] for name in parameters}
         found["losses_alone"], alone = oracle(baseline, stage_of)
         found["same"] = same(parameters, alone)
         found["apart"] = max((each - alone[name]).abs().max().item() for name, each in parameters.items())
     return found
-
-
-def _resumed(mesh: DeviceMesh, technique: Pipelined, baseline: str, path: Path) -> tuple[list[float], list[float]]:
-    half = run_of(baseline, replace(technique), mesh)
-    first = half.train(STEPS - 2)
-    half.save(path)
-    again = run_of(baseline, replace(technique), mesh)
-    again.load(path)
-    return first, again.train(2)
 
 
 # one process ----------------------------------------------------------------------------------------------------------

@@ -7,13 +7,10 @@ import torch
 import transformers
 
 from suite.entries.spelling import build
-from suite.measure.at_scale.full_size import Scale, counted
-from suite.record.job import Setting
 from techniques.parallelism.albert_sharing.technique import (
     FactorisedEmbedding,
     FactorisedHead,
     albert_parameters,
-    block_parameters,
 )
 from tests.runs import new_run
 
@@ -32,26 +29,6 @@ def test_the_formula_is_transformers_albert(size):
     assert count == albert_parameters(30000, 128, width) == pytest.approx(published, rel=1e-3)
 
 
-def test_eighteen_times_fewer_than_bert_large():
-    bert = 30522 * 1024 + 512 * 1024 + 2 * 1024 + 2 * 1024 + 24 * block_parameters(1024) + 1024**2 + 1024
-    assert bert / albert_parameters(30000, 128, 1024) == pytest.approx(18.95, abs=0.01)
-
-
-@pytest.mark.parametrize("baseline", ["bert", "mae"])
-def test_the_gradient_is_the_sum_over_a_copy_in_each_layer(baseline):
-    shared = new_run(baseline, build("albert_sharing"), size="pico", recipe="classic")
-    copies = new_run(baseline, size="pico", recipe="classic")
-    copies.model.load_state_dict(shared.model.state_dict())
-    for run in (shared, copies):
-        torch.manual_seed(0)
-        run.backward(run.forward(run.next_batch()[0]))
-    for one, many in zip(shared.anatomy.stacks, copies.anatomy.stacks, strict=True):
-        for name, parameter in one.blocks[0].module.named_parameters():
-            if parameter.requires_grad:
-                expected = sum(block.module.get_parameter(name).grad for block in many.blocks)
-                torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_a_part_is_shared_alone():
     for what in ("attention", "ffn"):
         run = new_run("gpt", build(f"albert_sharing:share={what}"), size="pico", recipe="classic")
@@ -63,18 +40,6 @@ def test_a_part_is_shared_alone():
             one.module.weight is not two.module.weight for one, two in zip(first.norms, second.norms, strict=True)
         )
         assert all(map(torch.isfinite, map(torch.tensor, run.train(2))))
-
-
-def test_data_parallelism_sends_less_by_as_much():
-    at = Scale(Setting(baseline="bert", size="pico", recipe="classic", steps=2))
-    plain, shared = counted("dp_ddp", at), counted("albert_sharing+dp_ddp", at)
-    assert plain.counters is not None and shared.counters is not None
-    ratio = shared.counters.parameter_count / plain.counters.parameter_count
-    assert ratio < 0.8
-    gradients = [each.collective_bytes["all_reduce"] / each.counters.parameter_count for each in (plain, shared)]
-    assert gradients[0] == pytest.approx(gradients[1], rel=1e-3)
-    assert shared.state_bytes == 16 * shared.counters.parameter_count
-    assert shared.counters.flops == plain.counters.flops
 
 
 @pytest.mark.parametrize("baseline", ["bert", "gpt"])

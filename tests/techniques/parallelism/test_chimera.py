@@ -1,39 +1,14 @@
-"""Chimera on two real ranks: against a batch that one process accumulates; its schedule against the closed forms."""
+"""Chimera's schedule against the closed forms."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch.distributed.device_mesh import DeviceMesh
 
 from suite.pipeline.simulated import bubble_of_a_step
 from suite.pipeline.timetable import check, in_flight, live_versions
-from techniques.parallelism.chimera.technique import Chimera, bidirectional
-from tests.techniques.parallelism.pipelines import Accumulating, alone, on_ranks, same, trained
-
-
-def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
-    accumulated = partial(alone, technique=Accumulating())
-    return {base: trained(mesh, Chimera(), base, accumulated) for base in ("vit", "gpt")}
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return on_ranks(body, tmp_path_factory.mktemp("ranks"))
-
-
-@pytest.mark.parametrize("baseline", ["vit", "gpt"])
-def test_the_update_is_one_processs_but_for_the_order_of_the_sum(ranks, baseline):
-    first, second = (rank[baseline] for rank in ranks)
-    assert first["losses"] == second["losses"]
-    torch.testing.assert_close(first["losses"], first["losses_alone"], rtol=1e-4, atol=1e-4)
-    assert same(first["held"], second["held"])
-    assert set(first["held"]) == set(first["parameters"]), "both stages are on both ranks"
+from techniques.parallelism.chimera.technique import bidirectional
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6, 8])

@@ -12,10 +12,9 @@ from techniques.parallelism.shared.in_backward import InBackward
 from techniques.parallelism.zero2.technique import Zero2
 
 
-@pytest.mark.parametrize("baseline", ["vit", "gpt"])
-def test_updates_are_data_parallelisms_to_the_bit(two_ranks, baseline):
+def test_updates_are_data_parallelisms_to_the_bit(two_ranks):
     for rank in two_ranks:
-        theirs, mine = rank[f"ddp_{baseline}"], rank[f"zero2_{baseline}"]
+        theirs, mine = rank["ddp"], rank["zero2"]
         assert torch.equal(theirs["losses"], mine["losses"])
         assert all(torch.equal(each, mine["parameters"][name]) for name, each in theirs["parameters"].items())
 
@@ -25,16 +24,6 @@ def test_small_buckets_make_the_same_updates_but_for_the_rounding_of_a_norm(two_
         whole, small = (rank["counted"][name] for name in ("zero2", "zero2:bucket_mb=0.02"))
         torch.testing.assert_close(whole["losses"], small["losses"], rtol=1e-4, atol=0)
         assert (whole["values"] - small["values"]).norm() < 1e-4 * whole["values"].norm()
-
-
-def test_a_rank_holds_and_sends_what_the_paper_says(two_ranks):
-    """4 + 12 / N bytes a parameter, 2 + 14 / N in mixed precision; 2 (N - 1) / N of the model."""
-    for rank in two_ranks:
-        for name, state, itemsize in (("zero2", 10, 4), ("zero2:mixed_precision=true", 9, 2)):
-            seen = rank["counted"][name]
-            count = seen["parameter_count"]
-            assert state * count <= seen["state_bytes"] <= state * count + 64
-            assert itemsize * count <= seen["communication_bytes"] <= itemsize * count + 64
 
 
 def test_mixed_precision_stays_near_and_resumes_to_the_bit(two_ranks):
