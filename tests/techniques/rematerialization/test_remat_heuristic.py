@@ -27,7 +27,7 @@ THREE = Chain(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(chains(most=4, any_ends=True), st.floats(0, 1.1))
 def test_a_plan_fits_and_costs_between_the_optimum_and_dropping_everything(chain: Chain, of_the_way: float) -> None:
     low, high = least([chain]).peak_bytes, unplanned([chain]).peak_bytes

@@ -84,11 +84,10 @@ def test_a_smaller_budget_saves_fewer_bytes() -> None:
     assert each[0] < each[2]
 
 
-@pytest.mark.parametrize("solver", ["greedy", "ilp"])
-def test_the_other_solvers_train_to_the_same_weights(solver: str) -> None:
+def test_another_solver_trains_to_the_same_weights() -> None:
     plain = new_run("gpt", "baseline", size="pico", recipe="modern", steps=2)
     losses = plain.train(2)
-    run = new_run("gpt", f"torch_autoac:solver={solver}", size="pico", recipe="modern", steps=2)
+    run = new_run("gpt", "torch_autoac:solver=ilp", size="pico", recipe="modern", steps=2)
     assert run.train(2) == losses
     assert all(a.equal(b) for a, b in zip(plain.model.parameters(), run.model.parameters(), strict=True))
 

@@ -58,20 +58,6 @@ def test_a_function_of_two_products_runs_again_without_those_that_are_kept(every
     assert ran.names.count("aten::gelu") in (1, 2)  # the last output is its reader's
 
 
-def bytes_and_flops(technique: TorchSAC | str) -> tuple[int, int]:
-    run = new_run("gpt", technique, size="nano", recipe="classic", steps=2)
-    run.train(1)
-    counters = run.count_step()
-    return counters.peak_tensor_bytes, counters.flops
-
-
-def test_fewer_kept_products_cost_flops_and_save_bytes() -> None:
-    plain, chen = bytes_and_flops("baseline"), bytes_and_flops("ckpt_chen_sqrt:count=4")
-    each = [bytes_and_flops(TorchSAC(every=every)) for every in (1, 2, 8)]
-    assert plain[1] == each[0][1] < each[1][1] < each[2][1] < chen[1]
-    assert plain[0] > each[0][0] > each[1][0] > each[2][0] >= chen[0]
-
-
 def test_half_of_the_products_are_kept_beside_what_full_checkpointing_keeps() -> None:
     recording: Recording = new_recording("gpt", "torch_sac:every=2", size="pico", recipe="modern", steps=2)
     recording.train(2)
