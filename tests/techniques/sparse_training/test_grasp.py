@@ -1,13 +1,11 @@
-"""GraSP: its Hessian-gradient product against finite differences, its sign, its batch, and its masks."""
-
-from types import SimpleNamespace
+"""GraSP: its Hessian-gradient product against finite differences, and under fused attention."""
 
 import pytest
 import torch
 
 from suite.loop.run import Run
 from techniques.shared.sparse.masks import masked
-from techniques.sparse_training.grasp.technique import Grasp, hessian_gradient, scores
+from techniques.sparse_training.grasp.technique import hessian_gradient
 from tests.runs import new_run
 
 
@@ -44,48 +42,11 @@ def test_product_is_the_gradients_change_along_itself():
         torch.testing.assert_close(product, (one - other) / (2 * step), rtol=1e-6, atol=1e-8)
 
 
-def test_score_is_half_the_rise_of_the_squared_gradient_norm_without_the_weight():
-    """To first order: shrink one weight a little, and see what the norm does."""
-    weights, loss = network(1)
-    leaves = [each.clone().requires_grad_() for each in weights]
-    values = scores(leaves, hessian_gradient(loss(*leaves), leaves))
-
-    def norm(shrunk: float) -> float:
-        smaller = [each.clone() for each in weights]
-        smaller[0][2, 3] *= 1 - shrunk
-        return sum(each.square().sum().item() for each in gradients(smaller, loss))
-
-    rise = (norm(1e-5) - norm(-1e-5)) / 2e-5
-    assert values[0][2, 3].item() == pytest.approx(rise / 2, rel=1e-5)
-
-
 def test_fused_attention_has_a_second_derivative_too():
     """The modern recipe's fused kernels have none; their choice is that of the eager ones but for rounding."""
     own, fused = (masked(running(":sparsity=0.5", recipe=recipe).anatomy) for recipe in ("classic", "modern"))
     same = sum(int((mask == other).sum()) for (_, mask), (_, other) in zip(own, fused, strict=True))
     assert same > 0.99 * sum(mask.numel() for _, mask in own)
-
-
-def test_the_gradient_grows_without_the_largest_scores_and_falls_without_the_smallest():
-    """Of the loss that is scored, and without so few weights that the first order is the most: of a share of 0.8 it
-    says little. Keeping the largest is the classic bug."""
-
-    class Reversed(Grasp):
-        def importance(self, *context):
-            return [-each for each in super().importance(*context)]
-
-    def squared_norm(technique: str | Grasp) -> float:
-        run = new_run("gpt", technique, size="pico", recipe="classic", steps=4)
-        batch = Grasp().batch(run)
-        outputs = SimpleNamespace(logits=run.baseline.forward(run.model, batch).logits / Grasp.temperature)
-        weights = [part.module.weight for part in run.anatomy.linears]
-        return sum(
-            each.square().sum().item()
-            for each in torch.autograd.grad(run.baseline.losses(outputs, batch).mean(), weights)
-        )
-
-    few = 2e-4
-    assert squared_norm(Grasp(sparsity=few)) > squared_norm("baseline") > squared_norm(Reversed(sparsity=few))
 
 
 def test_a_loss_without_a_temperature_is_refused():

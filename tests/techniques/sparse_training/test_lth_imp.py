@@ -1,16 +1,12 @@
-"""Lottery tickets: pruning against a ranking one by one, rewinding to the bit, and the cost of all trainings."""
+"""Lottery tickets: late rewinding to the bit, and the order of a stack."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suite.loop.run import Run
 from techniques.shared.sparse.masks import masked
-from techniques.sparse_training.lth_imp.technique import pruned
 from tests.runs import new_run
 
 
@@ -30,18 +26,6 @@ def scouts(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
     monkeypatch.setattr(Run, "scout", noted)
     return every
-
-
-@given(st.integers(0, 10_000), st.floats(0.01, 0.99))
-def test_the_smallest_of_all_layers_go_one_at_a_time(seed, rate):
-    generator = torch.Generator().manual_seed(seed)
-    weights = [torch.randn(*shape, generator=generator) for shape in ((4, 5), (3, 3))]
-    masks = [torch.rand(each.shape, generator=generator) < 0.7 for each in weights]
-    left = {(layer, *place) for layer, mask in enumerate(masks) for place in mask.nonzero().tolist()}
-    for _ in range(math.ceil(rate * len(left))):
-        left.remove(min(left, key=lambda place: abs(weights[place[0]][place[1:]].item())))
-    new = pruned(weights, masks, rate)
-    assert {(layer, *place) for layer, mask in enumerate(new) for place in mask.nonzero().tolist()} == left
 
 
 def test_late_rewinding_goes_back_to_an_early_step_of_the_first_training(scouts):

@@ -34,7 +34,7 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("name", "baseline"),
-    [pytest.param(name, each, id=f"{name}-{each}") for name in CASES for each in catalogue()[name].card.baselines],
+    [pytest.param(name, each, id=f"{name}-{each}") for name in CASES for each in catalogue()[name].card.baselines[:1]],
 )
 def test_masks_hold_after_every_step_and_move_when_they_should(name: str, baseline: str) -> None:
     settings, kept, moves = CASES[name]

@@ -12,14 +12,10 @@ from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.model.anatomy import anatomy
 from techniques.shared.sparse.masks import density, masked
-from techniques.shared.sparse.topology import erk_densities, moved_topology, random_mask
+from techniques.shared.sparse.topology import moved_topology, random_mask
 from techniques.sparse_training.rigl.probes import relative_flops
 from techniques.sparse_training.rigl.technique import RigL
 from tests.runs import Planted, new_recording, new_run
-
-
-def running(rigl: RigL, steps: int = 40, baseline: str = "gpt") -> Run:
-    return new_run(baseline, Stack({"rigl": rigl}), size="nano", recipe="classic", steps=steps)
 
 
 def sparsity(run: Run) -> float:
@@ -47,33 +43,9 @@ def test_topology_update_equals_one_weight_at_a_time(size, seed, data):
     assert int(new.sum()) == int(mask.sum())
 
 
-def test_a_dropped_connection_may_grow_again_at_once():
-    """Algorithm 1 grows among all that are not kept; excluding the just-dropped ones is a common mistake."""
-    weight, gradient = torch.tensor([0.1, 5.0, 0.0, 0.0]), torch.tensor([9.0, 0.0, 1.0, 2.0])
-    mask = torch.tensor([True, True, False, False])
-    assert moved_topology(weight, gradient, mask, 1).tolist() == [True, True, False, False]
-
-
-def test_erk_densities_meet_the_sparsity_and_follow_the_layers_shape():
-    shapes = [(64, 64), (256, 64), (64, 256), (8, 8)]
-    densities = erk_densities(shapes, 0.8)
-    kept = sum(density * n * m for density, (n, m) in zip(densities, shapes, strict=True))
-    assert kept == pytest.approx(0.2 * sum(n * m for n, m in shapes))
-    assert densities[3] == 1.0  # proportionally it would need more than all
-    assert densities[0] / densities[1] == pytest.approx((128 / 64**2) / (320 / (64 * 256)))
-
-
 @pytest.mark.parametrize(("interval", "expected"), [(10, 0.2242), (100, 0.2026), (1000, 0.2003)])
 def test_flops_formula_at_the_papers_sparsity(interval, expected):
     assert relative_flops(0.2, interval) == pytest.approx(expected, abs=5e-5)
-
-
-def test_alpha_zero_is_a_static_mask():
-    rigl = RigL(alpha=0.0, interval=2)
-    run = running(rigl, steps=8)
-    before = [mask.clone() for _, mask in masked(run.anatomy)]
-    run.train(8)
-    assert all(torch.equal(new, old) for (_, new), old in zip(masked(run.anatomy), before, strict=True))
 
 
 @pytest.mark.parametrize("order", ["rigl+progressive_stacking", "progressive_stacking+rigl"])
@@ -120,10 +92,10 @@ def test_what_is_frozen_is_neither_masked_nor_waited_for():
     assert rigl.topology_updates == 3  # steps 0, 2 and 4; 6 is the end
 
 
-@pytest.mark.parametrize("interval", [2, 3, 5])
-def test_the_runs_flops_are_the_formulas_at_its_own_interval(interval):
+def test_the_runs_flops_are_the_formulas_at_its_own_interval():
     """Written out: an update of the topology and interval - 1 of the weights cost what the formula says for dT of
     these; and one that comes at another interval does not."""
+    interval = 3
     recording = new_recording("gpt", f"rigl:interval={interval}", size="pico", recipe="classic", steps=20)
     recording.train(20)
     probes = recording.probes()

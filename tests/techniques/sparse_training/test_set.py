@@ -1,4 +1,4 @@
-"""SET: its drop and growth written a second time, its graphs' densities, and the invariants of its masks."""
+"""SET: its drop written a second time, its graphs' densities, and its interval."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from techniques.shared.sparse.masks import masked
-from techniques.sparse_training.set.technique import Set, core, erdos_renyi, regrown
+from techniques.sparse_training.set.technique import Set, core
 from tests.runs import new_run
 
 
@@ -33,29 +33,6 @@ def test_each_sign_loses_its_weights_nearest_to_zero_one_at_a_time(size, seed, z
             side.remove(min(side, key=lambda index: abs(weight[index].item())))
         kept |= side
     assert {index for index in range(size) if core(weight, mask, zeta)[index]} == kept
-
-
-def test_signs_are_told_apart():
-    """Of all weights -0.1 and -0.2 are the smallest, but half of the positive ones go, too."""
-    weight = torch.tensor([-0.1, -0.2, -0.3, -0.4, 5.0, 6.0])
-    kept = core(weight, torch.ones(6, dtype=torch.bool), 0.5)
-    assert kept.tolist() == [False, False, True, True, False, True]
-
-
-def test_growth_takes_every_free_place_equally_often():
-    kept = torch.tensor([[True, False, False], [False, True, False]])
-    generator = torch.Generator().manual_seed(0)
-    grown = [regrown(kept, 4, generator) for _ in range(3000)]
-    assert all(int(each.sum()) == 4 and each[kept].all() for each in grown)
-    shares = torch.stack(grown).double().mean(0)[~kept]
-    assert (shares - 0.5).abs().max() < 5 * math.sqrt(0.25 / 3000)
-
-
-@pytest.mark.parametrize("width", [64, 128, 256])
-def test_connections_grow_linearly_with_the_width(width):
-    (density,) = erdos_renyi([(width, 4 * width)], 8)
-    assert density * width * 4 * width == pytest.approx(8 * 5 * width)
-    assert erdos_renyi([(4, 4)], 8) == [1.0]
 
 
 def test_epsilon_draws_equation_1():

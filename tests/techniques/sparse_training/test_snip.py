@@ -1,15 +1,11 @@
-"""SNIP: sensitivity against the switches' own derivative, the choice over all layers, and masks that hold."""
+"""SNIP: sensitivity against the switches' own derivative, a choice without a trace, and the control."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from suite.loop.data import mixed_seed
 from suite.loop.run import Run
 from techniques.shared.sparse.masks import masked
-from techniques.shared.sparse.saliency import shuffled_mask
-from techniques.shared.sparse.topology import check_connected, highest
+from techniques.shared.sparse.topology import check_connected
 from techniques.sparse_training.snip.technique import sensitivities
 from tests.runs import new_run
 
@@ -35,24 +31,6 @@ def test_sensitivity_is_the_derivative_by_a_switch_and_adds_up_to_1():
     assert sum(each.sum() for each in scores).item() == pytest.approx(1.0)
 
 
-@given(st.integers(1, 40), st.integers(0, 10_000))
-def test_the_highest_of_all_layers_stay(count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    layers = [torch.rand(*shape, generator=generator) for shape in ((4, 5), (2, 3), (7, 2))]
-    masks = highest(layers, count)
-    threshold = sorted((value for each in layers for value in each.flatten().tolist()), reverse=True)[count - 1]
-    for mask, each in zip(masks, layers, strict=True):
-        assert torch.equal(mask, each >= threshold)
-
-
-def test_a_shuffled_mask_has_as_many_connections_anywhere():
-    mask = torch.zeros(20, 30, dtype=torch.bool)
-    mask[:3] = True
-    shuffled = shuffled_mask(mask, torch.Generator().manual_seed(0))
-    assert int(shuffled.sum()) == 90
-    assert shuffled[3:].any()
-
-
 def test_a_layer_without_connections_is_refused():
     masks = {"a": torch.tensor([True]), "b": torch.tensor([False]), "c": torch.tensor([False])}
     with pytest.raises(ValueError, match=r"leaves 2 of 3 without a connection \(b is one\).*lower sparsity"):
@@ -72,18 +50,6 @@ def test_choosing_leaves_no_trace_but_the_masks():
     for name, each in plain.model.named_parameters():
         kept = matrices.get(id(own[name]), torch.ones_like(each, dtype=torch.bool))
         assert torch.equal(own[name], each * kept)
-
-
-def test_scores_are_those_of_the_first_batch():
-    """A second time by hand, on the baseline's own model."""
-    plain = new_run("gpt", size="pico", recipe="classic", steps=8)
-    batch, _ = plain.data.batch(mixed_seed(plain.seed, 2), 0, plain.recipe.batch_size)
-    plain.baseline.losses(plain.baseline.forward(plain.model, batch), batch).mean().backward()
-    linears = [part.module for part in plain.anatomy.linears]
-    importance = [(each.weight * each.weight.grad).abs().detach() for each in linears]  # type: ignore[operator]
-    expected = highest(importance, round(0.2 * sum(each.numel() for each in importance)))
-    for (_, mask), other in zip(masked(running().anatomy), expected, strict=True):
-        assert torch.equal(mask, other)
 
 
 def test_the_control_keeps_as_many_connections_in_each_layer():
