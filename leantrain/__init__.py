@@ -12,7 +12,8 @@ measures.
 
 ``leantrain.fit(model, batch, loss, memory="8GB")`` keeps a model of yours within a budget of memory
 (:mod:`leantrain.fitting`); ``leantrain.apply(model, "lora+lion")`` puts a stack of the catalogue into a loop of yours
-(:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained.
+(:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained. ``leantrain.Ruler(budgets,
+losses)`` is a scaling curve of your own runs, on which a loss is read as a budget; it loads no torch.
 
 Importing it is fast: what needs torch or pandas is loaded when it is first used.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from leantrain.fitting import Fitted, fit
     from leantrain.tables import records
     from leantrain.training import Effort, Training
+    from suite.judge.ruler import Ruler
 
     __version__: str
 
@@ -41,6 +43,7 @@ __all__ = [
     "Effort",
     "Fitted",
     "FittedPlan",
+    "Ruler",
     "Training",
     "__version__",
     "adapters",
@@ -56,23 +59,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "apply": "applying",
-    "Applied": "applying",
-    "adapters": "adapters",
-    "compare": "comparing",
-    "Compared": "comparing",
-    "count": "counting",
-    "Counted": "counting",
-    "Effort": "training",
-    "Training": "training",
-    "records": "tables",
-    "fit": "fitting",
-    "Fitted": "fitting",
-    "FittedPlan": "fitted_plan",
-    "communication": "communication",
-    "optim": "optim",
-    "layers": "layers",
-    "trainer": "trainer",
+    "apply": "leantrain.applying",
+    "Applied": "leantrain.applying",
+    "adapters": "leantrain.adapters",
+    "compare": "leantrain.comparing",
+    "Compared": "leantrain.comparing",
+    "count": "leantrain.counting",
+    "Counted": "leantrain.counting",
+    "records": "leantrain.tables",
+    "fit": "leantrain.fitting",
+    "Fitted": "leantrain.fitting",
+    "FittedPlan": "leantrain.fitted_plan",
+    "communication": "leantrain.communication",
+    "optim": "leantrain.optim",
+    "layers": "leantrain.layers",
+    "trainer": "leantrain.trainer",
+    "Ruler": "suite.judge.ruler",
+    "Effort": "leantrain.training",
+    "Training": "leantrain.training",
 }
 
 
@@ -83,8 +87,8 @@ def __getattr__(name: str) -> Any:
         return version("leantrain")
     if name not in _MODULES:
         raise AttributeError(f"module 'leantrain' has no attribute {name!r}")
-    module = import_module(f"leantrain.{_MODULES[name]}")
-    value = module if _MODULES[name] == name else getattr(module, name)
+    module = import_module(_MODULES[name])
+    value = module if _MODULES[name] == f"leantrain.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

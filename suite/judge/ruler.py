@@ -18,13 +18,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
-from scipy.optimize import isotonic_regression
 
-from suite.judge.statistics import Floats
-from suite.record.schema import Learned
+if TYPE_CHECKING:  # whoever wants the curve alone waits neither for scipy nor for records
+    from numpy.typing import ArrayLike
+    from scipy.interpolate import PchipInterpolator
+
+    from suite.judge.statistics import Floats
+    from suite.record.schema import Learned
 
 BUDGETS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
 """Of the reference's own steps."""
@@ -33,24 +36,47 @@ FEWEST = 3  # budgets of a curve that is one
 LEAST_SLOPE = 1e-3  # of ln loss in ln budget: below, a curve is flat, and reads nothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Ruler:
     """Holds final losses of the reference, [seeds, budgets], NaN where a seed was not trained at a budget.
 
-    ``shares`` [budgets] are the budgets over the reference's own, ascending. ``machine``: where it was learned.
+    ``budgets`` [budgets], ascending, are in any unit that every run counts alike: steps, tokens, FLOPs; of the suite's
+    own rulers they are over the reference's own steps. ``machine``: where it was learned.
     """
 
-    shares: tuple[float, ...]
+    budgets: tuple[float, ...]
     losses: Floats
-    machine: str = ""
+    machine: str
+
+    def __init__(self, budgets: ArrayLike, losses: ArrayLike, machine: str = "") -> None:
+        """Takes budgets in any order, and losses [seeds, budgets], or [budgets] of one seed. Raises ValueError for
+        fewer than three budgets, for what is not positive and finite, and where no seed was trained at a budget."""
+        amounts = np.asarray(budgets, dtype=np.float64)
+        table = np.atleast_2d(np.asarray(losses, dtype=np.float64))
+        if amounts.ndim != 1 or table.ndim != 2 or table.shape[1] != len(amounts):
+            raise ValueError(f"losses are [seeds, budgets]: {table.shape} does not go with budgets {amounts.shape}")
+        if len(amounts) < FEWEST:
+            raise ValueError(f"a scaling curve has {FEWEST} budgets or more, not {len(amounts)}; train at further ones")
+        if not (np.isfinite(amounts).all() and (amounts > 0).all() and len(set(amounts.tolist())) == len(amounts)):
+            raise ValueError(f"budgets are positive, finite and different, not {amounts.tolist()}")
+        if not (np.isnan(table) | (np.isfinite(table) & (table > 0))).all():
+            raise ValueError("losses are positive and finite, NaN where a seed has none; leave diverged runs out")
+        if (empty := np.isnan(table).all(axis=0)).any():
+            raise ValueError(f"no seed was trained at the budget {amounts[empty][0]:g}; leave that budget out")
+        order = np.argsort(amounts)
+        object.__setattr__(self, "budgets", tuple(amounts[order].tolist()))
+        object.__setattr__(self, "losses", table[:, order])
+        object.__setattr__(self, "machine", machine)
 
     @cached_property
     def log_budgets(self) -> Floats:
-        return np.log(np.array(self.shares))
+        return np.log(np.array(self.budgets))
 
     @cached_property
     def log_losses(self) -> Floats:
         """Returns monotone means over seeds [budgets], falling."""
+        from scipy.optimize import isotonic_regression
+
         means = _means(np.log(self.losses))
         falling: Floats = -np.asarray(isotonic_regression(-means).x)
         for at, step in enumerate(np.diff(self.log_budgets), 1):  # ties would have no inverse
@@ -59,12 +85,21 @@ class Ruler:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Returns the least and the largest of the budgets, over the reference's own."""
-        return self.shares[0], self.shares[-1]
+        """Returns the least and the largest of the budgets."""
+        return self.budgets[0], self.budgets[-1]
+
+    def budget(self, loss: float) -> float:
+        """Returns the equivalent budget: with how much the reference would end at ``loss``. See :meth:`beyond` for what
+        lies off the curve's ends."""
+        return math.exp(self.log_budget(loss))
+
+    def loss(self, budget: float) -> float:
+        """Returns where the reference ends with a budget between the ends."""
+        return math.exp(self.log_loss(math.log(budget)))
 
     def log_budget(self, loss: float) -> float:
-        """Returns ln of the equivalent budget over the reference's own; beyond the ends along the slope of the whole
-        curve, since one part of a noisy curve may be flat."""
+        """Returns ln of the equivalent budget; beyond the ends along the slope of the whole curve, since one part of a
+        noisy curve may be flat."""
         x = math.log(loss)
         knots, budgets, cubics = self._pieces
         if x > knots[-1]:
@@ -80,6 +115,8 @@ class Ruler:
     def _pieces(self) -> tuple[list[float], list[float], list[list[float]]]:
         """Returns the inverse by its pieces: knots, values there, coefficients, the highest power first. A board asks
         for one value, hundreds of thousands of times, of which scipy takes most for a look at its arguments."""
+        from scipy.interpolate import PchipInterpolator
+
         inverse = PchipInterpolator(self.log_losses[::-1], self.log_budgets[::-1])
         return inverse.x.tolist(), self.log_budgets[::-1].tolist(), inverse.c.T.tolist()
 
@@ -89,6 +126,8 @@ class Ruler:
 
     @cached_property
     def _fit(self) -> PchipInterpolator:
+        from scipy.interpolate import PchipInterpolator
+
         return PchipInterpolator(self.log_budgets, self.log_losses)
 
     @cached_property
@@ -124,15 +163,15 @@ class Ruler:
     def log_errors(self) -> Floats:
         """Returns the standard errors of :attr:`log_losses` by the jackknife [budgets]; 0 where there is one seed."""
         means = [ruler.log_losses for ruler in self._left_out]
-        return _jackknife(np.array(means).reshape(-1, len(self.shares)))
+        return _jackknife(np.array(means).reshape(-1, len(self.budgets)))
 
     @cached_property
     def _left_out(self) -> list[Ruler]:
         """Returns the curves without each seed in turn, where every budget still has one."""
         if len(self.losses) < 2:
             return []
-        rulers = [Ruler(self.shares, np.delete(self.losses, index, axis=0)) for index in range(len(self.losses))]
-        return [ruler for ruler in rulers if not np.isnan(ruler.losses).all(axis=0).any()]
+        tables = [np.delete(self.losses, index, axis=0) for index in range(len(self.losses))]
+        return [Ruler(self.budgets, table) for table in tables if not np.isnan(table).all(axis=0).any()]
 
 
 def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:

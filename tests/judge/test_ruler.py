@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -129,7 +131,7 @@ def test_a_seed_that_is_missing_at_a_budget_shifts_nothing(seed: int) -> None:
 def test_a_curve_is_of_the_runs_that_finished_at_three_budgets_or_more() -> None:
     runs = ruler_runs(seeds=2)
     ruler = ruler_of(runs, STEPS)
-    assert ruler is not None and ruler.shares == BUDGETS and ruler.machine == runs[0].machine.name
+    assert ruler is not None and ruler.budgets == BUDGETS and ruler.machine == runs[0].machine.name
     assert ruler.losses.shape == (2, len(BUDGETS))
     crashed = runs[0].model_copy(update={"status": "crashed"})
     gap = ruler_of([crashed, *runs[1:]], STEPS)
@@ -302,3 +304,37 @@ def test_the_headline_sees_what_it_says_it_could_have_seen_in_four_of_five_rows(
         seen += [each.log is not None and each.log.low > 0 for each in headlines(slower)]
     assert 0.01 < np.median(effects) < 0.1
     assert np.mean(seen) == pytest.approx(0.8, abs=0.06)  # rows of a board share a reference's luck
+
+
+BLOCKED = """
+import sys
+for name in ("torch", "scipy", "pydantic", "pandas"):
+    sys.modules[name] = None
+from leantrain import Ruler
+assert Ruler.__module__ == "suite.judge.ruler"
+del sys.modules["scipy"]
+ruler = Ruler([4e9, 1e9, 2e9], [[2.0, 2.2, 2.1], [2.0, 2.2, 2.1]])
+print(ruler.ends, round(ruler.budget(2.1) / 1e9, 6), round(ruler.loss(2e9), 6), ruler.beyond([1.9]))
+"""
+
+
+def test_the_ruler_alone_needs_no_torch_and_loads_scipy_when_it_is_read() -> None:
+    """Budgets are in any unit and any order."""
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
+    assert done.stdout == "(1000000000.0, 4000000000.0) 2.0 2.1 1\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("budgets", "losses", "why"),
+    [
+        ([1, 2], [3, 2], "3 budgets or more, not 2"),
+        ([1, 2, 2], [3, 2, 1], "different"),
+        ([0, 1, 2], [3, 2, 1], "positive"),
+        ([1, 2, 4], [3, 2], r"does not go with budgets \(3,\)"),
+        ([1, 2, 4], [3, 2, math.inf], "diverged"),
+        ([1, 2, 4], [[3, math.nan, 1], [3, math.nan, 1]], "no seed was trained at the budget 2"),
+    ],
+)
+def test_a_ruler_says_what_is_wrong_with_its_runs(budgets: list[float], losses: list[float], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Ruler(budgets, losses)

@@ -347,7 +347,7 @@ def _ruler_frame(
 
 
 def _shares(curve: Ruler, width: float) -> list[float]:
-    return list(curve.shares if width > 500 else curve.shares[::2] or curve.shares)
+    return list(curve.budgets if width > 500 else curve.budgets[::2])
 
 
 def _curve(curve: Ruler, dots: int) -> list[tuple[float, float]]:

@@ -193,7 +193,7 @@ def other_seeds(ruler: Ruler) -> tuple[list[float], list[float]]:
     own."""
     theirs: list[float] = []
     ours: list[float] = []
-    for share, losses in zip(ruler.shares, ruler.losses.T, strict=True):
+    for share, losses in zip(ruler.budgets, ruler.losses.T, strict=True):
         known = losses[~np.isnan(losses)].tolist() if 1 / NEAR < share < NEAR else []
         theirs += known[: len(known) // 2 * 2 : 2]
         ours += known[1::2]
