@@ -12,8 +12,9 @@ measures.
 
 ``leantrain.fit(model, batch, loss, memory="8GB")`` keeps a model of yours within a budget of memory
 (:mod:`leantrain.fitting`); ``leantrain.apply(model, "lora+lion")`` puts a stack of the catalogue into a loop of yours
-(:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained. ``leantrain.Ruler(budgets,
-losses)`` is a scaling curve of your own runs, on which a loss is read as a budget; it loads no torch.
+(:mod:`leantrain.applying`), and ``leantrain.adapters`` merges and saves what lora trained. ``leantrain.judge(
+reference, contender)`` judges runs that leantrain never saw (:mod:`leantrain.judging`); ``leantrain.Ruler(budgets,
+losses)`` is a scaling curve alone, on which a loss is read as a budget. Neither loads torch.
 
 Importing it is fast: what needs torch or pandas is loaded when it is first used.
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from leantrain.counting import Counted, count
     from leantrain.fitted_plan import FittedPlan
     from leantrain.fitting import Fitted, fit
+    from leantrain.judging import Judgement, judge
     from leantrain.tables import records
     from leantrain.training import Effort, Training
     from suite.judge.ruler import Ruler
@@ -43,6 +45,7 @@ __all__ = [
     "Effort",
     "Fitted",
     "FittedPlan",
+    "Judgement",
     "Ruler",
     "Training",
     "__version__",
@@ -52,6 +55,7 @@ __all__ = [
     "compare",
     "count",
     "fit",
+    "judge",
     "layers",
     "optim",
     "records",
@@ -67,6 +71,8 @@ _MODULES = {
     "count": "leantrain.counting",
     "Counted": "leantrain.counting",
     "records": "leantrain.tables",
+    "judge": "leantrain.judging",
+    "Judgement": "leantrain.judging",
     "fit": "leantrain.fitting",
     "Fitted": "leantrain.fitting",
     "FittedPlan": "leantrain.fitted_plan",

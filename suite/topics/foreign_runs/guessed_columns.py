@@ -85,7 +85,7 @@ def column_of(table: LogTable, names: Sequence[str]) -> str | None:
     """Returns the first of these names that a table has with anything in it, in upper or lower case."""
     own = {name.lower(): name for name in reversed(list(table.columns))}
     found = (own[name.lower()] for name in names if name.lower() in own)
-    return next((name for name in found if table.present(name)), None)
+    return next((name for name in found if table.says(name)), None)
 
 
 def decided(tables: Sequence[LogTable], named: ColumnNames, unit: str = "") -> Roles:

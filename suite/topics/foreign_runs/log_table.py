@@ -44,6 +44,10 @@ class LogTable:
         """Returns the rows that say something in a column."""
         return [row for row, value in enumerate(self.columns[name]) if value is not None and value != ""]
 
+    def says(self, name: str) -> bool:
+        """Tells whether there is anything in a column."""
+        return any(value is not None and value != "" for value in self.columns[name])
+
     def numbers(self, name: str) -> Floats:
         """Returns a column as numbers, NaN where it says nothing. Raises ValueError with one sentence, file and line,
         for what is no number, or is not finite."""
