@@ -39,6 +39,7 @@ from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_page
 from suite.topics.peers import peers_on_board as peers
+from suite.topics.published_quality import quality_on_page
 from suite.topics.studies.studies_on_board import placed_studies, plot_of, section
 from suite.topics.studies.study_plots import MOST_ROWS
 
@@ -238,6 +239,8 @@ def _modelled(entry: Entry, report: Report) -> Iterator[str]:
 def _by_others(entry: Entry, report: Report) -> Iterator[str]:
     """What others published of it."""
     if published := by_others.section(entry.card):
+        yield from (*as_markdown(published), "")
+    if published := quality_on_page.section(entry.card, report.rows):
         yield from (*as_markdown(published), "")
 
 

@@ -40,6 +40,7 @@ from suite.topics.board.contents import linked_sections, sections, sections_besi
 from suite.topics.board.overview import unmeasured
 from suite.topics.board.report import Report
 from suite.topics.claims import claims_on_board as claims
+from suite.topics.published_quality import quality_on_page
 
 MOST_LINES = 200  # of the front page
 NOTHING = "No records yet. Measure some: `leantrain run`"
@@ -118,6 +119,7 @@ def matrix_section(
     titles = [
         "technique",
         *(title for title, _ in answer.heads(sized)),
+        quality_on_page.COLUMN,
         *(f"here: {whole.title(column)}" for column in columns),
         *(f"here: {metric.heading} {metric.arrow}" for metric in costs),
         "in words",
@@ -136,6 +138,7 @@ def matrix_section(
         for entry in entries[:left]:
             own, best = sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
             cells = list(map(_sized, answer.cells(own, best, every[entry.stack], sized)))
+            cells.append(escape(quality_on_page.column_cell(entry.stack).words))
             cells += [
                 _headline(entry.best[column], entry.versions.get(column, "")) if column in entry.best else ""
                 for column in columns

@@ -46,6 +46,7 @@ from suite.show.pages.places import PlacedRow, kinds
 from suite.show.pictures.charts import whisker
 from suite.topics.at_scale import answer
 from suite.topics.at_scale.answer import AtPaperSize, SizedCell
+from suite.topics.published_quality import quality_on_page
 
 # the matrix ---------------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,7 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> str
     has_mean = not known.sized and any(entry.mean for entry in whole.entries)  # there is no room for all
     heads = [
         *((title, " data-sized", largest) for title, largest in answer.heads(known.sized)),
+        (quality_on_page.COLUMN, " data-sized", False),
         *((whole.title(column), data(baseline=column), True) for column in whole.columns),
         *([("mean", data(baseline=""), True)] if has_mean else []),
         *((f"{metric.heading}\xa0{metric.arrow}", " data-cost", False) for metric in costs),
@@ -174,6 +176,7 @@ def _entry(
     cells = [
         row_head(entry.stack, link(section, code(entry.stack))),
         *map(_sized, answer.cells(own, shown, known.every.get(entry.stack, shown), known.sized)),
+        _by_others(entry.stack),
         *(
             _headline_cell(rows[column], column, entry.versions.get(column, ""), entry.good)
             if column in rows
@@ -203,6 +206,12 @@ def _sized(content: SizedCell) -> str:
     return f'<td{data(sort=content.sort, label=content.label)} class="{kind}"{hovered}>{in_html(shown)}{band}</td>'
 
 
+def _by_others(stack: str) -> str:
+    """Draws the cell of what others published at scale."""
+    content = quality_on_page.column_cell(stack)
+    return _sized(SizedCell(quality_on_page.COLUMN, content.words, str(content.sort or ""), title=content.title))
+
+
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[str]:
     """Draws a heading and a line for each technique that nothing was measured of here: its counts at the papers' sizes.
     ``columns``: without those of the first, and of the ``costs``."""
@@ -213,7 +222,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
         f'<tr class="group" data-position="{order + 0.5}"><th colspan="{columns + 1}" scope="rowgroup">'
         "Not measured here yet</th></tr>"
     ]
-    width = columns - len(answer.heads(known.sized)) - 1
+    width = columns - len(answer.heads(known.sized)) - 2
     for name in missing:
         order += 1
         own, card = known.sized.get(name, answer.NOTHING), known.cards[name]
@@ -221,7 +230,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
         empty = f'<td colspan="{width}" class="unavailable">not measured</td>' if width else ""
         empty += '<td class="cost"></td>' * costs
         words = f"Not measured yet; its paper promises {matrices.GROUPS[card.good].partition(':')[0].lower()}."
-        drawn = "".join(map(_sized, answer.cells(own, (), (), known.sized)))
+        drawn = "".join(map(_sized, answer.cells(own, (), (), known.sized))) + _by_others(name)
         lines.append(f"<tr{kind}>{row_head(name, code(name))}{drawn}{empty}{cell(words, order, 'words')}</tr>")
     return lines
 

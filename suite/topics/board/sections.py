@@ -31,6 +31,7 @@ from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_page
 from suite.topics.peers import peers_on_board as peers
+from suite.topics.published_quality import quality_on_page
 
 SHOWN = tuple(
     METRICS[name]
@@ -242,9 +243,10 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
 
 
 def _elsewhere(card: Card, report: Report) -> Iterator[str]:
-    """Yields the step modelled on GPUs, and what others measured."""
+    """Yields the step modelled on GPUs, and what others measured of times and of quality at scale."""
     yield as_html(gpu_page.section(card, report.gpu_times), rank=4)
     yield as_html(by_others.section(card), rank=4)
+    yield as_html(quality_on_page.section(card, report.rows, ["transformer"]), rank=4)
 
 
 # the paper's claims, and whether they could have failed --------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Shows what others measured of a technique's quality, for its page: as published beside as judged here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from statistics import median
+
+from suite.entries.card import Card
+from suite.judge.rows import Row
+from suite.judge.statistics import Interval
+from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
+from suite.topics.published_quality.judged_quality import JudgedQuality, QualityByOthers, quality_by_others
+from suite.topics.published_quality.quality_rows import SCALES, PublishedQuality, Scale
+
+TITLE = "Quality, measured by others"
+COLUMN = "quality, by others"
+READING = (
+    "Published by others and not repeated here. As judged: the gain over the reference in the metric's own unit, above "
+    "0 is better, with the 95 % interval that the source's seeds or its stated error allow; and the equivalent budget, "
+    "how much of the reference's own budget its result takes, above 1 is better. Budgets in tokens, steps, samples, "
+    "computation and time are not comparable with one another."
+)
+HEAD = (
+    "model",
+    "technique / reference",
+    "metric",
+    "as published",
+    "gain, as judged",
+    "could have shown",
+    "budget, published",
+    "budget, as judged",
+    "runs",
+    "tuned",
+    "measured by",
+    "source",
+)
+TUNED = {"yes": "both sides", "no": "one side", "same recipe": "one recipe", "unknown": "unsaid"}
+
+
+def section(card: Card, rows: Iterable[Row] = (), scales: Collection[Scale] = tuple(SCALES)) -> Section | None:
+    """Builds the section of one technique, whose ``rows`` are those measured here, with tables of some ``scales``; None
+    where nothing is published."""
+    known = quality_by_others(card.id)
+    if known is None:
+        return None
+    anchor = f"{card.id}--quality-by-others"
+    parts: list[Part] = [Paragraph(sentence(known, rows))]
+    by_scale = sorted(known.every, key=lambda one: [*SCALES].index(one.row.scale))
+    for scale, own in ((scale, list(group)) for scale, group in groupby(by_scale, key=lambda one: one.row.scale)):
+        if scale not in scales:
+            continue
+        caption = f"{card.name} on {SCALES[scale]}"
+        table = PageTable(f"{anchor}-{scale}", caption, HEAD, list(map(_line, own)), sorted_by=None)
+        parts.append(Folded(f"Published on {SCALES[scale]}", [table], len(own)))
+    notes = dict.fromkeys(f"{one.row.table.replace('_', ' ')}: {one.row.note}." for one in known.every if one.row.note)
+    parts += [Folded("What to beware of", [Paragraph(note) for note in notes], len(notes))] if notes else []
+    parts.append(Paragraph(f"To repeat it: leantrain published {card.id}"))
+    return Section(anchor, TITLE, READING, parts, is_open=True)
+
+
+def sentence(known: QualityByOthers, rows: Iterable[Row] = ()) -> str:
+    """Says what is published at scale, by whom, and whether it points where the rows here point."""
+    if not known.at_scale:
+        return "Nothing is published on a Transformer of 10 million parameters and more."
+    judged = [one.word for one in known.at_scale]
+    counts = (f"{judged.count(word)} {word}" for word in ("better", "worse", "no difference shown", "not judged"))
+    size = f", up to {in_millions(known.parameters)} parameters" if known.parameters else ""
+    authors = "its authors alone" if known.by_authors_alone else "others than its authors"
+    here = known.agrees(intervals_here(known.technique, rows))
+    return (
+        f"On Transformers{size}, {len(judged)} comparison{'s' * (len(judged) != 1)}, measured by {authors}: "
+        f"{known.words}; as judged: {', '.join(part for part in counts if not part.startswith('0 '))}. Beside the "
+        f"rows here: {here}."
+    )
+
+
+def intervals_here(technique: str, rows: Iterable[Row]) -> list[Interval]:
+    """Returns the intervals of the equivalent budget that rows of today's version have here."""
+    values = [
+        row.value("equivalent_budget")
+        for row in rows
+        if row.stack == technique and not row.failed and not row.newer_version and row.reference == "baseline"
+    ]
+    return [value.speedup for value in values if value.kind == "measured" and value.speedup and not value.control]
+
+
+def column_cell(technique: str) -> TableCell:
+    """Builds the technique's cell of the board's column; empty where nothing is published at scale."""
+    known = quality_by_others(technique)
+    if known is None or not known.at_scale:
+        return TableCell("")
+    size = f" · {in_millions(known.parameters)}" if known.parameters else ""
+    sort = -median(value for value, _ in known.budgets[known.main_unit]) if known.main_unit else 0.0
+    return TableCell(f"{known.words}{size}", sort, title=sentence(known))
+
+
+def in_millions(parameters: float | None) -> str:
+    """Writes a number of parameters with M or B."""
+    if parameters is None:
+        return ""
+    return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
+
+
+def _line(one: JudgedQuality) -> TableRow:
+    row = one.row
+    size = in_millions(row.parameters)
+    cells = (
+        f"{row.model}{f' ({size})' if size else ''}{f', {row.budget}' if row.budget else ''}",
+        f"{row.variant.strip()} / {row.reference.strip()}",
+        f"{row.metric}, {row.better} is better{f'; {row.data}' if row.data else ''}",
+        _published(row),
+        _gain(one),
+        f"{one.detectable:.3g}" if math.isfinite(one.detectable) else "",
+        f"{'at least ' if row.at_least else ''}×{row.budget_ratio:.3g} {row.unit}" if row.budget_ratio else "",
+        f"×{_interval(one.budget, 3)} {one.unit}" if one.budget else "",
+        _runs(row),
+        f"{TUNED[row.tuned]}{f': {row.tuned_note}' if row.tuned_note else ''}",
+        "its authors" if row.authors else "others",
+        f"{row.source}{f' ({row.licence})' if row.licence else ''}",
+    )
+    return TableRow([TableCell(cell, head=not at) for at, cell in enumerate(cells)])
+
+
+def _published(row: PublishedQuality) -> str:
+    if row.value is None or row.value_reference is None:
+        return row.unfinished or "no pair of values"
+    time = f"; {row.time_ratio:.3g} of the time" if row.time_ratio else ""
+    return f"{row.value:.6g} / {row.value_reference:.6g}{time}"
+
+
+def _gain(one: JudgedQuality) -> str:
+    if one.gain is None:
+        return "not judged"
+    if not math.isfinite(one.gain.half_width):
+        return f"{one.gain.estimate:+.3g}: not judged, {one.basis}"
+    return f"{_interval(one.gain, 3, '+')}: {one.word} ({one.basis})"
+
+
+def _interval(of: Interval, digits: int, sign: str = "") -> str:
+    """Writes an estimate with its interval where it has one."""
+    ends: Sequence[float] = (of.low, of.high) if math.isfinite(of.half_width) else ()
+    shown = f" [{', '.join(f'{end:{sign}.{digits}g}' for end in ends)}]" if ends else ""
+    return f"{of.estimate:{sign}.{digits}g}{shown}"
+
+
+def _runs(row: PublishedQuality) -> str:
+    runs = "" if row.seeds is None else f"{row.seeds} / {row.seeds_reference or row.seeds}"
+    return "; ".join(filter(None, (runs, row.uncertainty))) or "unsaid"
