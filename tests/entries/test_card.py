@@ -55,9 +55,7 @@ def test_a_property_of_a_metric_stands_in_the_card_behind_those_of_the_probes(tm
 def test_a_file_of_properties_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     path = at(tmp_path, GOOD)
     path.with_name("properties.toml").write_text("")
-    with pytest.raises(
-        CardError, match=r"properties\.toml is read by nothing: write .* of probes\.py"
-    ):
+    with pytest.raises(CardError, match=r"properties\.toml is read by nothing: write .* of probes\.py"):
         read_card(path)
 
 
