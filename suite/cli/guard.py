@@ -30,6 +30,7 @@ from suite.cli.options import (
 from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
+    from suite.guard.check import Selection
     from suite.guard.findings import Finding
     from suite.guard.regression import Reference
 
@@ -140,6 +141,17 @@ def check(
     ] = False,
     slower: Slower = None,
     minutes: Annotated[float, minutes_option("What --speed may take, of all items.")] = 10.0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            help="Judge one try of many against a revision, keep or discard, and write it into this ledger: the share "
+            "of false keeps stays below 5 % however many tries there are.",
+        ),
+    ] = None,
+    faster: Annotated[
+        str, typer.Option("--faster", metavar="SHARE", help="The speed-up that a try of --ledger hopes for.")
+    ] = "5%",
     badge: Annotated[Path | None, typer.Option("--badge", help="Write what was found as a badge, an SVG.")] = None,
     summary: Annotated[Path | None, typer.Option("--summary", help="Append a Markdown summary to this file.")] = None,
     as_json: Json = False,
@@ -172,6 +184,10 @@ def check(
         if kernels_:
             return kernels(check=True, device=device, as_json=as_json)
         selection = checks.Selection.of(techniques or (), on or (), recipe or ("modern",), size, device, threads)
+        if ledger is not None:
+            if against is None or is_reference(against):
+                raise ValueError("--ledger tries code: name a git revision, --against REV")
+            return _try(against, selection, ledger, share_of(faster), minutes, as_json)
         with bar(quiet=as_json) as progress:
             if save is not None:
                 return _save(checks.counted(selection, progress), save, as_json)
@@ -193,6 +209,21 @@ def check(
     if code:
         raise typer.Exit(code)
     return None
+
+
+def _try(against: str, selection: Selection, path: Path, faster: float, minutes: float, as_json: bool) -> None:
+    """Judges one try; exit code 0 for keep, 1 for discard, 3 where it is undecided."""
+    from suite.guard.ledger import Ledger
+    from suite.guard.tries import tried
+
+    with bar(quiet=as_json) as progress:
+        answer = tried(against, selection, Ledger(path), faster, minutes, progress)
+    if as_json:
+        print(json.dumps(answer.as_dict(), indent=1))
+    else:
+        out.print(escape(answer.sentence))
+    if code := {"keep": 0, "discard": int(Exit.REGRESSED), "undecided": int(Exit.INCONCLUSIVE)}[answer.decision]:
+        raise typer.Exit(code)
 
 
 def _save(stored: Reference, path: Path, as_json: bool) -> None:

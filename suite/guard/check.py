@@ -140,29 +140,47 @@ def against_revision(
     RevisionError.
     """
     with checked_out(revision, top) as tree:
-        with ExitStack() as stack:
-            old, new = stack.enter_context(TreeWorker(tree)), stack.enter_context(TreeWorker(top))
-            with ThreadPoolExecutor(2) as pool:
-                old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
-                selection.must_exist(old_offer, new_offer)
-                numerics = new_offer["numerics"] if old_offer.get("numerics") else NATIVE  # both sides have the same
-                before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
-                after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
-            findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
-            run = {item_of(counted_job.job) for counted_job in before.result() if counted_job.status == "ok"}
-            both = [
-                counted_job.job
-                for counted_job in after.result()
-                if counted_job.status == "ok" and item_of(counted_job.job) in run
-            ]
-            same = {item_of(job): _same_code(old, new, job) for job in both} if timing else {}
-        if timing is not None:  # the workers that counted are gone, and their memory with them
-            findings += [Finding(item, "timing", "equal", SAME_CODE) for item, is_same in same.items() if is_same]
-            changed = [job for job in both if not same[item_of(job)]]
-            findings += _compared(tree, top, changed, timing, progress)
-        else:
-            findings.append(_unchecked("ask for it with --speed"))
-        return findings
+        exact = exact_against(tree, revision, top, selection, progress, timing is not None)
+        if timing is None:
+            return [*exact.findings, _unchecked("ask for it with --speed")]
+        equal = [Finding(item_of(job), "timing", "equal", SAME_CODE) for job in exact.of_equal_code]
+        return [*exact.findings, *equal, *_compared(tree, top, exact.changed, timing, progress)]
+
+
+@dataclass(frozen=True)
+class ExactComparison:
+    """Holds the exact findings of two trees, and the jobs that run in both, by whether their code is the same: where
+    that was not asked, all are ``changed``."""
+
+    findings: list[Finding]
+    changed: list[Job]
+    of_equal_code: list[Job]
+
+
+def exact_against(
+    tree: Path, revision: str, top: Path, selection: Selection, progress: Progress, hashed: bool
+) -> ExactComparison:
+    """Compares the working tree at ``top`` with the revision's, which lies at ``tree``, by exact numbers; ``hashed``:
+    and by the code that their jobs reach. The workers that counted are gone when it returns, and their memory with
+    them."""
+    with ExitStack() as stack:
+        old, new = stack.enter_context(TreeWorker(tree)), stack.enter_context(TreeWorker(top))
+        with ThreadPoolExecutor(2) as pool:
+            old_offer, new_offer = pool.map(_offer, (old, new), (f"revision {revision}", "the working tree"))
+            selection.must_exist(old_offer, new_offer)
+            numerics = new_offer["numerics"] if old_offer.get("numerics") else NATIVE  # both sides have the same
+            before = pool.submit(_counts, selection.jobs(old_offer), partial(old.ask, numerics=numerics), silent)
+            after = pool.submit(_counts, selection.jobs(new_offer), partial(new.ask, numerics=numerics), progress)
+        findings = compare(_reference(selection, before.result()), _reference(selection, after.result()))
+        run = {item_of(counted_job.job) for counted_job in before.result() if counted_job.status == "ok"}
+        both = [
+            counted_job.job
+            for counted_job in after.result()
+            if counted_job.status == "ok" and item_of(counted_job.job) in run
+        ]
+        same = {item_of(job): hashed and _same_code(old, new, job) for job in both}
+    by_code = {is_same: [job for job in both if same[item_of(job)] == is_same] for is_same in (True, False)}
+    return ExactComparison(findings, by_code[False], by_code[True])
 
 
 SAME_CODE = "not timed: the code that its run reaches is that of the revision"

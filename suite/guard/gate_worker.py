@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from suite.measure.contenders.contender import Contender
 
 COUNTED_STEPS = 4  # optimizers make their state in the first; the rest is a trajectory to compare
+LEARNED_AT_ONCE = 20  # steps, each of which must be done within REPLY_LIMIT_S
 SEED = 0
 REPLY_LIMIT_S = 300.0
 
@@ -69,6 +70,17 @@ class Worker:
         finally:
             self.close()
         return {"data_sha256": conditions.data_sha256, "losses": losses, "counters": counters}
+
+    def learn(self, job: dict[str, Any], numerics: str) -> float:
+        """Trains a whole run, and returns its loss on the test data."""
+        try:
+            steps = self.start(job, numerics)["steps"]
+            assert self._contender is not None
+            for done in range(0, steps, LEARNED_AT_ONCE):
+                self._contender.block(min(LEARNED_AT_ONCE, steps - done))
+            return float(self._contender.evaluate("test", steps).loss)
+        finally:
+            self.close()
 
     def start(self, job: dict[str, Any], numerics: str = "native", counted: bool = False) -> dict[str, Any]:
         """Starts and sets up a contender, whose steps may be ``counted``; answers its steps."""
@@ -139,7 +151,7 @@ def _server(numerics: str) -> dict[str, Any]:
 
 NEWEST_PART = os.path.join("entries", "jobs.py")  # of the layout that the methods above import from
 OLDER = f"it is older than the layout that this gate knows (it has no suite/{NEWEST_PART})"
-COMMANDS = ("hello", "count", "start", "pace", "code", "close")
+COMMANDS = ("hello", "count", "learn", "start", "pace", "code", "close")
 
 
 def main() -> None:

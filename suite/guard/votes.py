@@ -69,6 +69,11 @@ def _evidence(votes: Floats) -> Floats:
     return sign_e_process(votes, prior=PRIOR, margin=0.0)
 
 
+def log_evidence(votes: Sequence[float]) -> float:
+    """Returns ln of the e-value of the votes as they stand, the positive for and all others against; 0 without any."""
+    return float(_evidence(np.asarray(votes, dtype=np.float64))[-1]) if len(votes) else 0.0
+
+
 @lru_cache
 def _enough(alpha: float, most: int) -> tuple[int, ...]:
     """Tells how many votes decide against 0, 1, ... ``most`` others."""
