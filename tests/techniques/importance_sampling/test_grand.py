@@ -1,4 +1,4 @@
-"""GraNd: the score against gradients one by one, the last layer's closed form, and the choice of examples."""
+"""GraNd: the score against gradients one by one where attention is fused, the orders, and the study."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from baselines.vit import Vit
@@ -34,32 +32,16 @@ def one_by_one(run: Run, batch: dict[str, Tensor]) -> Tensor:
     return torch.stack(norms)
 
 
-@pytest.mark.parametrize("recipe", ["classic", "modern"])
-@pytest.mark.parametrize("baseline", ["vit", "bert", "gpt", "mae"])
-def test_scores_are_norms_of_single_examples_gradients(baseline: str, recipe: str) -> None:
-    """Through tied and frozen weights, masks, eager and fused attention."""
-    run = new_run(baseline, size="pico", recipe=recipe, steps=4)
+@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
+def test_scores_are_norms_of_single_examples_gradients(baseline: str) -> None:
+    """Through tied and frozen weights, masks, and attention that is fused."""
+    run = new_run(baseline, size="pico", recipe="modern", steps=4)
     run.model.eval()
     batch, _ = run.next_batch()
     ours = gradient_norms(
         run.model, lambda model, each: run.baseline.losses(run.baseline.forward(model, each), each), batch
     )
     torch.testing.assert_close(ours.double(), one_by_one(run, batch), rtol=1e-4, atol=0)
-
-
-@given(seed=st.integers(0, 10_000), spread=st.floats(0.1, 20))
-@settings(max_examples=20, deadline=None)
-def test_a_linear_classifiers_score_is_error_times_input(seed: int, spread: float) -> None:
-    """||p - y|| ||(h, 1)||."""
-    random = torch.Generator().manual_seed(seed)
-    model = nn.Linear(5, 3).double()
-    batch = {"x": spread * torch.randn(8, 5, generator=random).double(), "y": torch.randint(3, (8,), generator=random)}
-    ours = gradient_norms(
-        model, lambda model, each: F.cross_entropy(model(each["x"]), each["y"], reduction="none"), batch
-    )
-    errors = model(batch["x"]).detach().double().softmax(-1) - F.one_hot(batch["y"], 3)
-    expected = errors.norm(dim=1) * (1 + batch["x"].double().square().sum(1)).sqrt()
-    torch.testing.assert_close(ours.double(), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_code_that_cannot_be_batched_is_taken_example_by_example() -> None:
@@ -77,14 +59,6 @@ def test_code_that_cannot_be_batched_is_taken_example_by_example() -> None:
     torch.testing.assert_close(gradient_norms(model, losses, batch), gradient_norms(plain, losses, turned))
 
 
-def test_keeping_everything_scores_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "scout", lambda *_, **__: pytest.fail("a network was made to score"))
-    plain, run = (new_run("vit", each, size="pico", steps=4) for each in ("baseline", "grand:keep=1.0"))
-    assert run.recipe == plain.recipe
-    assert plain.train(2) == run.train(2)
-    assert run.probes() == {}
-
-
 def test_random_order_scores_nothing_and_keeps_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "scout", lambda *_, **__: pytest.fail("a network was made to score"))
     first, again, other = (
@@ -96,11 +70,10 @@ def test_random_order_scores_nothing_and_keeps_as_many(monkeypatch: pytest.Monke
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("baseline", ["vit", "gpt"])
-def test_hard_and_easy_examples_are_the_two_ends(baseline: str) -> None:
-    reference = new_run(baseline, size="pico", steps=8)
+def test_hard_and_easy_examples_are_the_two_ends() -> None:
+    reference = new_run("vit", size="pico", steps=8)
     hard, easy = (
-        new_run(baseline, f"grand:keep=0.25,runs=1,order={each}", size="pico", steps=8) for each in ("hard", "easy")
+        new_run("vit", f"grand:keep=0.25,runs=1,order={each}", size="pico", steps=8) for each in ("hard", "easy")
     )
     own: Grand = hard.technique.techniques["grand"]  # type: ignore[attr-defined]
     assert hard.recipe == easy.recipe == reference.recipe
@@ -110,12 +83,6 @@ def test_hard_and_easy_examples_are_the_two_ends(baseline: str) -> None:
     kept = [{each.numpy().tobytes() for each in run.data.train.tensors[name]} for run in (hard, easy)]
     assert all(len(each) == 8 and each <= everything for each in kept)
     assert not kept[0] & kept[1]
-
-
-def test_scores_after_a_short_run_are_others() -> None:
-    at_first, later = (new_run("vit", f"grand:scout={share}", size="pico", steps=8) for share in (0.0, 0.5))
-    scores = [run.technique.techniques["grand"].scores for run in (at_first, later)]  # type: ignore[attr-defined]
-    assert not torch.allclose(*scores)
 
 
 def test_probes_compare_with_as_many_examples_at_random() -> None:

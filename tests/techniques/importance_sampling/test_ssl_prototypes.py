@@ -1,22 +1,18 @@
-"""Self-supervised prototypes: distances by their formula, labels that do not matter, and the theory's perceptron."""
+"""Self-supervised prototypes: classes that are balanced, the theory's perceptron, and the study."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from baselines.vit import Vit
-from suite.entries.jobs import run_of
-from suite.loop.run import Run
 from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
@@ -24,41 +20,10 @@ from techniques.importance_sampling.ssl_prototypes.perceptron import error, larg
 from techniques.importance_sampling.ssl_prototypes.technique import (
     SslPrototypes,
     balanced,
-    difficulties,
-    prototypes,
     without_labels,
 )
 from tests.runs import new_run
 from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
-
-
-def points(seed: int, count: int = 40, width: int = 5) -> torch.Tensor:
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
-def test_difficulty_is_the_cosine_distance_to_the_nearest(seed: int) -> None:
-    embeddings, centres = points(seed), points(seed + 1, 4)
-    expected = [min(1 - F.cosine_similarity(each, centre, dim=0).item() for centre in centres) for each in embeddings]
-    assert difficulties(embeddings, centres).tolist() == pytest.approx(expected, abs=1e-12)
-
-
-@given(seed=st.integers(0, 1000))
-@settings(max_examples=8, deadline=None)
-def test_prototypes_are_means_of_what_is_nearest_and_follow_from_the_seed(seed: int) -> None:
-    embeddings = points(seed)
-    centres = prototypes(embeddings, 4, seed)
-    assert torch.equal(centres, prototypes(embeddings, 4, seed))
-    nearest = torch.cdist(embeddings, centres).argmin(1)
-    torch.testing.assert_close(centres, torch.stack([embeddings[nearest == each].mean(0) for each in range(4)]))
-
-
-def test_clusters_that_lie_apart_are_found() -> None:
-    centres = 10 * torch.eye(4, dtype=torch.float64)
-    embeddings = (centres[:, None] + 0.1 * points(0, 4 * 9, 4).view(4, 9, 4)).flatten(0, 1)
-    ours = prototypes(embeddings, 4, 0)
-    torch.testing.assert_close(ours[ours.argmax(1).argsort()], centres, rtol=0, atol=0.2)
 
 
 @given(seed=st.integers(0, 10_000), keep=st.floats(0.1, 1), balance=st.floats(0.05, 1))
@@ -81,72 +46,6 @@ def test_every_class_keeps_its_floor_and_the_rest_goes_to_the_highest(seed: int,
 def test_without_a_floor_hard_examples_may_leave_a_class_out() -> None:
     ranking, classes = torch.arange(10.0), torch.tensor([0] * 5 + [1] * 5)
     assert balanced(ranking, classes, 0.4, 0.5).tolist() == [4, 7, 8, 9]
-
-
-@pytest.mark.parametrize("baseline", ["vit", "mae"])
-def test_trains_on_the_hardest_of_what_an_embedder_saw_without_labels(
-    baseline: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Run] = []
-    train = Run.train
-    monkeypatch.setattr(Run, "train", lambda self, steps: seen.append(self) or train(self, steps))  # type: ignore[func-returns-value]
-    run = new_run(baseline, "ssl_prototypes:keep=0.5,clusters=3,scout=0.5", size="pico", recipe="classic", steps=8)
-    (embedder,) = seen
-    assert embedder.baseline.id == "mae" and embedder.step == embedder.recipe.steps == 4
-    assert "labels" not in embedder.data.train.tensors and len(embedder.data.train) == 32
-    own: SslPrototypes = run.technique.techniques["ssl_prototypes"]  # type: ignore[attr-defined]
-    assert own.centroids.shape == (3, 32)
-    hardest = own.scores.argsort(descending=True, stable=True)[:16].sort().values
-    assert torch.equal(run.data.train.tensors["pixels"], embedder.data.train.tensors["pixels"][hardest])
-    assert run.recipe.steps == 4
-
-
-def test_permuted_labels_keep_the_same_pictures_unless_classes_are_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = with_few_examples(Vit(), 32)
-    plain = few.data
-
-    def kept_pictures(settings: str, permuted: bool) -> torch.Tensor:
-        def data(*which: Any) -> Any:
-            data = plain(*which)
-            labels = data.train.tensors["labels"]
-            data.train.tensors["labels"] = labels.flip(0) if permuted else labels  # type: ignore[index]
-            return data
-
-        few.data = data  # type: ignore[method-assign]
-        job = new_run("vit", size="pico", steps=8).job
-        stack = f"ssl_prototypes:clusters=3,keep=0.5{settings}"
-        return run_of(job.model_copy(update={"stack": stack}), baseline=few).data.train.tensors["pixels"]
-
-    assert torch.equal(kept_pictures("", False), kept_pictures("", True))
-    assert not torch.equal(kept_pictures(",balance=1.0", False), kept_pictures(",balance=1.0", True))
-
-
-def test_keeping_everything_trains_no_embedder() -> None:
-    plain, run = (new_run("mae", each, size="pico", steps=4) for each in ("baseline", "ssl_prototypes:keep=1.0"))
-    assert plain.train(2) == run.train(2)
-
-
-def test_a_saved_choice_needs_no_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stack = f"ssl_prototypes:clusters=3,saved={tmp_path / 'kept.json'}"
-    first = new_run("vit", stack, size="pico", recipe="classic", steps=4)
-    monkeypatch.setattr(SslPrototypes, "score", lambda *_: pytest.fail("it was scored again"))
-    again = new_run("vit", stack, size="pico", recipe="classic", steps=4)
-    assert torch.equal(first.data.train.tensors["pixels"], again.data.train.tensors["pixels"])
-    with pytest.raises(ValueError, match=r"chosen with clusters=3 .here 4."):
-        new_run("vit", stack.replace("clusters=3", "clusters=4"), size="pico", recipe="classic", steps=4)
-
-
-@pytest.mark.parametrize(
-    ("baseline", "stack", "message"),
-    [
-        ("vit", "ssl_prototypes:clusters=40", "40 prototypes for 32 examples"),
-        ("vit", "ssl_prototypes:embedder=vit", "vit cannot learn from the examples of vit without labels"),
-        ("bert", "ssl_prototypes", "mae cannot learn from the examples of bert without pixels"),
-    ],
-)
-def test_what_does_not_fit_the_data_is_refused(baseline: str, stack: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        new_run(baseline, stack, size="pico", steps=8)
 
 
 def test_examples_without_classes_cannot_be_balanced() -> None:
