@@ -1,20 +1,17 @@
-"""CompoundGrow: its three operators against loops, what each stage runs, and what a run saves."""
+"""CompoundGrow: rows that are cut, growths at once or alone, and the study."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suite.entries.spelling import build
 from suite.loop.data import generator
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from techniques.incremental.compound_grow.length import Shorter, neighbours, pooled, through_pools
+from techniques.incremental.compound_grow.length import Shorter
 from techniques.incremental.compound_grow.study import Row, equal_flops, plot
 from techniques.incremental.compound_grow.technique import CompoundGrow
-from tests.model.further_models import further_run, make
 from tests.runs import new_run
 
 
@@ -24,24 +21,6 @@ def running(technique: CompoundGrow | None, baseline: str = "gpt", steps: int = 
 
 
 # the length -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 20), st.integers(1, 5))
-def test_a_pool_is_the_mean_of_its_tokens_and_the_first_stands_alone(tokens: int, size: int):
-    hidden = torch.randn(2, tokens, 3, dtype=torch.float64)
-    means = pooled(hidden, size)
-    rest = [hidden[:, 1 + start : 1 + start + size].mean(1) for start in range(0, tokens - 1, size)]
-    torch.testing.assert_close(means, torch.stack([hidden[:, 0], *rest], 1))
-    assert len(neighbours(tokens, size)) == tokens
-
-
-def test_each_token_gets_what_its_pool_got():
-    hidden = torch.randn(2, 6, 3, dtype=torch.float64)
-    tokens = through_pools(2)(lambda pools: pools + torch.arange(4.0)[:, None], hidden)
-    torch.testing.assert_close(
-        tokens - hidden, torch.tensor([0.0, 1, 1, 2, 2, 3])[None, :, None].expand(2, 6, 3).double()
-    )
-    assert torch.equal(through_pools(1)(lambda pools: pools, hidden), hidden)
 
 
 def test_cut_rows_are_halves_each_in_its_turn():
@@ -74,38 +53,6 @@ def test_one_dimension_alone(settings: dict[str, int]):
     losses = run.train(8)
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
     run.attachment.end(run)
-
-
-# users' models --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["gpt_neox", "bloom", "phi3", "gptj", "falcon", "gpt_bigcode", "dropping_vit"])
-def test_a_users_model_grows_to_its_own_architecture(name: str):
-    run, whole = further_run(name, CompoundGrow()), make(name)
-    run.train(6)
-    assert {n: p.shape for n, p in run.model.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
-    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.modules()]
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("mixtral", "ends in no linear layer"), ("swin", "3 blocks, which depth=2"), ("beit", "for each token")],
-)
-def test_what_cannot_grow_is_refused_in_words(name: str, reason: str):
-    with pytest.raises(ValueError, match=reason):
-        further_run(name, CompoundGrow())
-
-
-def test_bad_settings_say_what_fits():
-    for fractions in ((0.5, 0.25), (0.5,), (0.0, 0.5), (0.5, 1.0), ()):
-        with pytest.raises(ValueError, match="two shares"):
-            CompoundGrow(fractions=fractions)
-    with pytest.raises(ValueError, match="has 2 blocks, which depth=4 does not divide: use one of 1, 2"):
-        running(CompoundGrow(depth=4))
-    with pytest.raises(ValueError, match="has 128 MLP units, which 3 does not divide"):
-        running(CompoundGrow(ffn=3))
-    with pytest.raises(ValueError, match="cannot be cut into 5 pieces"):
-        running(CompoundGrow(length=5))
 
 
 # the study ------------------------------------------------------------------------------------------------------------

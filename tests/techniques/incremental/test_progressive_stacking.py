@@ -1,9 +1,8 @@
-"""Progressive stacking: what is copied, when, and what it costs."""
+"""Progressive stacking: its depths, carried state, and models of two stacks."""
 
 from itertools import pairwise
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from hypothesis import given
@@ -13,21 +12,14 @@ from suite.entries.installed import baselines
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
 from suite.loop.stack import Stack
-from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
-from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths, sources
-from tests.model.further_models import further_run, make
+from techniques.incremental.progressive_stacking.technique import ProgressiveStacking, depths
 from tests.runs import new_run
 
 
 def running(stacking: ProgressiveStacking | None, baseline: str = "gpt", steps: int = 20) -> Run:
     stack = Stack({} if stacking is None else {"stacking": stacking})
     return new_run(baseline, stack, size="nano", recipe="classic", steps=steps)
-
-
-def test_the_papers_schedule_for_twelve_blocks():
-    assert depths(12, 2) == [3, 6, 12]
-    assert sources(3, 6) == [0, 1, 2, 0, 1, 2]
 
 
 @given(st.integers(1, 100), st.integers(0, 5))
@@ -56,17 +48,6 @@ def test_the_jump_is_that_of_the_first_loss_after_the_last_doubling():
     assert run.technique.probes(run)["stacking.loss_jump"] == losses[4] - losses[3]
 
 
-@pytest.mark.parametrize("name", ["pvt", "beit", "mixtral", "dropping_vit"])
-def test_a_model_ends_as_the_plain_one_is(name: str):
-    """Of several stages the largest grows, whatever the sizes are in between."""
-    run = further_run(name, ProgressiveStacking(fractions=(0.2, 0.4)), steps=6)
-    whole = make(name)
-    assert run.anatomy.depth < anatomy(whole).depth
-    run.train(6)
-    assert {n: p.shape for n, p in run.model.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
-    assert [str(module) for module in run.model.modules()] == [str(module) for module in whole.modules()]
-
-
 def test_the_encoder_grows_though_the_decoder_is_larger_at_first():
     """The ratio of sizes is MAE-B's: a quarter of twelve blocks of 768 beside eight of 512."""
     vit = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 96}
@@ -84,10 +65,3 @@ def test_the_encoder_grows_though_the_decoder_is_larger_at_first():
     run.train(10)
     assert [stack.depth for stack in run.anatomy.stacks] == [12, 8]
     assert run.anatomy.main.path.startswith("vit")
-
-
-@pytest.mark.parametrize(("name", "reason"), [("swin", "not all alike"), ("albert", "no shallower stack")])
-def test_what_cannot_be_stacked_is_refused(name: str, reason: str):
-    with pytest.raises(ValueError, match=reason):
-        further_run(name, ProgressiveStacking())
-    further_run(name, ProgressiveStacking(stages=0)).train(1)
