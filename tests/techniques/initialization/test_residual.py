@@ -32,24 +32,6 @@ def test_the_norms_of_blocks_and_those_before_and_behind_them(name: str) -> None
     assert len(paths) == len(set(paths))
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
-def test_no_layer_norm_is_left_in_a_baseline_and_the_rest_is_as_it_was(baseline: str) -> None:
-    run = new_run(baseline, size="pico")
-    before = {
-        name: each.clone()
-        for name, each in run.model.named_parameters()
-        if not isinstance(run.model.get_submodule(name.rpartition(".")[0]), nn.LayerNorm)
-    }
-    remove_norms(run.anatomy)
-    assert not any(isinstance(each, nn.LayerNorm) for each in run.model.modules())
-    assert all(torch.equal(each, before[_plain(name)]) for name, each in run.model.named_parameters())
-    assert len(dict(run.model.named_parameters())) == len(before)
-
-
-def _plain(name: str) -> str:
-    return name.replace(".linear.", ".")
-
-
 @pytest.mark.parametrize(("deviation", "factor"), [(0.01, 8.0), (1 / 8, 8.0), (0.5, 2.0), (2.0, 0.5)])
 def test_tables_are_enlarged_by_the_root_of_the_width_or_to_unit_size(deviation: float, factor: float) -> None:
     table = nn.Embedding(5000, 64)

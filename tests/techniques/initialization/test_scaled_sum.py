@@ -183,8 +183,9 @@ def test_all_else_sees_the_product(launches: list[int], use: Any) -> None:
     assert not launches
 
 
-@pytest.mark.parametrize("technique", ["rezero", "skipinit", "fixup", "layerscale"])
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "vit", "mae"])
+@pytest.mark.parametrize(
+    ("baseline", "technique"), [("bert", "layerscale"), ("gpt", "rezero"), ("vit", "layerscale"), ("mae", "fixup")]
+)
 def test_models_train_with_the_kernel_as_without(
     baseline: str, technique: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
