@@ -12,9 +12,9 @@ from scipy.optimize import approx_fprime, minimize_scalar
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from suite.loop.recipe import Recipe
 from suite.record.job import canonical
 from suite.record.schema import Counted, Evaluation, Learned
+from suite.topics.studies.lab import StudyTable
 from techniques.large_batch.chinchilla.law import (
     PUBLISHED,
     Law,
@@ -39,7 +39,7 @@ from techniques.large_batch.chinchilla.study import (
     point,
     study,
 )
-from techniques.large_batch.chinchilla.technique import Chinchilla, widened
+from techniques.large_batch.chinchilla.technique import widened
 from tests import factories
 
 PLANTED = Law(e=1.8, a=300.0, b=900.0, alpha=0.36, beta=0.31)
@@ -197,13 +197,6 @@ def test_widths_without_whole_heads_and_other_models_are_refused() -> None:
         widened(nn.Linear(3, 3), 0.5)
 
 
-@given(width=st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0]), compute=st.floats(0.25, 4), steps=st.integers(50, 5000))
-def test_parameters_times_tokens_are_the_budget(width: float, compute: float, steps: int) -> None:
-    recipe = Chinchilla(width=width, compute=compute).recipe(Recipe(steps=steps, batch_size=8, learning_rate=1e-3))
-    assert width**2 * recipe.steps == pytest.approx(compute * steps, abs=width**2)
-    assert recipe.learning_rate_at(recipe.steps - 1) == pytest.approx(0, abs=1e-12)  # the cosine ends with the run
-
-
 # the study ----------------------------------------------------------------------------------------------------------
 
 
@@ -245,8 +238,14 @@ def imagined_lab(law: Law, finished: float | None = None) -> SimpleNamespace:
 SMALL = Law(e=2.0, a=30.0, b=40.0, alpha=0.3, beta=0.3)
 
 
-def test_study_finds_the_law_behind_imagined_runs() -> None:
-    runs, minima, law, published, verdicts = study(imagined_lab(SMALL))  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def tables() -> list[StudyTable]:
+    """What the study says of runs that obey SMALL."""
+    return [*study(imagined_lab(SMALL))]  # type: ignore[arg-type]
+
+
+def test_study_finds_the_law_behind_imagined_runs(tables: list[StudyTable]) -> None:
+    runs, minima, law, published, verdicts = tables
     assert len(runs.rows) == len(BUDGETS) * len(WIDTHS)
     ours = [Minimum(*each) for each in minima.rows]
     for row in (each for each in ours if each.account == SIX_N_D):
@@ -272,9 +271,9 @@ def test_study_finds_the_law_behind_imagined_runs() -> None:
     assert len(plot([runs]).axes[0].lines) >= 6
 
 
-def test_the_second_account_is_at_equal_counted_operations() -> None:
+def test_the_second_account_is_at_equal_counted_operations(tables: list[StudyTable]) -> None:
     """Between runs that count 6 (N + embeddings) D, points of one budget do so too; none is extrapolated."""
-    points = [Point(*each) for each in study(imagined_lab(SMALL))[0].rows]  # type: ignore[arg-type]
+    points = [Point(*each) for each in tables[0].rows]
     moved = counted(points)
     assert {each.budget for each in moved} == set(BUDGETS)
     for each in moved:

@@ -1,4 +1,4 @@
-"""Four LAMB, each against its own public implementation or formula in float64, and the paper's identities."""
+"""Variants of LAMB, each against its own public implementation, or its formula in float64 where there is none."""
 
 import math
 
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from techniques.large_batch.lamb.optimizer import Lamb
 
-VARIANTS = ("paper", "google", "nvlamb", "timm")
 SHAPES = ((6, 5), (3, 2, 4), (7,))
 RATES = (0.05, 0.1, 0.2, 0.07)
 HYPER = {"betas": (0.8, 0.95), "eps": 1e-6}
@@ -47,38 +46,30 @@ def trajectory(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return places
 
 
-def formula(variant: str, decay: float, phi: tuple[float, float] = (0.0, math.inf)) -> list[Tensor]:
-    """Algorithm 2 and the module's table, tensor by tensor, in float64."""
+def formula(corrected: bool, decay: float, phi: tuple[float, float]) -> list[Tensor]:
+    """Algorithm 2, tensor by tensor, in float64, with the moments' bias corrected or not."""
     weights = [parameter.detach().clone() for parameter in start()]
     moments = [(torch.zeros_like(each), torch.zeros_like(each)) for each in weights]
     (beta1, beta2), eps = HYPER["betas"], HYPER["eps"]  # type: ignore[misc]
     places = []
     for step, rate in enumerate(RATES, 1):
-        given = gradients(step - 1)
-        if variant in ("nvlamb", "timm"):
-            total = math.sqrt(sum(g.square().sum().item() for g in given))
-            given = [g / max(1.0, total) for g in given]
-        for w, (m, v), g in zip(weights, moments, given):
+        for w, (m, v), g in zip(weights, moments, gradients(step - 1)):
             m.copy_(beta1 * m + (1 - beta1) * g)
             v.copy_(beta2 * v + (1 - beta2) * g * g)
-            corrected = variant != "google"
             m_hat = m / (1 - beta1**step) if corrected else m
             v_hat = v / (1 - beta2**step) if corrected else v
             wd = decay if w.ndim >= 2 else 0.0
             u = m_hat / (v_hat.sqrt() + eps) + wd * w
-            adapt = {"nvlamb": True, "timm": wd > 0}.get(variant, w.ndim >= 2)
-            ratio = w.norm().clamp(*phi) / u.norm() if adapt else 1.0
+            ratio = w.norm().clamp(*phi) / u.norm() if w.ndim >= 2 else 1.0
             w -= rate * ratio * u
         places.append(nn.utils.parameters_to_vector(weights))
     return places
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("phi", [(0.0, math.inf), (2.0, 3.0)])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_formula_update_by_update(variant: str, phi: tuple[float, float], decay: float) -> None:
-    ours = trajectory(Lamb(groups(start(), decay), variant=variant, phi=phi, **HYPER))  # type: ignore[arg-type]
-    for mine, expected in zip(ours, formula(variant, decay, phi), strict=True):
+@pytest.mark.parametrize(("variant", "phi"), [("google", (0.0, math.inf)), ("paper", (2.0, 3.0))])
+def test_formula_update_by_update(variant: str, phi: tuple[float, float]) -> None:
+    ours = trajectory(Lamb(groups(start(), 0.3), variant=variant, phi=phi, **HYPER))  # type: ignore[arg-type]
+    for mine, expected in zip(ours, formula(variant == "paper", 0.3, phi), strict=True):
         torch.testing.assert_close(mine, expected)
 
 
@@ -119,16 +110,3 @@ def test_without_a_norm_the_ratio_is_1() -> None:
     Lamb([zero, still], lr=0.1, weight_decay=0.0).step()
     torch.testing.assert_close(zero.detach(), torch.full((3, 3), -0.1), rtol=1e-5, atol=0)
     torch.testing.assert_close(still.detach(), torch.ones(3, 3))
-
-
-def test_a_parameter_that_had_no_gradient_counts_its_own_steps() -> None:
-    always, sometimes = (nn.Parameter(randn(4, 3, seed=1)) for _ in range(2))
-    optimizer = Lamb([always, sometimes], lr=0.1)
-    for step in range(3):
-        always.grad = randn(4, 3, seed=step)
-        sometimes.grad = randn(4, 3, seed=0) if step == 2 else None
-        optimizer.step()
-    alone = nn.Parameter(randn(4, 3, seed=1))
-    alone.grad = randn(4, 3, seed=0)
-    Lamb([alone], lr=0.1).step()
-    torch.testing.assert_close(sometimes, alone)

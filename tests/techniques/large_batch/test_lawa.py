@@ -1,19 +1,17 @@
-"""LAWA: an exact mean of real copies, and a training run that does not notice."""
+"""LAWA: what a checkpoint holds, is saved as and stacks with, and the study."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from suite.entries.spelling import build
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
-from suite.loop.stack import Stack
 from suite.record.schema import Evaluation, Learned
 from techniques.large_batch.lawa.study import Gain, plot, study
-from techniques.large_batch.lawa.technique import Lawa, mean, snapshot
+from techniques.large_batch.lawa.technique import Lawa, snapshot
 from tests.factories import with_curve
 from tests.runs import new_run
 
@@ -41,44 +39,6 @@ def test_snapshots_are_copies_and_not_the_live_weights() -> None:
     assert list(taken) == ["embedding.weight"], "tied weights are kept once, buffers not at all"
 
 
-def test_mean_is_the_arithmetic_mean() -> None:
-    torch.manual_seed(0)
-    versions = [{"w": torch.randn(50, 20) * 10**k} for k in range(-3, 4)]
-    exact = torch.stack([version["w"].double() for version in versions]).mean(0)
-    torch.testing.assert_close(mean(versions)["w"].double(), exact, rtol=1e-5, atol=1e-6)
-
-
-def test_evaluates_the_mean_of_the_current_and_the_latest_checkpoints() -> None:
-    run = run_of("lawa:k=3,interval=0.25")
-    oracle = AveragedModel(run.model)
-    for step in range(1, 12):
-        run.train(1)
-        if step in (6, 9, 11):  # the last checkpoints at 3, 6, 9 and the current weights
-            oracle.update_parameters(run.model)
-    averaged = run.technique.evaluated(run.model, run)
-    assert averaged is not run.model
-    for own, other in zip(averaged.parameters(), oracle.module.parameters()):
-        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-7)
-
-
-def test_a_checkpoint_of_this_very_step_counts_once() -> None:
-    run = run_of("lawa:k=2,interval=0.25")
-    run.train(3)
-    three = snapshot(run.model)
-    run.train(3)
-    averaged = snapshot(run.technique.evaluated(run.model, run))
-    expected = mean([three, snapshot(run.model)])
-    assert all(torch.equal(averaged[name], expected[name]) for name in expected)
-
-
-def test_the_training_run_does_not_notice() -> None:
-    plain, run = run_of("baseline"), run_of("lawa")
-    assert plain.train(2) == run.train(2)
-    run.evaluate()
-    assert plain.train(2) == run.train(2)
-    assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), run.model.parameters()))
-
-
 def test_checkpoints_survive_saving() -> None:
     one, other = Lawa(k=2), Lawa(k=2)
     for step in (1, 2, 3):
@@ -96,29 +56,6 @@ def test_averages_before_an_earlier_technique_merges() -> None:
     lawa = run.technique.techniques["lawa"]  # type: ignore[attr-defined]
     other = snapshot(lawa.evaluated(nn.Linear(1, 1), run))
     assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_averaging_k_independent_checkpoints_divides_the_variance_by_k() -> None:
-    """SGD with noise on a quadratic, in many coordinates at once, checkpoints far enough apart to be independent."""
-    generator, lawa, model = torch.Generator().manual_seed(0), Lawa(k=4, interval=0.1), nn.Linear(1, 20_000, bias=False)
-    recipe = Recipe(steps=500, batch_size=1, learning_rate=0.1)
-    run = SimpleNamespace(model=model, recipe=recipe, step=0, technique=Stack({"lawa": lawa}))
-    for run.step in range(1, 501):
-        with torch.no_grad():
-            noise = torch.randn(model.weight.shape, generator=generator)
-            model.weight -= recipe.learning_rate * (model.weight + noise)
-        lawa.after_step(run)  # type: ignore[arg-type]
-    averaged = lawa.evaluated(model, run)  # type: ignore[arg-type]
-    variances = [snapshot(each)["weight"].var().item() for each in (model, averaged)]
-    assert variances[0] / variances[1] == pytest.approx(4, rel=0.1)
-
-
-def test_the_rate_can_be_held() -> None:
-    recipe = Recipe(steps=100, batch_size=8, learning_rate=1e-3, schedule="cosine")
-    assert Lawa().recipe(recipe) == recipe
-    held = Lawa(decay=False).recipe(recipe)
-    assert held.learning_rate_at(5) == recipe.learning_rate_at(5) < 1e-3
-    assert held.learning_rate_at(99) == 1e-3
 
 
 def imagined(gain: float, schedule: str, seed: int = 0) -> Learned:
@@ -156,9 +93,3 @@ def test_study_compares_the_averaged_with_the_current_weights_of_the_same_run() 
     assert len(plot(tables).axes[0].lines) == 3
     empty = study(SimpleNamespace(runs=lambda stacks: {each: [] for each in stacks}))  # type: ignore[arg-type]
     assert [table.rows for table in empty] == [[], []]
-
-
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"interval": 0.0}, {"interval": 1.5}])
-def test_wrong_hyper_parameters(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"k|interval"):
-        Lawa(**wrong)  # type: ignore[arg-type]

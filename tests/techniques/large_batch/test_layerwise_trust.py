@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from techniques.large_batch.lamb.optimizer import Lamb
-from techniques.large_batch.layerwise_trust.optimizer import LayerwiseTrust, sign_directions
-from techniques.large_batch.shared.trust import adam_directions, layer_norms, trust_ratio
-from techniques.optimizers.lion.technique import lion_step
+from techniques.large_batch.layerwise_trust.optimizer import LayerwiseTrust
+from techniques.large_batch.shared.trust import layer_norms, trust_ratio
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -66,29 +65,6 @@ def test_every_layers_step_is_as_long_as_the_rate_times_phi(
         optimizer.step()
         moved, norms = layer_norms([parameter.detach() - before, before], granularity, 7)  # type: ignore[arg-type]
         torch.testing.assert_close(moved, rate * norms.clamp(*phi), rtol=1e-8, atol=1e-14)
-
-
-def test_adams_directions_are_torchs_steps() -> None:
-    parameter = nn.Parameter(torch.zeros(5, 7, dtype=torch.float64))
-    torchs = torch.optim.Adam([parameter], lr=1.0, betas=(0.8, 0.95), eps=1e-6)
-    first, second = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    for step in range(1, 6):
-        before = parameter.detach().clone()
-        parameter.grad = randn(5, 7, seed=step)
-        torchs.step()
-        hyper = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-6}
-        (direction,) = adam_directions([parameter.grad], [first], [second], step, **hyper)
-        torch.testing.assert_close(direction, before - parameter.detach())
-
-
-def test_sign_directions_are_lions_steps() -> None:
-    theirs, ours = torch.zeros(5, 7, dtype=torch.float64), torch.zeros(5, 7, dtype=torch.float64)
-    for step in range(5):
-        moved, gradient = torch.zeros_like(ours), randn(5, 7, seed=step)
-        lion_step(moved, gradient, theirs, learning_rate=1.0, beta1=0.9, beta2=0.99, weight_decay=0.0)
-        (direction,) = sign_directions([gradient], [ours], 0.9, 0.99)
-        torch.testing.assert_close(direction, -moved)
-        torch.testing.assert_close(ours, theirs)
 
 
 def test_with_adams_direction_it_is_lamb_update_by_update() -> None:

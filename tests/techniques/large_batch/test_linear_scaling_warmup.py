@@ -1,16 +1,13 @@
-"""The rule's premise on a quadratic, the warm-up's values, the exact neutral setting, and the study's table."""
+"""Short runs under the rule for large batches, its other rules, and the study."""
 
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from suite.loop.recipe import Recipe
 from suite.record.job import canonical
@@ -22,17 +19,6 @@ from tests.factories import with_curve
 
 PAPER = Recipe(steps=900, batch_size=256, learning_rate=0.1, schedule="constant", warmup_fraction=0.0)
 OWN = Recipe(steps=160, batch_size=8, learning_rate=2e-3, schedule="cosine", warmup_fraction=0.1)
-
-
-def test_warmup_goes_from_the_base_rate_to_k_times_it_in_equal_steps() -> None:
-    recipe = LinearScalingWarmup(k=32, warmup=0.5).recipe(PAPER)
-    warmup = math.ceil(0.5 * recipe.steps)
-    rates = [recipe.learning_rate_at(step) for step in range(recipe.steps)]
-    assert recipe.batch_size == 8192
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[warmup:] == pytest.approx([3.2] * (recipe.steps - warmup))
-    increments = [b - a for a, b in pairwise(rates[: warmup + 1])]
-    assert increments == pytest.approx([increments[0]] * warmup)
 
 
 @pytest.mark.parametrize("reference", [replace(PAPER, steps=120), replace(OWN, steps=120)])
@@ -50,53 +36,11 @@ def test_sees_as_many_examples_in_a_kth_of_the_updates(k: int, steps: int) -> No
     assert 0 <= recipe.steps * recipe.batch_size - steps * 8 < recipe.batch_size
 
 
-@pytest.mark.parametrize("reference", [PAPER, OWN])
-@pytest.mark.parametrize("rule", ["linear", "sqrt", "none"])
-def test_k_1_is_the_reference_to_the_bit(reference: Recipe, rule: str) -> None:
-    recipe = LinearScalingWarmup(k=1, rule=rule).recipe(reference)  # type: ignore[arg-type]
-    steps = range(reference.steps + 3)
-    assert [recipe.learning_rate_at(s) for s in steps] == [reference.learning_rate_at(s) for s in steps]
-    tuned = LinearScalingWarmup(k=1, rule=rule, rate=0.3).recipe(reference)  # type: ignore[arg-type]
-    assert tuned == replace(recipe, learning_rate=0.3 * reference.learning_rate)
-
-
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 16), ("sqrt", 4), ("none", 1)])
 def test_rules(rule: str, factor: float) -> None:
     recipe = LinearScalingWarmup(k=16, rule=rule).recipe(OWN)  # type: ignore[arg-type]
     assert recipe.learning_rate == pytest.approx(factor * OWN.learning_rate)
     assert max(map(recipe.learning_rate_at, range(recipe.steps))) <= recipe.learning_rate
-
-
-def updates(batches: list[torch.Tensor], learning_rate: float) -> torch.Tensor:
-    """Where SGD takes a small network over ``batches``."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
-    start = nn.utils.parameters_to_vector(model.parameters()).detach()
-    for batch in batches:
-        loss = (model(batch) - batch.sum(1, keepdim=True).sin()).square().mean()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(model.parameters(), gradients):
-                parameter -= learning_rate * gradient
-    return nn.utils.parameters_to_vector(model.parameters()).detach() - start
-
-
-def test_one_large_step_is_k_small_ones_up_to_the_order_of_the_learning_rate() -> None:
-    """The premise (section 2.1): the relative difference vanishes in proportion to the learning rate."""
-    data = torch.randn(32, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    errors = []
-    for rate in (1e-2, 1e-3, 1e-4):
-        small, large = updates(list(data.split(8)), rate), updates([data], 4 * rate)
-        errors.append(((small - large).norm() / small.norm()).item())
-    assert errors[0] / errors[1] == pytest.approx(10, rel=0.2)
-    assert errors[1] / errors[2] == pytest.approx(10, rel=0.05)
-
-
-def test_accumulated_small_batches_are_the_large_batch() -> None:
-    data = torch.randn(32, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    whole = updates([data], 0.1)
-    parts = torch.stack([updates([part], 0.1) for part in data.split(8)]).mean(0)
-    torch.testing.assert_close(parts, whole)
 
 
 # the study ----------------------------------------------------------------------------------------------------------
