@@ -63,7 +63,7 @@ def test_a_case_is_the_entrys_that_it_is_named_by(test: str, kept: bool) -> None
         ("gact", "techniques/shared/test_packed.py", True),  # through what its category shares
         ("sam", "techniques/large_batch/test_layer_moves.py", False),
         ("adam", "techniques/optimizers/test_adamw.py", False),  # another's own
-        ("lamb", "techniques/test_dispatch.py", False),  # of all
+        ("lamb", "techniques/test_optimizer_contract.py", False),  # of all
     ],
 )
 def test_a_file_of_a_shared_module_is_of_each_entry_that_imports_it(entry: str, file: str, kept: bool) -> None:
