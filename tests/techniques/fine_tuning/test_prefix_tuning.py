@@ -2,28 +2,15 @@
 
 import copy
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import PrefixTuningConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from suite.loop.data import generator
 from suite.loop.run import Run
-from suite.measure.at_scale.weightless import weightless
-from suite.model.anatomy import anatomy
 from suite.model.attention import eager
-from techniques.fine_tuning.prefix_tuning.technique import (
-    Inner,
-    Prefix,
-    PrefixTuning,
-    attach,
-    behind_prefix,
-    fused,
-    prefixes,
-)
-from tests.model.further_models import further_run, logits, make
+from techniques.fine_tuning.prefix_tuning.technique import PrefixTuning, behind_prefix, fused, prefixes
 from tests.runs import new_run
 from tests.techniques.fine_tuning.longer_tables import with_longer_table
 
@@ -109,35 +96,3 @@ def test_a_copy_of_the_model_attends_to_its_own_prefix():
         next(iter(prefixes(copied).values())).inner.source.add_(1.0)
         assert torch.equal(run.baseline.forward(run.model, batch).logits, first)
         assert not torch.allclose(run.baseline.forward(copied, batch).logits, first)
-
-
-def test_fused_and_eager_attention_give_the_same():
-    outputs = []
-    for use_fused in (True, False):
-        parts = anatomy(make("gpt2").eval())
-        attach(parts, LENGTH, HIDDEN, use_fused, generator(0))
-        outputs.append(logits(parts.model, "gpt2"))
-    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["t5", "phi3", "mixtral"])
-def test_cross_attention_and_grouped_queries(name):
-    run = further_run(name, PrefixTuning(LENGTH, HIDDEN))
-    run.train(2)
-    assert len(prefixes(run.model)) == len(anatomy(run.model).every_block)
-
-
-def test_numbers_at_the_papers_size():
-    """Five keys and values in each of GPT-2 medium's layers are 0.07 % of its parameters."""
-    with weightless():
-        model = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16))
-        parts, whole = anatomy(model), sum(each.numel() for each in model.parameters())
-        inner = Inner(5, parts.width, 512, torch.Generator())
-        kept = sum(Prefix(inner, parts.width, torch.Generator())().numel() for _ in parts.blocks)
-    assert kept == 245_760
-    assert round(100 * kept / whole, 2) == 0.07
-
-
-def test_attention_of_ones_own_is_refused():
-    with pytest.raises(ValueError, match="cannot be swapped"):
-        further_run("bloom", PrefixTuning())
