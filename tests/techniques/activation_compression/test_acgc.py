@@ -11,12 +11,7 @@ from suite.loop.run import Run
 from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
 from techniques.activation_compression.acgc.bit_planes import packed, rows_of_planes, unpacked
-from techniques.activation_compression.acgc.technique import (
-    ACGC,
-    fixed_point,
-    fraction_bits,
-    restored,
-)
+from techniques.activation_compression.acgc.technique import ACGC, fixed_point, fraction_bits, restored
 from tests.runs import new_run
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.loop.run import Run
 from suite.meters.activations import SavedActivations
-from techniques.activation_compression.actnn.technique import ActNN
 from techniques.activation_compression.shared.saved_tensors import Kept, Packing, Saved
 from techniques.shared.packed import packed_bytes, packed_rows
-from tests.runs import new_run
 
 
 def packing(model: nn.Module, bits: int = 4) -> tuple[Packing, list[Saved]]:
@@ -152,24 +148,3 @@ def test_what_recomputation_keeps_stays_whole() -> None:
     layer.weight.grad = None
     layer(x).tanh().sum().backward()
     assert torch.equal(ours, layer.weight.grad)
-
-
-# in training ----------------------------------------------------------------------------------------------------------
-
-
-def technique_of(run: Run) -> ActNN:
-    technique = run.technique.techniques["actnn"]  # type: ignore[attr-defined]
-    assert isinstance(technique, ActNN)
-    return technique
-
-
-@pytest.mark.parametrize("stack", ["actnn+ckpt_chen_sqrt", "ckpt_chen_sqrt+actnn"])
-def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
-    """Segments keep exact inputs; their insides are not saved at all."""
-    saved = {}
-    for each in ("ckpt_chen_sqrt", stack):
-        run = new_run("gpt", each, size="nano", recipe="classic", steps=4)
-        run.train(2)
-        saved[each] = run.count_step().saved_activation_bytes
-    assert saved[stack] < 0.6 * saved["ckpt_chen_sqrt"]
-    assert not any(key.startswith("addmm") for key in technique_of(run).averages)

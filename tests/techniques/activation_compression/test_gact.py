@@ -83,14 +83,6 @@ def test_in_a_step_of_several_passes_the_first_measures() -> None:
     assert len(passes) == 4 + 3 * len(technique_of(run).sensitivities)
 
 
-@pytest.mark.parametrize("stack", ["gact+ckpt_chen_sqrt", "ckpt_chen_sqrt+gact"])
-def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
-    run = new_run("gpt", stack, size="nano", recipe="classic", steps=4)
-    run.train(2)
-    assert not any(key.startswith("addmm") for key in technique_of(run).widths)
-    assert run.count_step().saved_activation_bytes < 1_000_000
-
-
 def test_what_a_measuring_pass_recomputes_is_no_tensor_of_the_step() -> None:
     run = new_run("gpt", "gact+rotor", size="pico", recipe="classic", steps=4)
     gact = technique_of(run)

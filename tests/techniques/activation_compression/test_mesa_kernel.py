@@ -86,8 +86,8 @@ def test_no_elements_launch_nothing() -> None:
     assert coded(torch.empty(1, 1, 0), torch.zeros(2, 1)).shape == (1, 1, 0)
 
 
-@pytest.mark.parametrize("recipe", ["classic", "modern"])
-def test_models_train_with_the_kernels_as_without(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_trains_with_the_kernels_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16; beside fused layers it is in float32."""
     runs = []
     for launched in (True, False):
         for module in ("technique", "codes", "fused"):
@@ -95,7 +95,7 @@ def test_models_train_with_the_kernels_as_without(recipe: str, monkeypatch: pyte
                 f"techniques.activation_compression.mesa.{module}.launchable",
                 lambda x, launched=launched: launched and x.dtype in (F32, BF16) and x.is_contiguous(),
             )
-        run = new_run("vit", "mesa", size="pico", recipe=recipe, steps=8)
+        run = new_run("vit", "mesa", size="pico", recipe="modern", steps=8)
         runs.append(run.train(3))
     assert runs[0] == pytest.approx(runs[1], rel=1e-3)
     assert runs[0][0] == runs[1][0] and runs[0] != runs[1]

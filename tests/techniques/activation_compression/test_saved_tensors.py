@@ -165,6 +165,17 @@ def test_groups_are_heads(batch: int, heads: int, tokens: int, inner: int) -> No
             assert bool((grouped[:, head] == head).all())
 
 
+@pytest.mark.parametrize("stack", ["actnn+ckpt_chen_sqrt", "ckpt_chen_sqrt+gact"])
+def test_beside_recomputation_only_the_rest_is_packed(stack: str) -> None:
+    """Segments keep exact inputs; their insides are not saved at all."""
+    saved = {}
+    for each in ("ckpt_chen_sqrt", stack):
+        run = new_run("gpt", each, size="nano", recipe="classic", steps=4)
+        run.train(2)
+        saved[each] = run.count_step().saved_activation_bytes
+    assert saved[stack] < 0.6 * saved["ckpt_chen_sqrt"]
+
+
 def test_what_no_head_divides_is_one_group() -> None:
     assert head_wise(torch.Size([3, 5, 7]), Place("block", 0, 3, 4)) == (1, 1, 105)
 

@@ -1,13 +1,11 @@
-"""DOTA's loads of keys by hand, and keys of a cache, which it refuses."""
+"""DOTA's loads of keys by hand, zeros that it rounds, and keys of a cache, which it refuses."""
 
 import pytest
 import torch
 
 from suite.loop.stack import Stack
 from techniques.attention.dota.loads import in_order, out_of_order
-from techniques.attention.dota.technique import (
-    Dota,
-)
+from techniques.attention.dota.technique import Dota, fake_quantised
 from tests.model.further_models import further_run
 
 
@@ -19,6 +17,10 @@ def test_out_of_order_serves_what_most_share_first():
     assert out_of_order(whole, 4) == in_order(whole, 4) == 6
     with pytest.raises(ValueError, match="1 query or more"):
         in_order(mask, 0)
+
+
+def test_zeros_are_rounded_to_zeros():
+    assert not fake_quantised(torch.zeros(3), 4).any()
 
 
 def test_keys_of_a_cache_are_refused_and_whole_rows_are_not():

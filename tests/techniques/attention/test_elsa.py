@@ -6,11 +6,7 @@ from functools import reduce
 import pytest
 import torch
 
-from techniques.attention.elsa.hashing import (
-    factors,
-    project,
-    sizes,
-)
+from techniques.attention.elsa.hashing import factors, project, sizes
 from techniques.attention.elsa.technique import THRESHOLD, Elsa, estimates, farthest
 from techniques.attention.shared.kept_pairs import Pairs, pairs_of
 

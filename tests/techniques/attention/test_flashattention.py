@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from suite.loop.sites import NotAttached
-from techniques.attention.flashattention.tiles import (
-    Memory,
-    backward,
-    forward,
-)
+from techniques.attention.flashattention.tiles import Memory, backward, forward
 from tests.runs import new_run
 
 

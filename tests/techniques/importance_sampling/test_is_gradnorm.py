@@ -4,9 +4,7 @@ import math
 
 import torch
 
-from techniques.importance_sampling.is_gradnorm.technique import (
-    probabilities,
-)
+from techniques.importance_sampling.is_gradnorm.technique import probabilities
 from tests.runs import new_run
 
 

@@ -17,11 +17,7 @@ from suite.reading.recording import with_few_examples
 from techniques.importance_sampling.shared import pruning_study
 from techniques.importance_sampling.ssl_prototypes import study
 from techniques.importance_sampling.ssl_prototypes.perceptron import error, largest_margin, selection
-from techniques.importance_sampling.ssl_prototypes.technique import (
-    SslPrototypes,
-    balanced,
-    without_labels,
-)
+from techniques.importance_sampling.ssl_prototypes.technique import SslPrototypes, balanced, without_labels
 from tests.runs import new_run
 from tests.techniques.importance_sampling.imagined import LOSSES, REFERENCE, imagined_lab
 
