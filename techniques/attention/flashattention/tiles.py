@@ -185,18 +185,3 @@ def forward_accesses(n: int, d: int, columns: int) -> int:
 def backward_accesses(n: int, d: int, columns: int) -> int:
     """Counts K, V read and dK, dV written once; per key tile Q, O, dO, dQ, m, l read and dQ written."""
     return 4 * n * d + math.ceil(n / columns) * (5 * n * d + 2 * n)
-
-
-def standard_forward(q: Tensor, k: Tensor, v: Tensor, memory: Memory) -> Tensor:
-    """Runs algorithm 0: scores and probabilities go through slow memory whole."""
-    n, d = q.shape
-    s, p, o = q.new_empty(n, n), q.new_empty(n, n), torch.empty_like(q)
-    memory.store(s, memory.load(q) @ memory.load(k).T / math.sqrt(d))
-    memory.store(p, memory.load(s).softmax(dim=1))
-    memory.store(o, memory.load(p) @ memory.load(v))
-    return o
-
-
-def standard_forward_accesses(n: int, d: int) -> int:
-    """Counts 4 n d + 4 n^2."""
-    return 4 * n * d + 4 * n * n
