@@ -23,6 +23,16 @@ portable = pytest.importorskip("suite.kernels.portable")  # not every platform h
 if not portable.INTERPRET.value:
     raise pytest.UsageError("kernel tests run on the CPU: set TRITON_INTERPRET=1 before any kernel is imported")
 
+
+def never(tensors: list[Tensor]) -> bool:
+    return False
+
+
+def always(tensors: list[Tensor]) -> bool:
+    """CPU tensors go the way of a GPU's: float32 and bfloat16 to the kernel, others to torch."""
+    return all(tensor.dtype in (torch.float32, torch.bfloat16) for tensor in tensors)
+
+
 Make = Callable[..., GroupedOptimizer]
 WITH_KERNEL: dict[str, Make] = {
     "sgd": lambda p, **own: optim.SGD(p, **{"lr": 0.1, "dampening": 0.3, "weight_decay": 0.1} | own),
@@ -34,10 +44,12 @@ WITH_KERNEL: dict[str, Make] = {
 }
 """One of each kernel."""
 UNCORRECTED = {"lr": 0.01, "decay": "decoupled", "bias_correction": False}  # as BERT's
-OTHERS: dict[str, Make] = {
+KERNELS_OF_OTHERS: dict[str, Make] = {
     "adam": lambda p, **own: optim.Adam(p, **{"lr": 0.01, "weight_decay": 0.1} | own),
     "bert": lambda p, **own: optim.Adam(p, **UNCORRECTED | own),
     "lamb": lambda p, **own: optim.Lamb(p, **{"lr": 0.1} | own),
+}
+BY_TORCH: dict[str, Make] = {
     "unfused_adamw": lambda p, **own: optim.AdamW(p, **{"lr": 0.01, "fused": False} | own),
     "unfused_sgd": lambda p, **own: optim.SGD(p, **{"lr": 0.1, "fused": False, "dampening": 0.3} | own),
     "inside_sgd": lambda p, **own: optim.SGD(p, **{"lr": 0.1, "rate": "inside"} | own),
@@ -46,19 +58,16 @@ OTHERS: dict[str, Make] = {
     "adam_trust": lambda p, **own: optim.LayerwiseTrust(p, **{"lr": 0.1, "base": "adam"} | own),
     "sign_trust": lambda p, **own: optim.LayerwiseTrust(p, **{"lr": 0.1, "base": "sign"} | own),
 }
-ALL = WITH_KERNEL | OTHERS
+LAUNCHED = WITH_KERNEL | KERNELS_OF_OTHERS
+ALL = LAUNCHED | BY_TORCH
+WAYS = [
+    *(pytest.param(make, never, id=f"{name}-torch") for name, make in ALL.items()),
+    *(pytest.param(make, always, id=f"{name}-kernel") for name, make in LAUNCHED.items()),
+]
 EVERY = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+EVERY_WAY = pytest.mark.parametrize(("make", "way"), WAYS, indirect=["way"])
 KERNELS = pytest.mark.parametrize("make", WITH_KERNEL.values(), ids=WITH_KERNEL)
 SHAPES = (5,), (6, 9), (7,)
-
-
-def never(tensors: list[Tensor]) -> bool:
-    return False
-
-
-def always(tensors: list[Tensor]) -> bool:
-    """CPU tensors go the way of a GPU's: float32 and bfloat16 to the kernel, others to torch."""
-    return all(tensor.dtype in (torch.float32, torch.bfloat16) for tensor in tensors)
 
 
 @pytest.fixture(params=[never, always], ids=["torch", "kernel"])
@@ -96,15 +105,10 @@ def tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 # 1: state -------------------------------------------------------------------------------------------------------------
 
 
-@EVERY
-@pytest.mark.parametrize(
-    ("launchable", "dtype"), [(never, torch.bfloat16), (always, torch.bfloat16), (never, torch.float16)]
-)
-def test_state_is_float32_and_the_update_is_rounded_once(
-    monkeypatch: pytest.MonkeyPatch, launchable: Any, make: Make, dtype: torch.dtype
-) -> None:
+@EVERY_WAY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_state_is_float32_and_the_update_is_rounded_once(way: str, make: Make, dtype: torch.dtype) -> None:
     """One step of rounded weights is the float32 step of them, rounded."""
-    monkeypatch.setattr(base, "launchable", launchable)
     low = models(*(dtype,) * 3)
     wide = [nn.Parameter(each.detach().float()) for each in low]
     for step in range(3):
@@ -152,7 +156,7 @@ def saved_and_loaded(
     return other, copies
 
 
-@EVERY
+@EVERY_WAY
 def test_a_state_is_restored_to_the_bit(way: str, make: Make) -> None:
     """By torch.save, by deepcopy and by pickle."""
     parameters = models(torch.bfloat16, torch.bfloat16, torch.float32)
@@ -403,9 +407,8 @@ def test_unknown_variants_are_refused_in_a_group_too(make: Any, wrong: dict[str,
 # 4: steps that are left out, queries ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "by"), [*((make, "clip") for make in ALL.values()), *((make, "scaler") for make in WITH_KERNEL.values())]
-)
+@EVERY_WAY
+@pytest.mark.parametrize("by", ["clip", "scaler"])
 def test_a_step_that_is_left_out_is_not_counted(way: str, make: Make, by: str) -> None:
     """Not the first, either, nor where a gradient is missing at times."""
     whole, broken = models(), models()
@@ -468,7 +471,7 @@ def test_counters_part_where_a_gradient_is_missing(way: str, make: Make) -> None
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
-@EVERY
+@EVERY_WAY
 def test_a_query_changes_nothing(way: str, make: Make) -> None:
     parameters = models()
     optimizer = make(parameters)
@@ -544,7 +547,7 @@ def test_small_updates_of_bfloat16_parameters_are_not_lost(monkeypatch: pytest.M
 # 5: mixed groups, rates on the device ---------------------------------------------------------------------------------
 
 
-@EVERY
+@EVERY_WAY
 def test_a_group_may_have_several_dtypes(way: str, make: Make) -> None:
     dtypes = (torch.float32, torch.bfloat16, torch.float64)
     mixed, alone = models(*dtypes), models(*dtypes)
@@ -594,7 +597,7 @@ def test_gradients_may_have_any_layout(monkeypatch: pytest.MonkeyPatch, make: Ma
     assert equal(*ends)
 
 
-@EVERY
+@EVERY_WAY
 def test_the_learning_rate_may_be_a_tensor(way: str, make: Make) -> None:
     numbers, tensor = models(), models()
     plain, ours = make(numbers, lr=0.1), make(tensor, lr=torch.tensor(0.1, dtype=torch.float64))
@@ -698,9 +701,8 @@ def test_who_has_no_momentum_to_write_refuses_the_scheduler(make: Any) -> None:
 # 8: what torch's have -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "scaled"), [*((make, False) for make in ALL.values()), *((make, True) for make in WITH_KERNEL.values())]
-)
+@EVERY_WAY
+@pytest.mark.parametrize("scaled", [False, True])
 def test_maximize_goes_uphill(way: str, make: Make, scaled: bool) -> None:
     up, down = models(), models()
     ours, theirs = make(up, maximize=True), make(down)

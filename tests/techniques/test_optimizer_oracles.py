@@ -114,6 +114,9 @@ CASES: dict[str, tuple[Callable[[Any], GroupedOptimizer], Formula]] = {
 }
 
 
+WITH_KERNEL = ("adam", "adamw", "sgd", "nesterov", "lion", "acclip", "lars", "lamb")
+
+
 def never(tensors: list[Tensor]) -> bool:
     return False
 
@@ -128,9 +131,13 @@ def unit(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["fp64", "fp32", "bf16"])
-@pytest.mark.parametrize("launchable", [never, always], ids=["torch", "kernel"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "launchable"),
+    [
+        *((name, dtype, never) for name in CASES for dtype in (torch.float64, torch.float32, torch.bfloat16)),
+        *((name, dtype, always) for name in WITH_KERNEL for dtype in (torch.float32, torch.bfloat16)),
+    ],
+)
 def test_update_by_update_across_save_and_load(
     monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype, launchable: Callable[[list[Tensor]], bool]
 ) -> None:
