@@ -48,7 +48,7 @@ def test_factors_are_balanced_and_their_product_is_the_weight(rows: int, columns
         torch.testing.assert_close(left.T @ left, right @ right.T)
 
 
-@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("depth", [2, 3])
 def test_theorem_1_is_the_derivative_of_descent_on_the_factors(depth: int) -> None:
     """Autograd's gradients of the factors, and the product's derivative along them."""
     weight, gradient = drawn(5, 4), drawn(5, 4, seed=1)
@@ -59,16 +59,6 @@ def test_theorem_1_is_the_derivative_of_descent_on_the_factors(depth: int) -> No
     steps = [each - 0.1 * own for each, own in zip(factors, gradients, strict=True)]
     for ours, expected in zip(descended([each.detach() for each in factors], gradient, 0.1), steps, strict=True):
         torch.testing.assert_close(ours, expected)
-
-
-def test_a_single_output_is_claim_2() -> None:
-    """||w||^(2 - 2/N) (G + (N - 1) its projection on w), written out."""
-    weight, gradient = drawn(1, 6), drawn(1, 6, seed=1)
-    unit = weight / weight.norm()
-    for depth in (2, 3, 5):
-        projected = (gradient @ unit.T) * unit
-        expected = weight.norm() ** (2 - 2 / depth) * (gradient + (depth - 1) * projected)
-        torch.testing.assert_close(end_to_end(weight, gradient, depth), expected)
 
 
 def test_the_error_of_a_step_goes_with_the_rate() -> None:

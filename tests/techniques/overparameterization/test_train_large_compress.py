@@ -1,4 +1,4 @@
-"""Pruning by magnitude, quantisation, and what the study compares."""
+"""Rows of zeros stay, and what the study compares."""
 
 from __future__ import annotations
 
@@ -7,46 +7,18 @@ from typing import cast
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suite.record.job import Setting
 from suite.topics.studies.lab import Lab
 from techniques.overparameterization.train_large_compress import study
 from techniques.overparameterization.train_large_compress.technique import (
-    largest,
     quantised,
-    sparsity_after,
 )
-
-
-@given(st.integers(0, 2**31), st.floats(0, 0.99))
-def test_the_smallest_of_all_matrices_go(seed: int, sparsity: float) -> None:
-    random = torch.Generator().manual_seed(seed)
-    weights = {name: torch.randn(size, 3, generator=random) for name, size in (("a", 2), ("b", 5))}
-    masks = largest(weights, sparsity)
-    assert {name: mask.shape for name, mask in masks.items()} == {name: each.shape for name, each in weights.items()}
-    gone = torch.cat([weights[name][~mask].abs() for name, mask in masks.items()])
-    every = torch.cat([each.abs().flatten() for each in weights.values()])
-    assert sorted(gone.tolist()) == sorted(every.tolist())[: round(sparsity * 21)]
-
-
-@given(st.integers(0, 2**31), st.integers(2, 10))
-def test_a_weight_goes_to_the_nearest_level_of_its_row(seed: int, bits: int) -> None:
-    weight = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    levels = torch.linspace(-1, 1, 2**bits - 1, dtype=torch.float64) * weight.abs().amax(1, keepdim=True)
-    nearest = (weight[:, :, None] - levels[:, None]).abs().argmin(2)
-    torch.testing.assert_close(quantised(weight, bits), levels.gather(1, nearest))
 
 
 def test_zeros_and_a_row_of_zeros_stay() -> None:
     weight = torch.tensor([[0.0, 0.0], [0.0, 3.0]])
     assert torch.equal(quantised(weight, 4), weight)
-
-
-def test_every_round_keeps_the_same_share() -> None:
-    kept = [1 - sparsity_after(done, 4, 0.75) for done in range(5)]
-    assert kept == pytest.approx([1, 0.25**0.25, 0.5, 0.25**0.75, 0.25])
 
 
 # the study ----------------------------------------------------------------------------------------------------------

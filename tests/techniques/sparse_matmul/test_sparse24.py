@@ -1,4 +1,4 @@
-"""2:4 masks against every mask that there is, the recipe of two trainings, and the product's derivatives."""
+"""2:4 masks against every mask that there is, and the product's derivatives."""
 
 from itertools import product
 
@@ -11,20 +11,12 @@ from transformers.pytorch_utils import Conv1D
 from suite.loop.technique import Unavailable
 from techniques.sparse_matmul.sparse24 import products
 from techniques.sparse_matmul.sparse24.products import SemiStructuredLinear, unfit
-from techniques.sparse_matmul.sparse24.technique import Sparse24, by_rows, by_tiles, patterns
+from techniques.sparse_matmul.sparse24.technique import Sparse24, by_tiles, patterns
 from tests.runs import new_run
 
 
 def weight(out: int, features: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(out, features, generator=torch.Generator().manual_seed(seed))
-
-
-def test_rows_keep_the_best_two_of_each_four():
-    w = weight(6, 12)
-    mask = by_rows(w)
-    for row, kept in zip(w.view(-1, 4), mask.view(-1, 4), strict=True):
-        sizes = row.abs().tolist()
-        assert kept.sum() == 2 and sum(row[kept].abs()) == pytest.approx(sum(sorted(sizes)[2:]))
 
 
 def test_tiles_are_the_best_of_all_masks_that_are_two_of_four_both_ways():
@@ -41,33 +33,6 @@ def test_tiles_are_the_best_of_all_masks_that_are_two_of_four_both_ways():
     for i, j in product(range(2), range(3)):
         tile, kept = (x[4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for x in (w, mask))
         assert tile[kept].abs().sum() == pytest.approx((every @ tile.abs().flatten()).max().item())
-
-
-def test_two_of_four_keep_more_than_any_two_and_no_more_than_half_of_all():
-    w = weight(16, 32)
-    energy = (w * by_rows(w)).square().sum()
-    assert (w * by_tiles(w)).square().sum() < energy < w.square().flatten().topk(w.numel() // 2).values.sum()
-    for seed in range(20):
-        assert (w * by_rows(weight(16, 32, seed + 1))).square().sum() < energy
-
-
-@pytest.mark.parametrize("baseline", ["bert", "gpt"])
-def test_a_run_trains_from_what_a_dense_one_left(baseline):
-    dense = new_run(baseline, size="pico", recipe="classic", steps=3)
-    dense.train(3)
-    run = new_run(baseline, "sparse24", size="pico", recipe="classic", steps=3)
-    layers = [(part.path, part.module) for part in run.anatomy.linears]
-    for path, layer in layers:
-        trained = dense.model.get_submodule(path).weight
-        matrix = trained.T if isinstance(layer, Conv1D) else trained
-        mask = by_rows(matrix.detach())
-        expected = matrix * mask
-        assert torch.equal(layer.weight, expected.T if isinstance(layer, Conv1D) else expected)
-    run.train(3)
-    for _, layer in layers:
-        rows = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
-        assert (rows.reshape(len(rows), -1, 4).ne(0).sum(-1) <= 2).all()
-    assert run.probes() == {"sparse24.relative_flops": 0.5}
 
 
 def test_tiles_are_two_of_four_both_ways_in_a_run_too():

@@ -3,18 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from suite.loop.stack import Stack
-from suite.meters.flops import FlopCounter
 from techniques.shared.sparse.masks import MASK, attach
-from techniques.sparse_matmul.outerspace.technique import Outerspace
-from techniques.sparse_matmul.shared.dataflows import expanded, in_rows
 from techniques.sparse_matmul.shared.pruned_products import PrunedLinear, largest
 from techniques.sparse_matmul.spgemm import study
-from techniques.sparse_matmul.spgemm.technique import Spgemm
 from tests.runs import new_run
 
 
@@ -56,43 +50,11 @@ def test_under_autocast_products_are_of_the_narrowed_numbers_in_full_sums(datafl
     torch.testing.assert_close(ours[1], theirs[1] * inner.get_buffer(MASK), rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("dataflow", ["library", "outer"])
-def test_every_product_is_counted_by_its_connections(dataflow):
-    inner = nn.Linear(12, 9)
-    attach(inner, largest(inner.weight, 0.7))
-    layer, x = PrunedLinear(inner, dataflow), torch.randn(5, 12, requires_grad=True)
-    with FlopCounter() as counter:
-        layer(x).sum().backward()
-    assert counter.total == 3 * 2 * 5 * int(inner.get_buffer(MASK).sum()) and not counter.uncounted
-
-
 def test_a_layer_without_a_connection_in_a_row_gives_its_bias():
     inner = nn.Linear(4, 3)
     attach(inner, torch.tensor([[True] * 4, [False] * 4, [True] * 4]))
     y = PrunedLinear(inner, "library")(torch.randn(2, 4))
     torch.testing.assert_close(y[:, 1], inner.bias[1].expand(2))
-
-
-@pytest.mark.parametrize("own", [Spgemm(sparsity=0.5), Outerspace(sparsity=0.5)])
-def test_training_is_that_of_masked_weights(own):
-    """Three steps beside a model whose dense products see the same pruned weights."""
-    run = new_run("gpt", Stack({"own": own}), size="pico", recipe="classic", task="adapt", steps=3)
-    plain = new_run("gpt", size="pico", recipe="classic", task="adapt", steps=3)
-    layers = {path: run.model.get_submodule(path) for path, _ in plain.anatomy.linears}
-    for path, layer in layers.items():
-        plain.model.get_submodule(path).weight.data.mul_(layer.get_buffer(MASK))
-        plain.model.get_submodule(path).weight.register_hook(layer.get_buffer(MASK).mul)
-    torch.testing.assert_close(run.train(3), plain.train(3), rtol=1e-5, atol=1e-5)
-    for path, layer in layers.items():
-        assert not layer.weight[~layer.get_buffer(MASK)].any()
-        torch.testing.assert_close(layer.weight, plain.model.get_submodule(path).weight, rtol=1e-3, atol=1e-4)
-    assert run.probes()["own.relative_flops"] == pytest.approx(0.5, abs=1e-3)
-
-
-def test_flops_fall_with_the_connections():
-    runs = [new_run("gpt", Stack({"own": Spgemm(sparsity=s)}), size="pico", steps=2) for s in (0.0, 0.5, 0.9)]
-    flops = [run.count_step().flops for run in runs]
-    assert flops[0] - flops[2] == pytest.approx((flops[0] - flops[1]) * 1.8, rel=1e-3)
 
 
 def test_what_cannot_be_is_refused():
@@ -127,12 +89,3 @@ def test_the_crossover_is_drawn_for_each_size():
     assert [axes.get_title() for axes in figure.axes] == ["16 x 16", "32 x 32"]
     lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     assert lines[0].get_xdata()[0] == pytest.approx(0.1)
-
-
-def test_every_library_multiplies_the_same_matrices():
-    matrix = study.uniform(32, 0.1)
-    sparse, exact = in_rows(matrix), matrix @ matrix
-    found = ((sparse @ sparse).to_dense(), expanded(sparse, sparse).to_dense(), csr_array(matrix.numpy()))
-    torch.testing.assert_close(found[0], exact)
-    torch.testing.assert_close(found[1], exact)
-    torch.testing.assert_close(torch.from_numpy((found[2] @ found[2]).toarray()), exact)

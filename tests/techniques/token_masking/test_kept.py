@@ -111,16 +111,6 @@ def test_kept_and_left_out_are_all_each_once(batch: int, tokens: int, data: st.D
     assert bool((values[:, :count].amax(1) <= values[:, count:].amin(1)).all())
 
 
-def test_every_subset_is_as_probable() -> None:
-    """Pairs of six, of 30 000 draws: within five standard errors of 1/15."""
-    noise = torch.rand(30_000, 6, generator=torch.Generator().manual_seed(0))
-    first, second = kept_indices(noise, range(2)).sort(1).values.unbind(1)
-    counts = torch.bincount(6 * first + second, minlength=36).double()
-    shares = counts[counts > 0] / len(noise)
-    assert len(shares) == 15
-    assert (shares - 1 / 15).abs().max() < 5 * (1 / 15 * 14 / 15 / len(noise)) ** 0.5
-
-
 def test_one_token_for_all_is_not_copied_forth() -> None:
     """A mask token, with strides of 0, at the masked places' positions."""
     _, p, noise = drawn(3, 10, 0, 16)

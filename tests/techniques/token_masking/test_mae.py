@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from suite.entries.catalogue import reference_of
-from suite.entries.spelling import build
 from techniques.token_masking.mae.technique import Mae, Masking, masking, with_mask_tokens
 from tests.runs import new_run
 
@@ -125,11 +124,6 @@ def test_a_mask_that_leaves_nothing_or_all_is_refused(encoder: Any) -> None:
 def test_other_models_are_refused(baseline: str) -> None:
     with pytest.raises(ValueError, match="masked autoencoders"):
         new_run(baseline, Mae(), size="pico")
-
-
-def test_an_unknown_encoder_is_refused() -> None:
-    with pytest.raises(ValueError, match="choose one of visible, all"):
-        build("mae:encoder=none")
 
 
 def test_the_reference_is_a_stack_with_a_setting() -> None:

@@ -1,4 +1,4 @@
-"""3ML: even masks, the tokens of each block, and what early blocks must not know."""
+"""3ML: the tokens of each block, and what early blocks must not know."""
 
 from __future__ import annotations
 
@@ -9,39 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from suite.entries.installed import baselines
 from suite.loop.run import Run
 from techniques.token_masking.mlm_mask_later.late_tokens import at_tokens, unattended
-from techniques.token_masking.mlm_mask_later.technique import MaskLater, evened
+from techniques.token_masking.mlm_mask_later.technique import MaskLater
 from techniques.token_masking.shared.masked_tokens import NO_LABEL
 from tests.runs import new_run
-
-MASK = 1
-
-
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
-@settings(max_examples=40)
-def test_every_row_has_as_many_masks_where_labels_are(seed: int, count: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    original = torch.randint(4, 20, (5, 12), generator=generator)
-    chosen = torch.rand(5, 12, generator=generator).argsort(1) < 6
-    fate = torch.rand(5, 12, generator=generator)
-    shown = torch.where(chosen & (fate < 0.8), MASK, torch.where(chosen & (fate < 0.9), 7, original))
-    labels = original.where(chosen, NO_LABEL)
-    batch = evened({"input_ids": shown, "labels": labels}, original, MASK, count, generator)
-    hidden = batch["input_ids"] == MASK
-    assert (hidden.sum(1) == count).all()
-    assert torch.equal(batch["labels"], labels)
-    assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
-    before = shown == MASK
-    more, fewer = before.sum(1) >= count, before.sum(1) <= count
-    assert not (hidden & ~before)[more].any(), "none is hidden in a row that has enough"
-    assert not (before & ~hidden)[fewer].any(), "none is shown in a row that has too few"
-    revealed = before & ~hidden
-    assert torch.equal(batch["input_ids"][revealed], original[revealed])
 
 
 def test_with_all_blocks_late_it_is_a_plain_model_with_more_masks() -> None:
