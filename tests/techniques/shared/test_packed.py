@@ -76,16 +76,6 @@ def test_each_number_is_right_on_average_and_its_neighbours_err_otherwise(bits: 
 
 
 @every_width
-def test_the_variance_is_that_of_a_coin_between_two_codes(bits: int) -> None:
-    x = torch.linspace(0, 1, GROUP)[None]
-    stored = pack(x.expand(3000, -1), bits, noise())
-    step = stored.steps[0, 0].double()
-    share = (x.double() / step).frac()
-    expected = (share * (1 - share) * step**2).mean()
-    assert unpack(stored).double().var(0).mean().item() == pytest.approx(expected.item(), rel=0.05)
-
-
-@every_width
 def test_ends_of_a_group_have_codes(bits: int) -> None:
     """Whatever bfloat16 makes of them: nothing is clipped."""
     x = drawn(40, GROUP) * torch.logspace(-3, 3, 40)[:, None] + torch.linspace(-50, 50, 40)[:, None]
