@@ -84,7 +84,7 @@ def test_an_entrys_whole_conformance_is_kept_and_no_other() -> None:
     assert conformance == {f"lion-{baseline}]" for baseline in catalogue()["lion"].card.baselines}
     listed_files = {FOLDER.parent / line.partition("::")[0] for line in tests}
     assert {only.entry_of(file) for file in listed_files} == {"lion", None}
-    assert {"test_lion.py", "test_lion_kernel.py", "test_moves.py"} <= {file.name for file in listed_files}
+    assert {"test_lion.py", "test_momentum_kernels.py", "test_moves.py"} <= {file.name for file in listed_files}
 
 
 def test_an_unknown_entry_is_refused_with_the_nearest_names() -> None:

@@ -390,6 +390,8 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(make: Make) -> None:
         (optim.LayerwiseTrust, {"granularity": "layer"}),
         (optim.LayerwiseTrust, {"phi": (2.0, 1.0)}),
         (optim.Adam, {"decay": "couple"}),
+        (optim.Adam, {"betas": (1.0, 0.9)}),
+        (optim.SGD, {"momentum": 1.0}),
         (optim.SGD, {"rate": "between"}),
         (optim.SGD, {"nesterov": True, "momentum": 0.0}),
     ],

@@ -262,6 +262,20 @@ REFUSED = {
     "zero_infinity_param:tiles=0": "tiles is 1 or more",
     "zero_infinity_param:window=-1": "window is 0 blocks or more",
     "zero_offload:delay_after=-1": "delay_after is a number of steps",
+    "adam:decay=both": "choose one of none, coupled, decoupled",
+    "adam8bit_blockwise:block=0": "power of two from 64 to 2048",
+    "adam8bit_blockwise:block=32": "power of two from 64 to 2048",
+    "adam8bit_blockwise:block=100": "power of two from 64 to 2048",
+    "adam8bit_blockwise:block=4096": "power of two from 64 to 2048",
+    "adam8bit_blockwise:smallest=0": "is 1 or more",
+    "esam:rho=-1": "rho",
+    "esam:beta=0": "beta",
+    "esam:beta=1.1": "beta",
+    "esam:gamma=0": "gamma",
+    "esam:gamma=nan": "gamma",
+    "esam:norm=some": "norm",
+    "mae:encoder=none": "choose one of visible, all",
+    "mass:decoder=half": "fragment, all",
 }
 """By entry and setting: a part of the sentence, as a pattern."""
 

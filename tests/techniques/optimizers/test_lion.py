@@ -1,4 +1,4 @@
-"""Lion against lion-pytorch and timm, and the identities of a sign update."""
+"""Lion update by update against lion-pytorch and timm."""
 
 import pytest
 import torch
@@ -6,8 +6,7 @@ from lion_pytorch import Lion as LionPytorch
 from timm.optim import Lion as TimmLion
 from torch import Tensor, nn
 
-from suite.loop.recipe import Recipe
-from techniques.optimizers.lion.technique import Lion, LionTechnique
+from techniques.optimizers.lion.technique import Lion
 
 
 def random_gradients(count: int, shape: tuple[int, ...] = (64, 33)) -> list[Tensor]:
@@ -30,10 +29,3 @@ def test_update_by_update_other_implementations(other: type[torch.optim.Optimize
             optimizer.step()
         torch.testing.assert_close(ours[decided], theirs[decided], rtol=1e-6, atol=1e-7)
     assert decided.float().mean() > 0.999
-
-
-def test_recipe_keeps_the_strength_of_the_decay() -> None:
-    before = Recipe(steps=10, batch_size=1, learning_rate=1e-3, weight_decay=0.1)
-    after = LionTechnique(factor=5.0).recipe(before)
-    assert after.learning_rate * after.weight_decay == pytest.approx(before.learning_rate * before.weight_decay)
-    assert (after.learning_rate, after.beta1, after.beta2) == (pytest.approx(2e-4), 0.9, 0.99)

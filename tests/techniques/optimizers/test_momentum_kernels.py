@@ -112,18 +112,18 @@ ADAM = {"lr": 3e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.
 ACCLIP = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-5, "alpha": 1.0, "weight_decay": 0.3}
 LION = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.3}
 EXACT = {
-    "sgd": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD),
-    "nesterov": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD | {"nesterov": True, "dampening": 0.0}),
-    "sgd-first": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD | {"first": True}),
+    "sgd_momentum": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD),
+    "nesterov_agd": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD | {"nesterov": True, "dampening": 0.0}),
+    "sgd_momentum-first": Case(sgd_kernel, "sgd_step", sgd_formula, 1, SGD | {"first": True}),
     "adam": Case(adam_kernel, "adam_step", adam_formula, 2, ADAM, positive=True),
-    "adam-decoupled": Case(adam_kernel, "adam_step", adam_formula, 2, ADAM | {"decoupled": True}, positive=True),
+    "adamw": Case(adam_kernel, "adam_step", adam_formula, 2, ADAM | {"decoupled": True}, positive=True),
     "adam-uncorrected": Case(adam_kernel, "adam_step", adam_formula, 2, ADAM | {"step": math.inf}, positive=True),
     "acclip": Case(acclip_kernel, "acclip_step", acclip_formula, 2, ACCLIP, positive=True),
     "acclip-2": Case(acclip_kernel, "acclip_step", acclip_formula, 2, ACCLIP | {"alpha": 2.0}, positive=True),
     "lion": Case(lion_kernel, "lion_step", lion_formula, 1, LION),
 }
 BETWEEN = Case(acclip_kernel, "acclip_step", acclip_formula, 2, ACCLIP | {"alpha": 1.5}, positive=True)
-MAIN = {name: EXACT[name] for name in ("sgd", "adam", "acclip", "lion")}
+MAIN = {name: EXACT[name] for name in ("sgd_momentum", "adamw", "acclip", "lion")}
 every = pytest.mark.parametrize("case", EXACT.values(), ids=EXACT.keys())
 main = pytest.mark.parametrize("case", MAIN.values(), ids=MAIN.keys())
 
@@ -137,6 +137,13 @@ def test_step_is_the_formula_to_the_bit(case: Case) -> None:
 @pytest.mark.parametrize("state", [torch.bfloat16, torch.float32])
 def test_bfloat16_is_the_formula_rounded_to_nearest(case: Case, state: torch.dtype) -> None:
     assert case.equals_formula(case.lists(SHAPES, torch.bfloat16, state, torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32, torch.float32, torch.bfloat16), (torch.bfloat16,) * 2 + (torch.float32,)]
+)
+def test_lions_gradients_may_have_another_dtype_than_its_parameters(dtypes: tuple[torch.dtype, ...]) -> None:
+    assert EXACT["lion"].equals_formula(EXACT["lion"].lists(SHAPES, *dtypes))
 
 
 @pytest.mark.parametrize("case", [*EXACT.values(), BETWEEN], ids=[*EXACT, "acclip-1.5"])
@@ -168,14 +175,21 @@ def test_zeros_stay_zeros(case: Case) -> None:
 
 
 @main
-def test_views_at_odd_addresses_and_the_memory_around_them(case: Case) -> None:
-    lists = case.lists([(BLOCK,), (BLOCK + 9,)])
-    flat = [[torch.cat([tensor[:1], tensor, tensor[:1]]) for tensor in column] for column in lists]
-    views = [[tensor[1:-1] for tensor in column] for column in flat]
-    assert all(tensor.data_ptr() % 16 for column in views for tensor in column)
-    before = [[(tensor[0].item(), tensor[-1].item()) for tensor in column] for column in flat]
+@pytest.mark.parametrize("odd", ["parameters", "gradients", "states", "all", "all-bfloat16"])
+def test_views_at_odd_addresses_and_the_memory_around_them(case: Case, odd: str) -> None:
+    dtype = torch.bfloat16 if odd == "all-bfloat16" else torch.float32
+    views, flat = [], []
+    for name, column in zip(
+        ("parameters", "gradients", *["states"] * case.states), case.lists([(BLOCK,), (9,)], *[dtype] * 3)
+    ):
+        if odd.startswith(("all", name)):
+            flat += (wide := [torch.cat([tensor[:1], tensor, tensor[:1]]) for tensor in column])
+            column = [tensor[1:-1] for tensor in wide]
+            assert all(tensor.data_ptr() % 16 for tensor in column)
+        views.append(column)
+    before = [(tensor[0].item(), tensor[-1].item()) for tensor in flat]
     assert case.equals_formula(views)
-    assert before == [[(tensor[0].item(), tensor[-1].item()) for tensor in column] for column in flat]
+    assert before == [(tensor[0].item(), tensor[-1].item()) for tensor in flat]
 
 
 @main
@@ -207,9 +221,95 @@ def test_stochastic_rounding_goes_to_a_neighbour_and_is_right_on_average(case: C
     assert abs(got.mean().item() - exact) < 4 * spacing / math.sqrt(len(got))
 
 
+def test_stochastic_rounding_draws_anew_for_each_seed_tensor_and_element() -> None:
+    def rounded(seed: int, tensors: int = 1) -> list[Tensor]:
+        parameters = [torch.full((8 * BLOCK,), 1.1, dtype=torch.bfloat16) for _ in range(tensors)]
+        gradients = [torch.zeros_like(each) for each in parameters]
+        moments = ([torch.zeros(8 * BLOCK) for _ in parameters] for _ in range(2))
+        EXACT["adamw"].step([parameters, gradients, *moments], seed=seed)
+        return parameters
+
+    (first,), (again,), (other,), pair = rounded(1), rounded(1), rounded(2), rounded(1, tensors=2)
+    assert torch.equal(first, again) and torch.equal(pair[0], first)
+    for a, b in ((first, other), (first, pair[1]), (first[:-1], first[1:]), (first[:BLOCK], first[BLOCK : 2 * BLOCK])):
+        a, b = (each.double() - each.double().mean() for each in (a, b))
+        assert abs((a * b).mean() / (a.square().mean() * b.square().mean()).sqrt()) < 4 / math.sqrt(a.numel())
+
+
+def test_what_is_exact_is_not_rounded_away() -> None:
+    """NaN, infinities and numbers without a fraction stay whatever the bits drawn, and all float32 parameters."""
+    case = Case(adam_kernel, "adam_step", adam_formula, 2, ADAM | {"decoupled": True, "weight_decay": 0.0})
+    p = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5] * 300, dtype=torch.bfloat16)
+    assert case.equals_formula([[p], [torch.zeros_like(p)], [torch.zeros(1800)], [torch.zeros(1800)]], seed=5)
+    assert EXACT["adamw"].equals_formula(EXACT["adamw"].lists([(300,)]), seed=3)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_moments_do_not_see_a_parameter_whose_decay_is_decoupled(value: float) -> None:
+    """Not even as 0 times an infinity."""
+    lists = EXACT["adamw"].lists([(PIECE + 5,)])
+    lists[0][0][3] = value
+    assert EXACT["adamw"].equals_formula(lists)
+    assert lists[2][0].isfinite().all() and lists[3][0].isfinite().all()
+
+
+def test_lions_sign_at_cancellation_is_that_of_the_formula_as_written() -> None:
+    """(m - g) beta1 + g, equal on paper, has another sign at exact cancellation."""
+    m = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))
+    g = -(m * LION["beta1"]) / (1 - LION["beta1"])
+    beta1 = torch.tensor(LION["beta1"])
+    assert (((m - g) * beta1 + g).sign() != (m * beta1 + g * (1 - LION["beta1"])).sign()).any()
+    assert EXACT["lion"].equals_formula([[torch.zeros(BLOCK)], [g], [m]])
+
+
+@main
+def test_any_number_of_tensors_of_one_dtype_is_one_launch(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    grids: list[int] = []
+
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            grids.append(grid[0])
+            return kernel[grid]
+
+    name = case.name.replace("_step", "_kernel")
+    kernel = getattr(case.kernel, name)
+    monkeypatch.setattr(case.kernel, name, Counted())
+    case.step([[] for _ in case.lists()])
+    case.step(case.lists([(0,)]))
+    assert grids == []
+    assert case.equals_formula(case.lists([(size % 7,) for size in range(60)]))
+    assert grids == [sum(size % 7 > 0 for size in range(60))]
+    lists = case.lists([(5,)] * 4)
+    lists[:2] = ([*each[:2], *(tensor.bfloat16() for tensor in each[2:])] for each in lists[:2])
+    assert case.equals_formula(lists)
+    assert grids[1:] == [2, 2]
+
+
+@main
+def test_autograd_sees_that_the_parameter_changed(case: Case) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4))
+    loss = (parameter * parameter).sum()
+    case.step([[parameter], *case.lists([(4,)])[1:]])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("scalar", [torch.ones(2), torch.tensor(1), torch.ones((), device="meta")])
+def test_a_scalar_that_the_kernel_would_misread_is_refused(scalar: Tensor) -> None:
+    with pytest.raises(ValueError, match="give one float32"):
+        EXACT["adamw"].step(EXACT["adamw"].lists([(5,)]), clip=scalar)
+
+
+def test_moments_of_two_dtypes_are_refused() -> None:
+    good = torch.ones(4)
+    with pytest.raises(TypeError, match="give both one dtype"):
+        EXACT["adamw"].step([[good], [good.clone()], [good.clone()], [good.bfloat16()]])
+    assert torch.equal(good, torch.ones(4))
+
+
 @main
 def test_other_dtypes_are_refused_before_anything_changed(case: Case) -> None:
-    lists = [[tensor.double() for tensor in column] for column in case.lists([(4,)])]
+    lists = [[tensor, tensor.double()] for (tensor,) in case.lists([(4,)])]
     before = lists[0][0].clone()
     with pytest.raises(TypeError, match="float32 or bfloat16"):
         case.step(lists)

@@ -1,19 +1,17 @@
-"""The theorem on quadratics and logistic regression; the forms for networks against torch's and the textbook's."""
+"""The forms for networks against torch's and the textbook's, and the study."""
 
 import math
 from itertools import islice
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from suite.loop.recipe import Recipe
 from suite.record.job import Setting
 from techniques.optimizers.nesterov_agd.probes import theorem
-from techniques.optimizers.nesterov_agd.sequence import accelerated, strongly_convex_momentum
-from techniques.optimizers.nesterov_agd.study import condition, convergence, descended, plot
+from techniques.optimizers.nesterov_agd.sequence import accelerated
+from techniques.optimizers.nesterov_agd.study import condition, convergence, plot
 from techniques.optimizers.nesterov_agd.technique import AGD, NesterovAGD
 from techniques.optimizers.shared.linear_probe import LinearProbe, linear_probe
 from techniques.shared.sgd import SGD
@@ -22,53 +20,6 @@ from techniques.shared.sgd import SGD
 def spectrum(kappa: float, size: int = 50) -> Tensor:
     """Curvatures of a quadratic with its minimum 0 at 0, evenly spread over the orders of magnitude below 1."""
     return torch.logspace(-math.log10(kappa), 0, size, dtype=torch.float64)
-
-
-@given(seed=st.integers(0, 10**6), kappa=st.floats(1, 1e6))
-@settings(max_examples=25, deadline=None)
-def test_the_bound_holds_after_every_gradient(seed: int, kappa: float) -> None:
-    curvatures = spectrum(kappa)
-    start = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    bound = 2 * start.square().sum().item()
-    for k, x in enumerate(islice(accelerated(lambda x: curvatures * x, start, 1.0), 400), 1):
-        assert 0.5 * (curvatures * x * x).sum().item() <= bound / (k + 1) ** 2 * (1 + 1e-12)
-
-
-def test_a_rate_above_one_over_l_breaks_the_bound() -> None:
-    """The check can fail: at three times the rate the sequence diverges."""
-    x = list(islice(accelerated(lambda x: x, torch.ones(1).double(), 3.0), 30))[-1]
-    assert x.abs() > 1e3
-
-
-def test_a_constant_momentum_breaks_the_bound_that_the_schedule_keeps() -> None:
-    """What networks are trained with is no method of order 1 / k^2: late, so that short checks do not see it."""
-    curvatures, start = spectrum(1e6), torch.ones(50, dtype=torch.float64)
-
-    def used(momentum: float | None) -> list[float]:
-        points = islice(accelerated(lambda x: curvatures * x, start, 1.0, momentum), 1200)
-        return [0.5 * (curvatures * x * x).sum().item() * (k + 1) ** 2 / (2 * 50) for k, x in enumerate(points, 1)]
-
-    assert max(used(None)) < 0.1
-    assert next(k for k, share in enumerate(used(0.9), 1) if share > 1) == 1148
-
-
-def test_iterations_of_descent_over_acceleration_grow_as_the_root_of_the_condition_number() -> None:
-    ratios = []
-    for kappa in (1e2, 1e3, 1e4):
-        curvatures, start = spectrum(kappa), torch.ones(50, dtype=torch.float64)
-        goal = 1e-6 * 0.5 * curvatures.sum().item()
-
-        def small(x: Tensor, curvatures: Tensor = curvatures, goal: float = goal) -> bool:
-            return 0.5 * (curvatures * x * x).sum().item() <= goal
-
-        points = accelerated(lambda x, h=curvatures: h * x, start, 1.0, strongly_convex_momentum(kappa))
-        fast = next(k for k, x in enumerate(points, 1) if small(x))
-        low, high = 1, 10**7  # descent in closed form: (1 - h)^k
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if small(start * (1 - curvatures) ** middle) else (middle + 1, high)
-        ratios.append(low / fast / math.sqrt(kappa))
-    assert all(0.4 < ratio < 0.75 for ratio in ratios), ratios
 
 
 def test_one_gradient_a_step() -> None:
@@ -80,9 +31,6 @@ def test_one_gradient_a_step() -> None:
 
     list(islice(accelerated(gradient, torch.ones(3), 0.1), 20))
     assert len(calls) == 20
-
-
-# forms --------------------------------------------------------------------------------------------------------------
 
 
 def looking(parameter: Tensor) -> Tensor:
@@ -113,17 +61,6 @@ def test_the_optimizer_holds_y_and_keeps_x(momentum: float | None) -> None:
     state = optimizer.state[y]
     assert state["iterate"].nbytes == y.nbytes
     assert state.keys() == ({"iterate", "t"} if momentum is None else {"iterate"})
-
-
-def test_the_technique_fills_the_slot_with_the_form_that_was_asked_for() -> None:
-    recipe = NesterovAGD().recipe(Recipe(steps=10, batch_size=1, learning_rate=1e-3, weight_decay=0.1))
-    groups = [{"params": [nn.Parameter(torch.ones(2))], "weight_decay": recipe.weight_decay}]
-    made = NesterovAGD().optimizer(groups, recipe)
-    assert isinstance(made, SGD)
-    assert made.param_groups[0]["nesterov"]
-    assert made.param_groups[0]["lr"] == pytest.approx(0.1)
-    assert made.param_groups[0]["weight_decay"] == pytest.approx(0.1 * 0.1 / 100)
-    assert isinstance(NesterovAGD(schedule="convex").optimizer(groups, recipe), AGD)
 
 
 def test_the_check_of_the_bound_knows_the_minimum() -> None:
@@ -168,11 +105,6 @@ def test_tables_keep_the_bounds_and_show_the_acceleration(probe: LinearProbe) ->
     small, large = condition(probe, (30.0, 300.0)).rows
     assert 1 < small[3] < large[3]
     assert len(plot([table]).axes[0].lines) == 4
-
-
-def test_descent_falls_at_every_step(probe: LinearProbe) -> None:
-    values = [probe.value(x) for x in islice(descended(probe, 1 / probe.smoothness), 50)]
-    assert values == sorted(values, reverse=True)
 
 
 def test_a_baseline_without_labels_is_refused_at_once() -> None:

@@ -1,4 +1,4 @@
-"""APGnc: proximal maps, its theorem on a loss that is not convex, scikit-learn's Lasso, the step for networks."""
+"""APGnc: proximal maps, scikit-learn's Lasso, the step for networks."""
 
 import copy
 from itertools import islice
@@ -63,50 +63,6 @@ def test_closed_forms_and_exact_zeros() -> None:
     assert torch.equal(soft_threshold(x, 0.0), x)
 
 
-# the theorem --------------------------------------------------------------------------------------------------------
-
-
-def test_no_step_raises_the_objective_of_a_loss_that_is_not_convex() -> None:
-    x, target = regression()
-    labels = (target > 0).double()
-    strength, rate = 0.02, 0.9 / (0.25 * torch.linalg.eigvalsh(x.T @ x / 60)[-1].item())
-
-    def loss(w: Tensor) -> Tensor:
-        return ((x @ w).sigmoid() - labels).square().mean()
-
-    def gradient(w: Tensor) -> Tensor:
-        s = (x @ w).sigmoid()
-        return x.T @ (2 * (s - labels) * s * (1 - s)) / 60
-
-    def objective(w: Tensor) -> float:
-        return (loss(w) + strength * w.abs().sum()).item()
-
-    start = torch.randn(30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    last, chosen, move = objective(start), set(), []
-    for each in islice(apgnc(objective, gradient, lambda w, eta: soft_threshold(w, eta * strength), start, rate), 600):
-        assert each.value_y <= each.value_x <= last * (1 + 1e-14)  # what rounding adds at the end
-        assert each.value_y == objective(each.y)
-        last = each.value_y
-        chosen.add(each.extrapolated)
-        step = soft_threshold(each.x - rate * gradient(each.x), rate * strength)
-        move.append((each.x - step).norm().item())
-    assert chosen == {True, False}
-    assert move[-1] < 1e-8 * move[0]
-    assert 0 < (each.x == 0).sum() < 30
-
-
-def test_plain_momentum_does_raise_it() -> None:
-    """Without the choice the objective rises on the way: what the theorem rules out does happen."""
-    curvatures = torch.tensor([1e-2, 1.0], dtype=torch.float64)
-    x = before = torch.ones(2, dtype=torch.float64)
-    values = []
-    for k in range(1, 400):
-        v = x + (k - 1) / (k + 2) * (x - before)
-        before, x = x, v - 0.99 * curvatures * v
-        values.append((0.5 * curvatures * x * x).sum().item())
-    assert values != sorted(values, reverse=True)
-
-
 @pytest.mark.parametrize("momentum", [True, False])
 def test_scikit_learns_lasso(momentum: bool) -> None:
     x, target = regression()
@@ -123,14 +79,6 @@ def test_scikit_learns_lasso(momentum: bool) -> None:
     found = next(islice(points, 1500, None)).x
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-6, atol=1e-8)
     assert torch.equal(found == 0, torch.from_numpy(expected == 0))
-
-
-def test_subgradients_give_no_zeros() -> None:
-    x, target = regression()
-    w = torch.zeros(30).double()
-    for _ in range(500):
-        w = w - 0.1 * (x.T @ (x @ w - target) / 60 + 0.1 * w.sign())
-    assert (w != 0).all()
 
 
 # the optimizer ------------------------------------------------------------------------------------------------------
@@ -182,24 +130,6 @@ def test_the_better_point_is_trained_on_whichever_was_evaluated_last() -> None:
             torch.testing.assert_close(parameter.grad, gradient)
         optimizer.step()
     assert seen == {True, False}
-
-
-def test_a_saved_optimizer_continues_to_the_bit() -> None:
-    x, target = regression()
-    parameters = [nn.Parameter(torch.zeros(30).double())]
-    optimizers = [APGnc(parameters, lr=0.1, strength=0.1)]
-    closures = [
-        lambda: (x @ parameters[0] - target).square().mean(),
-        lambda: (x @ parameters[1] - target).square().mean(),
-    ]
-    for _ in range(3):
-        optimizers[0].step(closures[0])
-    parameters.append(nn.Parameter(parameters[0].detach().clone()))
-    optimizers.append(APGnc([parameters[1]], lr=0.5))
-    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
-    for optimizer, closure in zip(optimizers, closures):
-        optimizer.step(closure)
-    assert torch.equal(*parameters)
 
 
 # on the baselines ---------------------------------------------------------------------------------------------------
