@@ -18,7 +18,6 @@ from suite.kernels.wrapped import WrappedOptimizer
 from suite.loop.run import Diverged, Run, load_weights
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.record.files import replacing
 from tests.runs import Planted, new_run
 
 STEPS = 6
@@ -82,17 +81,6 @@ def test_a_saved_run_continues_to_the_bit(tmp_path: Path) -> None:
     assert resumed.train(STEPS - 2) == losses[2:]
     assert same(weights(resumed), weights(run))
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "file"
-    with replacing(path) as partial:
-        partial.write_text("old")
-    with pytest.raises(OSError, match="disk"), replacing(path) as partial:
-        partial.write_text("ne")
-        raise OSError("disk")
-    assert path.read_text() == "old"
-    assert list(path.parent.iterdir()) == [path]
 
 
 class Payload:

@@ -1,4 +1,4 @@
-"""Stacks: the notation's round trip, hyper-parameters by type, chains in order, one technique a slot."""
+"""Stacks: hyper-parameters by type, chains in order, one technique a slot."""
 
 from __future__ import annotations
 
@@ -9,55 +9,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from suite.entries.spelling import configured
 from suite.loop.recipe import Recipe
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.record.job import StackError, join, split
-
-NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"], exclude_characters="+,"), min_size=1)
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map("{:+.2e}".format)
-VALUES = WORDS | NUMBERS | st.lists(NUMBERS, min_size=2).map("/".join)
-SETTINGS = st.dictionaries(NAMES, VALUES, max_size=3)
-STACKS = st.lists(st.tuples(NAMES, SETTINGS), min_size=1, max_size=4, unique_by=lambda part: part[0])
-
-
-@given(STACKS)
-def test_split_is_the_inverse_of_written(parts: list[tuple[str, dict[str, str]]]) -> None:
-    assert split(join(parts)) == parts
-
-
-@given(STACKS, st.randoms())
-def test_order_of_settings_and_blanks_have_no_meaning(parts: list[tuple[str, dict[str, str]]], coin: Any) -> None:
-    def shuffled(settings: dict[str, str]) -> list[tuple[str, str]]:
-        return coin.sample(list(settings.items()), len(settings))
-
-    loose = " + ".join(
-        name + (" : " + " , ".join(f"{key} = {value}" for key, value in shuffled(settings)) if settings else "")
-        for name, settings in parts
-    )
-    assert join(split(loose)) == join(parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a:x", "write hyper-parameters as a:name=value"),
-        ("a:=1", "write hyper-parameters"),
-        ("a:x=", "write hyper-parameters"),
-        ("a:x=1,x=2", "x is set twice"),
-        ("a+b+a", "a stands twice"),
-        ("a+a :x=1", "a stands twice"),
-        ("a+:x=1", "the name of a technique is missing"),
-    ],
-)
-def test_malformed_stacks_are_refused(text: str, message: str) -> None:
-    with pytest.raises(StackError, match=message):
-        split(text)
+from suite.record.job import StackError
 
 
 @dataclass

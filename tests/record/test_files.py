@@ -8,7 +8,20 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from suite.record.files import YOUNG_S, replacing
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with replacing(path) as partial:
+        partial.write_text("old")
+    with pytest.raises(OSError, match="disk"), replacing(path) as partial:
+        partial.write_text("ne")
+        raise OSError("disk")
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
 
 
 def killed_while_it_writes(path: Path) -> None:
