@@ -30,7 +30,6 @@ SUMS = {
     "t5"
 }  # all its decoder blocks read the encoder's outputs, whose gradients a plain pass adds up in another order
 SCHEDULES = {
-    "plain": plain,
     "inputs": every_input,
     "pairs": lambda depth: segmented(depth, [(i, min(i + 2, depth)) for i in range(0, depth, 2)]),
     "least": from_the_input,
