@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import transformers as hf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -174,7 +174,8 @@ def test_depth_can_grow_and_shrink(name: str) -> None:
     assert torch.equal(loss(model, name), original)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=6, unique=True))
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
 def test_dropped_blocks_are_not_run(kept: list[int]) -> None:
     model = build("llama").eval()  # its forward reads the depth from the configuration
     found = anatomy(model)

@@ -3,13 +3,10 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -46,7 +43,7 @@ def runs(model: nn.Module) -> list[int]:
 
 
 @pytest.mark.parametrize("name", WITHOUT_SHARED_BIAS)
-@pytest.mark.parametrize("segments", [[(0, 4)], [(0, 2), (2, 3)]], ids=str)
+@pytest.mark.parametrize("segments", [[(0, 4)], [(1, 2), (2, 4)]], ids=str)
 def test_gradients_are_the_plain_models(name: str, segments: list[tuple[int, int]]) -> None:
     plain = build(name)
     expected_loss, expected = gradients(plain, name)
@@ -60,19 +57,6 @@ def test_gradients_are_the_plain_models(name: str, segments: list[tuple[int, int
     assert all(torch.equal(actual[key], expected[key]) for key in expected)
     assert wrapper.calls == len(segments)
     assert counts == [2 if any(start <= block < end for start, end in segments) else 1 for block in range(4)]
-
-
-@settings(deadline=None, max_examples=8)
-@given(st.sets(st.integers(0, 4), min_size=2))
-def test_any_boundaries_will_do(boundaries: set[int]) -> None:
-    cuts = sorted(boundaries)
-    segments = list(pairwise(cuts))
-    model = build("gpt2")
-    expected_loss, expected = gradients(model, "gpt2")
-    with anatomy(model).segmented(segments, rematerialised):
-        actual_loss, actual = gradients(model, "gpt2")
-    assert torch.equal(actual_loss, expected_loss)
-    assert all(torch.equal(actual[key], expected[key]) for key in expected)
 
 
 def test_a_segment_keeps_only_its_input() -> None:
@@ -167,8 +151,9 @@ def test_a_filled_cache_is_refused() -> None:
 
 def test_compiled_models_run_segments() -> None:
     model = build("gpt2").eval()
+    anatomy(model).set_blocks([block.module for block in anatomy(model).blocks[:2]])
     expected = loss(model, "gpt2")
-    with anatomy(model).segmented([(0, 2), (2, 4)], rematerialised):
+    with anatomy(model).segmented([(0, 1), (1, 2)], rematerialised):
         actual = loss(torch.compile(model, backend="eager"), "gpt2")
     torch.testing.assert_close(actual, expected)
 

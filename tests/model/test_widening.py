@@ -17,8 +17,7 @@ from tests.model.further_models import logits, make
 from tests.runs import new_run
 
 
-@pytest.mark.parametrize("baseline", ["bert", "gpt", "mae", "vit"])
-@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize(("baseline", "times"), [("bert", 2), ("gpt", 3), ("mae", 2), ("vit", 3)])
 def test_the_first_neurons_stay_and_the_sum_keeps_its_spread(baseline: str, times: int) -> None:
     plain, run = (new_run(baseline, size="nano", recipe="classic", steps=4) for _ in range(2))
     for units in mlp_neurons(run.anatomy, partial(run.trial, run.model)):

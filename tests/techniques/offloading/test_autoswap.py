@@ -1,21 +1,16 @@
-"""AutoSwap: scores by hand, as few values as the order allows, and no number of a run changes."""
+"""AutoSwap: scores by hand, and the best of them."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
-
-from suite.chain.chain import Chain, Link, Stage
-from suite.chain.plan import Infeasible
+from suite.chain.chain import Chain, Stage
 from suite.chain.schedule import Value, plain
 from suite.chain.simulate import predicted
 from techniques.offloading.autoswap.technique import AutoSwap
 from techniques.offloading.shared.offloaded import candidates, least_peak
-from techniques.offloading.shared.priorities import SCORES, Trace, first_that_fit, ranked
-from tests.chain.chains import chains
-from tests.runs import new_run
+from techniques.offloading.shared.offloaded_probes import even_link
+from techniques.offloading.shared.priorities import SCORES, Trace, ranked
+from techniques.shared.persistent_probes import unlike_chains
 
-LINK = Link(5.0, 5.0)
 TWO = Chain((Stage(1, 1, 2, 10, (50,), 12, 65, 20), Stage(2, 3, 4, 10, (30,), 12, 45, 20)), 10, turn_s=1.0)
 
 
@@ -27,26 +22,10 @@ def test_absences_and_scores_by_hand():
     assert trace.weighted(Value(1, 0), trace.load) == trace.load[2]  # during the turn, a second
 
 
-@pytest.mark.parametrize("score", SCORES)
-@settings(max_examples=25)
-@given(chains())
-def test_plans_fit_and_need_all_that_they_move(score, chain: Chain):
-    order = ranked(chain, score)
-    assert set(order) == set(candidates(chain)) and len(order) == len(set(order))
-    highest = predicted(plain(chain.depth), chain).peak_bytes
-    for budget in range(least_peak(chain, candidates(chain), LINK), highest, 7):
-        count = first_that_fit(chain, order, budget, LINK)
-        assert least_peak(chain, order[:count], LINK) <= budget
-        assert count == 1 or least_peak(chain, order[: count - 1], LINK) > budget
-        assert predicted(AutoSwap(score=score).solve(chain, budget, LINK), chain, LINK).peak_bytes <= budget
-    with pytest.raises(Infeasible):
-        AutoSwap(score=score).solve(chain, 0, LINK)
-
-
 def test_the_best_score_is_no_slower_than_any():
-    (chain,) = AutoSwap().profile(new_run("bert", size="nano", steps=4))
-    link, budget = AutoSwap().link(), predicted(plain(chain.depth), chain).peak_bytes * 2 // 3
-    times = [
-        predicted(AutoSwap(score=each).solve(chain, budget, link), chain, link).time_s for each in (*SCORES, "best")
-    ]
-    assert times[-1] == min(times)
+    for chain in unlike_chains(4, depth=4):
+        link, highest = even_link(chain), predicted(plain(chain.depth), chain).peak_bytes
+        budget = (least_peak(chain, candidates(chain), link) + highest) // 2
+        schedules = [AutoSwap(score=each).solve(chain, budget, link) for each in (*SCORES, "best")]
+        times = [predicted(schedule, chain, link).time_s for schedule in schedules]
+        assert times[-1] == min(times)

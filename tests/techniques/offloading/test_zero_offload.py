@@ -1,4 +1,4 @@
-"""ZeRO-Offload: AdamW's trajectory to the bit on every baseline, the delay's, saved and resumed, and counted bytes."""
+"""ZeRO-Offload: AdamW's trajectory to the bit, its formula with a delay, and several backward passes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ from torch import nn
 
 from suite.chain.tiers import HostTier, TierFull
 from suite.loop.run import Run
-from suite.measure.at_scale.full_size import Scale, counted
-from suite.record.job import Setting
 from techniques.offloading.shared.host_adam import HostAdamW
 from techniques.offloading.zero_offload.technique import ZeroOffload
 from tests.runs import new_run
-
-BASELINES = ("bert", "gpt", "vit", "mae")
 
 
 def running(technique: ZeroOffload | None, baseline: str = "gpt", recipe: str = "classic") -> Run:
@@ -28,8 +24,7 @@ def same(left: Run, right: Run) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("baseline", BASELINES)
-@pytest.mark.parametrize("recipe", ["classic", "modern"])
+@pytest.mark.parametrize(("baseline", "recipe"), [("gpt", "modern"), ("mae", "classic")])
 def test_in_float32_the_trajectory_is_the_baselines_to_the_bit(baseline: str, recipe: str) -> None:
     ours, plain = running(ZeroOffload(half=False), baseline, recipe), running(None, baseline, recipe)
     assert ours.train(4) == plain.train(4)
@@ -86,22 +81,6 @@ def test_without_a_gradient_a_parameter_rests() -> None:
         moving.sum().backward()
     optimizer.step()
     assert (moving < 1).all() and (resting == 1).all()
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_in_half_precision_it_learns_as_the_baseline_does(baseline: str) -> None:
-    ours, plain = running(ZeroOffload(half=True), baseline), running(None, baseline)
-    assert ours.train(6)[-1] == pytest.approx(plain.train(6)[-1], rel=0.03)
-    assert {each.dtype for each in ours.model.parameters()} == {torch.bfloat16}
-
-
-def test_at_the_papers_size_the_device_keeps_two_bytes_a_parameter() -> None:
-    scale = Scale(Setting(baseline="gpt", size="base", recipe="modern", device="cuda"), batch_size=1)
-    step = counted("zero_offload", scale)
-    assert step.counters is not None, step.unavailable
-    assert step.parameter_bytes == 2 * step.counters.parameter_count
-    assert step.gradient_bytes == step.counters.optimizer_state_bytes == 0
-    assert step.counters.peak_by_kind["parameters"] == step.parameter_bytes
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -18,7 +18,6 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups, Technique
-from suite.meters.flops import FlopCounter
 from techniques.sharpness.saf.technique import PastOutputs, Saf
 from techniques.sharpness.sam.technique import Sam
 from techniques.sharpness.shared.trajectory import trajectory_losses
@@ -40,12 +39,6 @@ class Few(Planted):
 
     def optimizer(self, parameters: ParameterGroups, recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=recipe.learning_rate)
-
-
-@dataclass
-class Frozen(Planted):
-    def after_backward(self, run: Run) -> bool:
-        return True
 
 
 def new(steps: int = 12, **techniques: Technique) -> Run:
@@ -148,18 +141,6 @@ def test_update_by_update_a_loop_of_its_own(epochs_ago: int) -> None:
         for name, ours in run.model.named_parameters():
             torch.testing.assert_close(ours.detach(), named[name].detach(), rtol=1e-4, atol=1e-6)
     assert active == 6
-
-
-def test_unchanged_weights_have_nothing_to_diverge_from() -> None:
-    run, plain = new(saf=Saf(start=0.0), frozen=Frozen()), new(frozen=Frozen())
-    assert run.train(5) == plain.train(5)
-
-
-def flops(run: Run) -> int:
-    batch, indices = run.next_batch()
-    with FlopCounter() as counter:
-        run.train_step(batch, indices)
-    return counter.total
 
 
 def test_a_second_forward_pass_in_a_step_is_not_another_visit() -> None:

@@ -16,8 +16,7 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups, Technique
-from suite.meters.flops import FlopCounter
-from techniques.sharpness.saf_mesa.technique import SafMesa, average_in, rows
+from techniques.sharpness.saf_mesa.technique import SafMesa, average_in
 from tests.runs import new_run
 
 
@@ -78,13 +77,6 @@ def test_update_by_update_a_loop_of_its_own() -> None:
             torch.testing.assert_close(ours.detach(), named[name].detach(), rtol=1e-4, atol=1e-6)
 
 
-def flops(run: Run) -> int:
-    batch, indices = run.next_batch()
-    with FlopCounter() as counter:
-        run.train_step(batch, indices)
-    return counter.total
-
-
 def test_the_average_only_teaches() -> None:
     """What is evaluated is what was trained; the script's best checkpoint is that of the average."""
     mesa = SafMesa(decay=0.9, start=0.0)
@@ -103,24 +95,6 @@ def test_the_average_only_teaches() -> None:
     assert [p.shape for p in mesa.teacher.parameters()] == [p.shape for p in run.model.parameters()], "one copy"
 
 
-def test_the_teacher_draws_no_dropout_mask() -> None:
-    """With a weight too small to change a bit of the loss, the run with a teacher is the run without."""
-    ours = new("bert", mesa=SafMesa(strength=1e-30, start=0.0)).train(3)
-    assert ours == new("bert").train(3)
-
-
-def test_only_positions_with_a_target_count() -> None:
-    run = new_run("bert", "baseline", recipe="classic", steps=2)
-    batch, _ = run.next_batch()
-    logits = run.baseline.forward(run.model, batch).logits
-    counted = batch["labels"] != -100
-    assert rows(logits, batch).shape == (counted.sum(), logits.shape[-1])
-    (gradient,) = torch.autograd.grad(rows(logits, batch).square().sum(), logits)
-    assert torch.equal(gradient.abs().sum(-1) > 0, counted)
-    assert rows(torch.ones(3, 5, 7), {"input_ids": torch.ones(3, 5)}).shape == (15, 7), "no labels: all positions"
-    assert rows(torch.ones(3, 7), {"labels": torch.tensor([0, 1, 2])}).shape == (3, 7), "one label an example"
-
-
 def test_a_model_that_grows_gets_a_new_average() -> None:
     mesa = SafMesa(start=0.0)
     run = new(mesa=mesa)
@@ -130,9 +104,3 @@ def test_a_model_that_grows_gets_a_new_average() -> None:
     run.adopt(run.model)
     assert all(math.isfinite(loss) for loss in run.train(2))
     assert mesa.teacher is not None and len(list(mesa.teacher.parameters())) == len(list(run.model.parameters()))
-
-
-def test_the_default_remembers_the_share_of_the_run_that_the_authors_average_does() -> None:
-    assert SafMesa().decay_over(90 * 1251) == pytest.approx(0.9998)
-    assert SafMesa(decay=0.9995).decay_over(10) == 0.9995
-    assert SafMesa().decay_over(10) == 0.0
