@@ -279,5 +279,5 @@ def test_a_picture_that_is_none_is_refused_with_its_number(tmp_path: Path) -> No
     path = tmp_path / "a.parquet"
     images = [{"bytes": picture(seed) if seed != 2 else b"no picture", "path": None} for seed in range(8)]
     datasets.Dataset.from_dict({"image": images, "label": [0, 1] * 4}).to_parquet(path)
-    with pytest.raises(ValueError, match="cannot decode the image of example"):
+    with pytest.raises(ValueError, match=r"cannot decode the image of example \d"):
         labels_of(str(path))

@@ -228,17 +228,3 @@ def test_unusable_data_is_refused_with_a_reason(tmp_path):
         Vit().data("nano", "pretrain", str(tmp_path / "numbers.csv"))
     with pytest.raises(ValueError, match="owner/name: cannot read this as hub data"):
         Gpt().data("nano", "pretrain", "owner/name")
-
-
-def test_a_broken_image_is_named(tmp_path):
-    table = {"image": [{"bytes": b"no image", "path": None}] * 4, "label": [0, 1, 0, 1]}
-    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
-    with pytest.raises(ValueError, match="cannot decode the image of example 0"):
-        Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
-
-
-def test_several_label_columns_are_not_guessed_at(tmp_path):
-    table = {"image": [{"bytes": b"", "path": None}] * 4, "age": [1, 2, 3, 4], "kind": [0, 1, 0, 1]}
-    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
-    with pytest.raises(ValueError, match="more than one label"):
-        Vit().data("nano", "pretrain", str(tmp_path / "d.parquet"))
