@@ -9,6 +9,7 @@ from html import escape as html_escape
 from typing import Any
 
 import leantrain
+from suite.entries import published
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.spelling import build
 from suite.judge.metrics import METRICS
@@ -77,6 +78,7 @@ def page(entry: Entry, report: Report) -> str:
         _claims,
         _peers,
         _hyper_parameters,
+        _published,
         _mutants,
         _source,
     )
@@ -319,6 +321,15 @@ def _hyper_parameters(entry: Entry, report: Report) -> Iterator[str]:
             "|---|---|",
             *(f"| {code(name)} | {code(str(value))} |" for name, value in settings),
         )
+
+
+def _published(entry: Entry, report: Report) -> Iterator[str]:
+    """Where each number comes from: the paper, with the place, or this entry, with the reason."""
+    if rows := [*published.rows(entry)]:
+        yield f"## {published.TITLE}\n"
+        yield f"| {' | '.join(published.HEAD)} |"
+        yield f"|{'---|' * len(published.HEAD)}"
+        yield from (f"| {code(name)} | {code(value)} | {escape(place)} |" for name, value, place in rows)
 
 
 def _mutants(entry: Entry, report: Report) -> Iterator[str]:

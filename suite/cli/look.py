@@ -65,7 +65,8 @@ def list_(
 ) -> None:
     """List the techniques: what they change, on which baselines, against what; or show one's card.
 
-    A card has the paper, the variant, the hyper-parameters, the claims; below it is what the technique's studies found.
+    A card has the paper, the variant, the hyper-parameters and where they come from, the claims; below it is what the
+    technique's studies found.
     """
     with understandable(as_json):
         from suite.entries.cards import known_as, with_cards
@@ -125,6 +126,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
 
 
 def _show(entry: Entry, folder: Path, as_json: bool) -> None:
+    from suite.entries import published
     from suite.judge.study_tables import path_of
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
@@ -151,6 +153,9 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     ):
         if text:
             out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
+    if settings := [*published.rows(entry)]:
+        out.print(f"\n[bold]{published.TITLE}.[/bold]")
+        show_table(published.HEAD, settings)
     for claim in card.claim:
         expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
         out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.source)}){expected}")

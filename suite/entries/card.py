@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from suite.entries.properties import MisstatedError, Stated, stated
+from suite.entries.published import Origins
 from suite.record.files import printable, read_plain_text
 from suite.record.job import BASELINE, RecipeName, Size, Spelling, StackText, Task
 
@@ -379,9 +380,9 @@ class MeasuredByOthers(Strict):
     differs: str = ""
 
 
-class Card(Strict):
-    """Holds a card (see the module). ``reference`` is ``baseline`` or the id of the technique that this one is compared
-    against."""
+class Card(Origins):
+    """Holds a card (see the module), with where its numbers come from. ``reference`` is ``baseline`` or the id of the
+    technique that this one is compared against."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     name: str

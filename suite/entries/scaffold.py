@@ -27,6 +27,9 @@ authors = "Authors"
 venue = "Venue, year"
 arxiv = "0000.00000"
 
+# [published]             every number of the paper that is a default here, with its place
+# rank = {{ value = 8, place = "Section 4, table 2" }}
+
 [[claim]]
 id = "same_state"
 statement = "The optimizer keeps no more state than the reference's."
@@ -35,6 +38,12 @@ metric = "optimizer_state_bytes"
 kind = "counted"
 expected = 1.0
 """
+
+FREE = """
+[free]
+factor = {{ value = 0.1, reason = "of the example: clipping would undo a milder one" }}
+"""
+"""What the card of the first example has besides: each number that is in no paper."""
 
 TECHNIQUE = '''\
 """{name}: one sentence with the paper's section or formula.
@@ -149,8 +158,8 @@ def test_gradients_are_scaled() -> None:
 '''
 
 EXAMPLES = {
-    False: (TECHNIQUE, PROBES, MUTANTS, TEST),
-    True: (wrapper_example.TECHNIQUE, wrapper_example.PROBES, wrapper_example.MUTANTS, wrapper_example.TEST),
+    False: (CARD + FREE, TECHNIQUE, PROBES, MUTANTS, TEST),
+    True: (CARD, wrapper_example.TECHNIQUE, wrapper_example.PROBES, wrapper_example.MUTANTS, wrapper_example.TEST),
 }
 """The files of an example; whether it wraps the optimizer."""
 
@@ -270,11 +279,11 @@ def _write(
         "name": name.replace("_", " ").capitalize(),
         "cls": "".join(part.capitalize() for part in name.split("_")),
     }
-    technique, probes, mutants, tests = EXAMPLES[wraps_optimizer]
+    card, technique, probes, mutants, tests = EXAMPLES[wraps_optimizer]
     files = {
         test: tests,
         **own,
-        folder / "card.toml": CARD,
+        folder / "card.toml": card,
         folder / "technique.py": technique,
         folder / "probes.py": probes,
         folder / "mutants.toml": mutants,
