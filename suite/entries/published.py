@@ -9,9 +9,11 @@ where ``Planned.budget`` is a field that a class hands down. ``value`` is left o
 from __future__ import annotations
 
 import inspect
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -21,6 +23,7 @@ from suite.record.files import read_plain_text
 
 if TYPE_CHECKING:
     from suite.entries.catalogue import Entry
+    from suite.loop.technique import Technique
 
 SHARED = "published.toml"
 HEAD = ("setting", "value", "where it is from")
@@ -95,6 +98,40 @@ def inherited(technique: type) -> dict[str, Published | Free]:
         found |= {name: said for name, said in own if said}
     redefined = vars(technique).get("__annotations__", {})
     return {name: said for name, said in found.items() if name not in redefined}
+
+
+def departures(technique: Technique, card: Origins) -> dict[str, Any]:
+    """Returns what the card says of each field that is left at its default, where that is another value: of a default
+    that has been changed."""
+    said = {**inherited(type(technique)), **card.stated}
+    return {
+        field.name: number(said[field.name].value)
+        for field in fields(technique)
+        if field.name in said and field.default is not MISSING and getattr(technique, field.name) == field.default
+        if not agrees(said[field.name].value, field.default)
+    }
+
+
+def number(said: Any) -> Any:
+    """Returns a fraction's quotient, and anything else as it is."""
+    try:
+        return float(Fraction(said)) if isinstance(said, str) else said
+    except ValueError:
+        return said
+
+
+def agrees(said: Any, value: object) -> bool:
+    """Tells whether what a card says is the value: literally, numbers to a rounding."""
+    if isinstance(said, Mapping) and isinstance(value, Mapping):
+        return said.keys() == set(map(str, value)) and all(agrees(said[str(name)], value[name]) for name in value)
+    if isinstance(said, tuple) and isinstance(value, tuple):
+        return len(said) == len(value) and all(map(agrees, said, value))
+    quotient = number(said)
+    if isinstance(quotient, bool) or isinstance(value, bool) or not isinstance(value, int | float):
+        return type(quotient) is type(value) and quotient == value
+    if not isinstance(quotient, int | float):
+        return False
+    return math.isclose(quotient, value, rel_tol=1e-12) or (math.isnan(quotient) and math.isnan(value))
 
 
 def rows(entry: Entry) -> Iterator[tuple[str, str, str]]:

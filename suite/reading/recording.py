@@ -37,12 +37,13 @@ from suite.device.random_state import replayed, unchanged_randomness
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
+from suite.entries.published import departures
 from suite.loop.baseline import Baseline
 from suite.loop.data import Data
 from suite.loop.run import Diverged, Run
 from suite.loop.technique import Technique
 from suite.reading.trace import Moment, Trace, Values, cloned, recorded
-from suite.record.job import Job, Size, Split
+from suite.record.job import Job, Size, Spelling, Split, join
 
 BATCHES = 4  # of the baseline's own size: all examples of a recorded run
 
@@ -75,7 +76,10 @@ class Recording:
         return losses
 
     def _wanted(self) -> bool:
-        asked = [getattr(module, "records", _in_the_middle)(self.run, own) for module, own in self._probes.values()]
+        asked = []
+        for name, (module, own) in self._probes.items():
+            with as_published(name, own):
+                asked.append(getattr(module, "records", _in_the_middle)(self.run, own))
         return any(asked or [_in_the_middle(self.run)])
 
     def record_step(self) -> float:
@@ -98,12 +102,12 @@ class Recording:
 
     def probes(self) -> dict[str, float]:
         """Returns what the recorded steps show, by ``<technique>.<name>``. The run's randomness stays as it was."""
+        shown: dict[str, float] = {}
         with unchanged_randomness(self.run.device):
-            return {
-                f"{name}.{probe}": float(value)
-                for name, (module, own) in self._probes.items()
-                for probe, value in module.probes(self, own).items()
-            }
+            for name, (module, own) in self._probes.items():
+                with as_published(name, own):
+                    shown |= {f"{name}.{probe}": float(value) for probe, value in module.probes(self, own).items()}
+        return shown
 
     def twin(self, stack: str | None = None, steps: int | None = None) -> Recording:
         """Returns another run on the same examples, of another stack or length, not trained yet: for what this one
@@ -112,6 +116,11 @@ class Recording:
         setting = run.job.setting if steps is None else run.job.setting.but(steps=steps)
         job = Job(setting=setting, stack=run.job.stack if stack is None else stack, seed=run.job.seed)
         return Recording(run_of(job, baseline=run.baseline, weights=run.weights))
+
+    def but(self, technique: str, **settings: str) -> str:
+        """Returns how the run's stack spells a technique, with further settings: for a twin, whose other settings are
+        the run's own, defaults among them."""
+        return join([(technique, {**dict(Spelling(self.run.job.stack).parts)[technique], **settings})])
 
     def outputs_at(self, parameters: Values, trace: Trace | None = None) -> Any:
         """Returns the model's outputs for a recorded step's batch at ``parameters``, with that step's dropout unless
@@ -172,6 +181,19 @@ class Recording:
             with torch.no_grad():
                 for name, parameter in own.items():
                     parameter.copy_(copies[name])
+
+
+@contextmanager
+def as_published(name: str, own: Technique) -> Iterator[None]:
+    """For the while, fields that are left at their defaults have the values that the card gives them: what a step must
+    have done is never read from a default that may itself be wrong."""
+    published = departures(own, catalogue()[name].card)
+    kept = {field: getattr(own, field) for field in published}
+    vars(own).update(published)
+    try:
+        yield
+    finally:
+        vars(own).update(kept)
 
 
 def instruments(names: Mapping[str, Any] | list[str]) -> dict[str, ModuleType]:

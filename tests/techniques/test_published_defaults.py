@@ -15,14 +15,13 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 import techniques
 from suite.entries.catalogue import catalogue
-from suite.entries.published import Free, Published, inherited, shared_origins
+from suite.entries.published import Free, Published, agrees, inherited, shared_origins
 
 ROOT = Path(techniques.__file__).parent
 OTHER_KINDS = ("kernel", "peer", "packages", "probes", "moves", "study", "probe", "benches", "__init__")
@@ -72,23 +71,11 @@ def numeric(technique: type) -> set[str]:
     return {name for name, default in settings(technique).items() if NUMERIC.search(kinds[name]) or is_numeric(default)}
 
 
-def is_said(said: object, value: object) -> bool:
-    """Whether a literal of a card is the value: to a rounding, and a fraction as its quotient."""
-    if isinstance(said, Mapping) and isinstance(value, Mapping):
-        return said.keys() == set(map(str, value)) and all(is_said(said[str(name)], value[name]) for name in value)
-    if isinstance(said, tuple) and isinstance(value, tuple):
-        return len(said) == len(value) and all(map(is_said, said, value))
-    if isinstance(said, bool) or isinstance(value, bool | str) or None in (said, value):
-        return type(said) is type(value) and said == value
-    number = float(Fraction(said)) if isinstance(said, str) else said
-    return math.isclose(number, value, rel_tol=1e-12) or (math.isnan(number) and math.isnan(value))
-
-
 def differing(stated: Mapping[str, Published | Free], values: Mapping[str, object]) -> list[str]:
     return [
         f"{name} is {values[name]}, its card says {said.value}"
         for name, said in stated.items()
-        if name in values and not is_said(said.value, values[name])
+        if name in values and not agrees(said.value, values[name])
     ]
 
 
@@ -151,4 +138,4 @@ def fields_handed_down(folder: Path) -> dict[str, object]:
     ],
 )
 def test_what_a_card_says_is_compared_literally(said: object, value: object, same: bool) -> None:
-    assert is_said(said, value) is same
+    assert agrees(said, value) is same

@@ -118,7 +118,7 @@ def probes(recording: Recording, own: Mesa) -> Mapping[str, float]:
         "changed": int((packed != plain).sum()),
         "gradient_off": relative_error(trace.of("backward")[0].gradients, exact),
         "clipped_off": relative_error(clipped, exact),
-        **_ranges(recording),
+        **_ranges(recording, own.decay),
         **_codes(),
     }
 
@@ -132,7 +132,7 @@ def _kept(own: Mesa) -> Iterator[None]:
         own.statistics = statistics
 
 
-def _ranges(recording: Recording) -> dict[str, float]:
+def _ranges(recording: Recording, decay: float) -> dict[str, float]:
     twin = recording.twin()
     technique = twin.run.technique.member(Mesa)
     twin.record_step()
@@ -142,7 +142,6 @@ def _ranges(recording: Recording) -> dict[str, float]:
     begun = dict(begun)
     twin.record_step()
     later = _of_linears(twin, twin.trace)
-    decay = technique.decay
     off = 0
     for name, linear in zip(names, later, strict=True):
         expected = decay * begun[name].double() + (1 - decay) * linear if name else linear

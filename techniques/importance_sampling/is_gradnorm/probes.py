@@ -127,8 +127,7 @@ def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, floa
     of B examples forwards."""
     if own.is_reference:
         return {}
-    settings = f"presample={own.presample},momentum={own.momentum}"
-    sampling = f"is_gradnorm:threshold=0,{settings}"
+    sampling = recording.but("is_gradnorm", threshold="0")
     twin = recording.twin(sampling)
     tau = _tau(0.0, own.momentum, _scores(twin, _first(twin)))
     steps = [_sampled(twin) for _ in range(COMPARED)]
@@ -139,7 +138,7 @@ def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, floa
     return {
         "closed_differs": sum(_differs(recording, trace) for trace in recording.traces[-2:]),
         "tau_off": max(_tau_off(recording, own), abs(technique.tau / tau - 1)),
-        "gate_off": _gate_off(recording.twin(f"is_gradnorm:{settings}"), own),
+        "gate_off": _gate_off(recording.twin(recording.but("is_gradnorm", threshold="none")), own),
         "off_passes": sum(step is None or _off_passes(step.looks) for step in steps),
         "pool": max((len(step.s) / len(step.places) for step in known), default=0.0),
         "foreign": sum(place < 0 for step in known for place in step.places),
@@ -148,7 +147,7 @@ def probes(recording: Recording, own: GradientNormSampling) -> Mapping[str, floa
         "gradient_roundings": max((_gradient_roundings(twin, step) for step in known), default=math.inf),
         "loss_off": max((_loss_off(twin, step) for step in known), default=math.inf),
         "draws_off": max(_draws_off(), _frequencies_off(recording.twin(sampling).run)),
-        **_cost(recording, recording.twin(sampling)),
+        **_cost(recording, recording.twin(sampling), own.presample),
     }
 
 
@@ -272,7 +271,7 @@ def _frequencies_off(run: Run) -> float:
     return abs(excess) / math.sqrt(variance)
 
 
-def _cost(recording: Recording, twin: Recording) -> dict[str, float]:
+def _cost(recording: Recording, twin: Recording, presample: int) -> dict[str, float]:
     plain = recording.twin("baseline").run
     plain.train(1)
     step = plain.count_step().flops
@@ -282,6 +281,5 @@ def _cost(recording: Recording, twin: Recording) -> dict[str, float]:
     twin.record_step()
     with FlopCounter() as sampled:
         twin.record_step()
-    technique = twin.run.technique.member(GradientNormSampling)
-    over = (sampled.total - step) / (technique.presample * forward.total)
+    over = (sampled.total - step) / (presample * forward.total)
     return {"cost": sampled.total / step, "cost_over_formula": over}

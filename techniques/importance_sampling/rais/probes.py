@@ -125,7 +125,7 @@ def probes(recording: Recording, own: Rais) -> Mapping[str, float]:
     ``largest_gain``, of the gain ratios, is shown beside."""
     if own.is_reference:
         return {}
-    twin = recording.twin(f"rais:refit={REFIT},uniform={own.uniform},scale_rate={own.scale_rate}", STEPS)
+    twin = recording.twin(recording.but("rais", refit=str(REFIT)), STEPS)
     plain = recording.twin("baseline")
     run, examples = twin.run, len(twin.run.data.train)
     technique = run.technique.member(Rais)

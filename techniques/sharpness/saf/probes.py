@@ -10,7 +10,7 @@ from torch import Tensor
 
 from suite.loop.run import Run
 from suite.reading.judged import judged
-from suite.reading.recording import Recording
+from suite.reading.recording import Recording, as_published
 from suite.reading.trace import Trace
 from techniques.sharpness.saf.technique import Saf
 from techniques.sharpness.shared.divergence import divergence, off_the_term, touched
@@ -63,11 +63,13 @@ def probes(recording: Recording, own: Saf) -> Mapping[str, float]:
     twin = recording.twin(LATE, STEPS)
     twin.train(STEPS)
     late = twin.run.technique.member(Saf)
+    with as_published("saf", late):
+        off_two_epochs = _off(twin, late)
     return {
         "off_the_term": _off(recording, own),
         "before_a_past": touched(recording, _new(recording.traces)),
         "before_the_start": touched(twin, [trace for trace in twin.traces if 2 * trace.step < STEPS]),
-        "off_two_epochs": _off(twin, late),
+        "off_two_epochs": off_two_epochs,
         "stored_outputs": own.past.outputs.nbytes / (4 * examples * classes),
     }
 

@@ -49,12 +49,11 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     if recording.run.world_size > 1 or own.teacher is None:
         return {}
     twin = recording.twin(steps=STEPS)
-    mesa = twin.run.technique.member(SafMesa)
     model = twin.run.model
     drop_out(model)
     for _ in range(LOOKED_AT):
         twin.record_step()
-    memory = MEMORY if mesa.decay is None else 1 / (1 - mesa.decay)
+    memory = MEMORY if own.decay is None else 1 / (1 - own.decay)
     average = {name: parameter.double() for name, parameter in twin.traces[0].before.parameters.items()}
     for trace in twin.traces[:-1]:
         average = {
@@ -66,7 +65,7 @@ def probes(recording: Recording, own: SafMesa) -> Mapping[str, float]:
     model.train()
 
     def term(outputs: Any) -> Tensor:
-        return mesa.strength * divergence(_rows(outputs.logits, last.batch), taught, mesa.temperature).mean()
+        return own.strength * divergence(_rows(outputs.logits, last.batch), taught, own.temperature).mean()
 
     held = [sum(parameter.nbytes for parameter in model.parameters()) for model in (own.teacher, recording.run.model)]
     return {
