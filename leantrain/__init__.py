@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leantrain.counting import Counted, count
     from leantrain.fitted_plan import FittedPlan
     from leantrain.fitting import Fitted, fit
-    from leantrain.judging import Judgement, judge
+    from leantrain.judging import JudgedRuns, judge
     from leantrain.tables import records
     from leantrain.training import Effort, Training
     from suite.judge.ruler import Ruler
@@ -45,7 +45,7 @@ __all__ = [
     "Effort",
     "Fitted",
     "FittedPlan",
-    "Judgement",
+    "JudgedRuns",
     "Ruler",
     "Training",
     "__version__",
@@ -72,7 +72,7 @@ _MODULES = {
     "Counted": "leantrain.counting",
     "records": "leantrain.tables",
     "judge": "leantrain.judging",
-    "Judgement": "leantrain.judging",
+    "JudgedRuns": "leantrain.judging",
     "fit": "leantrain.fitting",
     "Fitted": "leantrain.fitting",
     "FittedPlan": "leantrain.fitted_plan",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from suite.topics.foreign_runs.guessed_columns import ColumnNames
-from suite.topics.foreign_runs.judgement import Judgement, Wanted, judged
+from suite.topics.foreign_runs.judgement import JudgedRuns, JudgeOptions, judged
 from suite.topics.foreign_runs.log_formats import files_of, read
 from suite.topics.foreign_runs.log_table import LogTable
 from suite.topics.foreign_runs.tabular_logs import of_columns
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Side: TypeAlias = pd.DataFrame | str | Path | Iterable[pd.DataFrame | str | Path] | Mapping[str, pd.DataFrame]
 
-__all__ = ["Judgement", "judge"]
+__all__ = ["JudgedRuns", "judge"]
 
 
 def judge(
@@ -29,7 +29,7 @@ def judge(
     tuned: str = "",
     mid_schedule: bool = False,
     **columns: str,
-) -> Judgement:
+) -> JudgedRuns:
     """Judges the contender's runs by the reference's.
 
     A side is a DataFrame or several (a list, or a mapping from a run's name), or log files, by their names or patterns.
@@ -47,8 +47,8 @@ def judge(
         >>> print(leantrain.judge(reference, [run(1000, seed, gain=0.1) for seed in range(3)]))
     """
     named = ColumnNames(**{role: (name,) for role, name in columns.items()})
-    sides = [_tables(side, name) for side, name in ((reference, "reference"), (contender, "contender"))]
-    return judged(*sides, Wanted(named, unit, better, tuned, mid_schedule))
+    options = JudgeOptions(named, unit, better, tuned, mid_schedule)
+    return judged(_tables(reference, "reference"), _tables(contender, "contender"), options)
 
 
 def _tables(side: Side, name: str) -> list[LogTable]:

@@ -106,7 +106,7 @@ def judge(
     with understandable(as_json):
         from suite.show.pictures import drawing
         from suite.topics.foreign_runs.guessed_columns import ColumnNames
-        from suite.topics.foreign_runs.judgement import Wanted, judged
+        from suite.topics.foreign_runs.judgement import JudgeOptions, judged
         from suite.topics.foreign_runs.log_formats import files_of, read
 
         if write:
@@ -120,8 +120,8 @@ def judge(
             ]
             for option, patterns in (("--reference", reference), ("--contender", contender))
         ]
-        wanted = Wanted(ColumnNames(**named), unit or "", better or "", tuned or "", mid_schedule)
-        judgement = judged(*sides, wanted)
+        options = JudgeOptions(ColumnNames(**named), unit or "", better or "", tuned or "", mid_schedule)
+        judgement = judged(sides[0], sides[1], options)
         if write:
             from suite.topics.foreign_runs import judgement_plot
 

@@ -70,7 +70,8 @@ class Ruler:
 
     @cached_property
     def log_budgets(self) -> Floats:
-        return np.log(np.array(self.budgets))
+        logs: Floats = np.log(np.array(self.budgets))
+        return logs
 
     @cached_property
     def log_losses(self) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from suite.topics.foreign_runs.guessed_columns import Roles
-from suite.topics.foreign_runs.run_comparison import SAME_LENGTH, Curve, OneLength, Reading, by_length
+from suite.topics.foreign_runs.run_comparison import SAME_LENGTH, BudgetReading, Curve, OneLength, by_length
 from suite.topics.foreign_runs.run_of_log import ForeignRun
 
 Runs = Sequence[ForeignRun]
@@ -21,7 +21,7 @@ OTHER_UNIT = (300.0, 3000.0)  # paces that differ so much are of milliseconds an
 
 
 def cautions(
-    theirs: Runs, ours: Runs, curve: Curve | None, readings: Sequence[Reading], roles: Roles, tuned: str
+    theirs: Runs, ours: Runs, curve: Curve | None, readings: Sequence[BudgetReading], roles: Roles, tuned: str
 ) -> list[str]:
     """Returns what a reader of the comparison must know, gravest first."""
     runs = [*theirs, *ours]
@@ -77,7 +77,7 @@ def _schedules(runs: Runs, curve: Curve | None) -> Iterator[str]:
         yield f"{found[1]} went on to {found[0].logged:.2f} times the budget of its last evaluation, which is judged"
 
 
-def _beyond(curve: Curve | None, readings: Sequence[Reading]) -> Iterator[str]:
+def _beyond(curve: Curve | None, readings: Sequence[BudgetReading]) -> Iterator[str]:
     if curve is None:
         return
     low, high = curve.ends
@@ -123,7 +123,7 @@ def _lengths(theirs: Runs, ours: Runs, curve: Curve | None) -> Iterator[str]:
             )
 
 
-def _seeds(theirs: Runs, ours: Runs, readings: Sequence[Reading]) -> Iterator[str]:
+def _seeds(theirs: Runs, ours: Runs, readings: Sequence[BudgetReading]) -> Iterator[str]:
     for side, runs in (("reference", theirs), ("contender", ours)):
         lengths = by_length(runs)
         if all(len(length.runs) == 1 for length in lengths):
@@ -132,7 +132,7 @@ def _seeds(theirs: Runs, ours: Runs, readings: Sequence[Reading]) -> Iterator[st
             yield from _seeds_of(side, length)
 
 
-def _stands_for(readings: Sequence[Reading]) -> str:
+def _stands_for(readings: Sequence[BudgetReading]) -> str:
     how = {reading.scatter for reading in readings}
     if "the curve" in how:
         return "how far the curve's points lie off a smooth curve stands for the noise of seeds"

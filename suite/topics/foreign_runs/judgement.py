@@ -11,7 +11,7 @@ from suite.judge.statistics import Interval
 from suite.topics.foreign_runs import cautions as warnings
 from suite.topics.foreign_runs.guessed_columns import Better, ColumnNames, Roles, decided, direction
 from suite.topics.foreign_runs.log_table import LogTable
-from suite.topics.foreign_runs.run_comparison import Curve, Reading, by_length, compared
+from suite.topics.foreign_runs.run_comparison import BudgetReading, Curve, by_length, compared
 from suite.topics.foreign_runs.run_of_log import ForeignRun, runs_of
 
 PERCENT_TO_BUDGET = 5.0  # a per cent of loss is worth about so many per cent of budget
@@ -19,7 +19,7 @@ SIDES = ("reference", "contender")
 
 
 @dataclass(frozen=True)
-class Judgement:
+class JudgedRuns:
     """Says what a contender's runs are worth by its reference's.
 
     Attributes:
@@ -37,7 +37,7 @@ class Judgement:
     reference: Sequence[ForeignRun]
     contender: Sequence[ForeignRun]
     curve: Curve | None
-    readings: Sequence[Reading]
+    readings: Sequence[BudgetReading]
     said: Sequence[str] = ()
     cautions: Sequence[str] = ()
     further: Sequence[float] = field(default=())
@@ -72,7 +72,7 @@ class Judgement:
         }
 
 
-def _of_reading(reading: Reading) -> dict[str, object]:
+def _of_reading(reading: BudgetReading) -> dict[str, object]:
     return {
         "kind": reading.kind,
         "budget": reading.contender.budget,
@@ -102,7 +102,7 @@ def _finite(number: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JudgeOptions:
     """Says how logs are to be judged: what a user may name."""
 
     columns: ColumnNames = field(default_factory=ColumnNames)
@@ -112,7 +112,7 @@ class Wanted:
     mid_schedule: bool = False
 
 
-def judged(reference: Sequence[LogTable], contender: Sequence[LogTable], wanted: Wanted) -> Judgement:
+def judged(reference: Sequence[LogTable], contender: Sequence[LogTable], wanted: JudgeOptions) -> JudgedRuns:
     """Judges the runs in two sides' logs. Raises ValueError, in one sentence that names file and line, for what cannot
     be judged."""
     for option, value, known in (
@@ -128,7 +128,7 @@ def judged(reference: Sequence[LogTable], contender: Sequence[LogTable], wanted:
     warnings.refuse(theirs, ours)
     curve, readings = compared(theirs, ours, wanted.mid_schedule)
     said = [*roles.said, *(["higher is better: what is judged is what it lacks to the most"] * (better == "higher"))]
-    return Judgement(
+    return JudgedRuns(
         roles.metric,
         roles.unit,
         better,
@@ -157,7 +157,7 @@ def _direction(roles: Roles, tables: Sequence[LogTable], named: str) -> tuple[Be
     ]
 
 
-def _further(theirs: Sequence[ForeignRun], readings: Sequence[Reading]) -> list[float]:
+def _further(theirs: Sequence[ForeignRun], readings: Sequence[BudgetReading]) -> list[float]:
     """Returns the lengths beside the reference's own at which it would have to be trained for a curve that holds these
     losses: the least of the ruler's budgets that reach as far, with half as much again."""
     length = by_length(theirs)[-1].budget

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from suite.judge.statistics import Interval
-from suite.topics.foreign_runs.judgement import Judgement
-from suite.topics.foreign_runs.run_comparison import OneLength, Reading
+from suite.topics.foreign_runs.judgement import JudgedRuns
+from suite.topics.foreign_runs.run_comparison import BudgetReading, OneLength
 
 HEAD = ("budget", "runs", "loss", "reference's", "worth", "time to the same loss", "would have shown")
 UNITS = ((1e12, " T"), (1e9, " B"), (1e6, " M"))
@@ -34,7 +34,7 @@ def ratio_text(interval: Interval) -> str:
     return f"{centre} [{low}, {high}]" if low and high else f"{centre} [{'≥ ' + low if low else '≤ ' + high}]"
 
 
-def worth_text(reading: Reading) -> str:
+def worth_text(reading: BudgetReading) -> str:
     """Writes what a length is worth; a bound as one."""
     if reading.kind == "bound":
         beyond = reading.worth
@@ -42,7 +42,7 @@ def worth_text(reading: Reading) -> str:
     return ratio_text(reading.worth) + (" extrapolated" if reading.kind == "extrapolated" else "")
 
 
-def lines(judgement: Judgement) -> list[tuple[str, ...]]:
+def lines(judgement: JudgedRuns) -> list[tuple[str, ...]]:
     """Returns the table's lines, a cell for each of HEAD."""
     return [
         (
@@ -68,7 +68,7 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.2g} %"
 
 
-def sentence(judgement: Judgement) -> str:
+def sentence(judgement: JudgedRuns) -> str:
     """Says the answer at the contender's longest runs, with its interval, and what would make it better."""
     reading = judgement.readings[-1]
     own = budget_text(reading.contender.budget, judgement.unit)
@@ -87,17 +87,17 @@ def sentence(judgement: Judgement) -> str:
     return "; ".join(parts)
 
 
-def _verdict(reading: Reading) -> str:
+def _verdict(reading: BudgetReading) -> str:
     if math.isinf(reading.log_loss_error) and reading.kind != "bound":
         return "how sure that is nothing here says"
     return ("better" if reading.better else "worse") if reading.decided else "not told apart from the reference"
 
 
-def _ratio(judgement: Judgement, reading: Reading) -> str:
+def _ratio(judgement: JudgedRuns, reading: BudgetReading) -> str:
     return f"the contender's {judgement.metric} is {ratio_text(reading.worth)} of the reference's: {_verdict(reading)}"
 
 
-def _worth(judgement: Judgement, reading: Reading, own: str) -> str:
+def _worth(judgement: JudgedRuns, reading: BudgetReading, own: str) -> str:
     if reading.kind == "bound":
         more = math.isinf(reading.worth.high)
         end = budget_text(reading.contender.budget * reading.worth.estimate, judgement.unit)

@@ -8,15 +8,15 @@ import numpy as np
 
 from suite.show.pictures.axes import Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, MarkGroup, Words
-from suite.topics.foreign_runs.judgement import Judgement
+from suite.topics.foreign_runs.judgement import JudgedRuns
 from suite.topics.foreign_runs.judgement_in_words import sentence, worth_text
-from suite.topics.foreign_runs.run_comparison import Reading, by_length
+from suite.topics.foreign_runs.run_comparison import BudgetReading, by_length
 
 WIDTH, HEIGHT = 760.0, 470.0
 DOTS = 60
 
 
-def drawing(judgement: Judgement) -> Drawing:
+def drawing(judgement: JudgedRuns) -> Drawing:
     """Returns the plot. The reference is grey; a length of the contender is coloured where its interval excludes 1."""
     lengths = judgement.curve.lengths if judgement.curve else by_length(judgement.reference)
     budgets = [length.budget for length in lengths] + [reading.contender.budget for reading in judgement.readings]
@@ -45,15 +45,15 @@ def drawing(judgement: Judgement) -> Drawing:
     return Drawing(WIDTH, HEIGHT, drawn, sentence(judgement), "ruler")
 
 
-def _others(judgement: Judgement) -> str:
+def _others(judgement: JudgedRuns) -> str:
     return f"{len(judgement.reference)} of the reference"
 
 
-def _read(judgement: Judgement) -> list[Reading]:
+def _read(judgement: JudgedRuns) -> list[BudgetReading]:
     return [reading for reading in judgement.readings if reading.kind in ("measured", "extrapolated")]
 
 
-def _curve(judgement: Judgement, frame: Frame) -> list[Mark]:
+def _curve(judgement: JudgedRuns, frame: Frame) -> list[Mark]:
     if judgement.curve is None:
         return []
     low, high = judgement.curve.ends
@@ -63,7 +63,7 @@ def _curve(judgement: Judgement, frame: Frame) -> list[Mark]:
     return [Line("mean reference", line)]
 
 
-def _reading(reading: Reading, frame: Frame) -> list[Mark]:
+def _reading(reading: BudgetReading, frame: Frame) -> list[Mark]:
     """Draws a length's runs, and the way from its own budget to the equivalent one, with the ends of the interval."""
     kind = ("better" if reading.better else "worse") if reading.decided else "same"
     own = reading.contender

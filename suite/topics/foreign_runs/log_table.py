@@ -57,10 +57,10 @@ class LogTable:
         except (TypeError, ValueError):
             row = next(row for row, value in enumerate(values) if not _is_number(value))
             raise ValueError(f"{self.place(row)}: {why_no_number(name, values[row])}") from None
-        for row in np.flatnonzero(~np.isfinite(found)):
+        for row in map(int, np.flatnonzero(~np.isfinite(found))):
             if values[row] is not None and values[row] != "":
                 raise ValueError(
-                    f"{self.place(int(row))}: {name} is {values[row]}: the run diverged there; leave it out of the "
+                    f"{self.place(row)}: {name} is {values[row]}: the run diverged there; leave it out of the "
                     "comparison, and say that it failed"
                 )
         return found

@@ -167,7 +167,7 @@ class Scatter:
 
 
 @dataclass(frozen=True)
-class Reading:
+class BudgetReading:
     """Says what the contender's runs of one length are worth.
 
     Attributes:
@@ -201,7 +201,7 @@ class Reading:
 
 def compared(
     reference: Sequence[ForeignRun], contender: Sequence[ForeignRun], mid_schedule: bool = False
-) -> tuple[Curve | None, list[Reading]]:
+) -> tuple[Curve | None, list[BudgetReading]]:
     """Returns the reference's curve, where it has one, and a reading for each length of the contender's runs.
 
     Raises ValueError for ``mid_schedule`` where runs of several lengths make a curve, or share too few evaluations.
@@ -283,11 +283,11 @@ def _seeds_more(total: Interval) -> int | None:
     return max(1, required_replicates(sigma, abs(total.estimate)) - total.n)
 
 
-def _ratio(own: OneLength, theirs: Sequence[OneLength], of_theirs: Scatter, of_ours: Scatter) -> Reading:
+def _ratio(own: OneLength, theirs: Sequence[OneLength], of_theirs: Scatter, of_ours: Scatter) -> BudgetReading:
     """Reads the ratio of losses to the reference's runs of the nearest length."""
     near = min(theirs, key=lambda length: abs(math.log(length.budget / own.budget)))
     total = _difference(own.log_losses, [(1.0, near.log_losses)], of_theirs, of_ours)
-    return Reading(
+    return BudgetReading(
         "loss ratio",
         own,
         near,
@@ -302,7 +302,7 @@ def _ratio(own: OneLength, theirs: Sequence[OneLength], of_theirs: Scatter, of_o
 
 def _on_curve(
     own: OneLength, curve: Curve, reference: Sequence[ForeignRun], of_theirs: Scatter, of_ours: Scatter
-) -> Reading:
+) -> BudgetReading:
     """Reads the runs of one length on the reference's curve."""
     y = own.mean
     weights = curve.weights(y)
@@ -320,7 +320,7 @@ def _on_curve(
     slope = curve.slope(y)
     expected = curve.log_loss(own.budget)
     shift = replace(total, estimate=y - expected, low=y - expected - half, high=y - expected + half)
-    return Reading(
+    return BudgetReading(
         "bound" if math.isinf(at_y) else "extrapolated" if outside else "measured",
         own,
         _of_length(curve, own.budget),

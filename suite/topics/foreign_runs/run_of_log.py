@@ -124,7 +124,8 @@ def _filled(values: Floats) -> Floats:
     """Returns values with what is missing taken from the row before: lines of an evaluation often name no tokens."""
     known = np.where(np.isnan(values), -1, np.arange(len(values)))
     before = np.maximum.accumulate(known)
-    return np.where(before >= 0, values[before], math.nan)
+    filled: Floats = np.where(before >= 0, values[before], math.nan)
+    return filled
 
 
 def _checked(table: LogTable, rows: np.ndarray, budgets: Floats, values: Floats, roles: Roles) -> np.ndarray:
