@@ -40,6 +40,7 @@ ELSEWHERE = re.compile(
 METHODS = {
     "Kinds of evidence": "evidence",
     "The ruler": "ruler",
+    "Anyone's runs": "judge",
     "Exact counters": "counters",
     "Energy": "energy",
     "Statistics": "statistics",
@@ -54,6 +55,7 @@ METHODS = {
 }
 API = {
     "From Python": "index",
+    "The ruler alone": "ruler",
     "Optimizers": "optim",
     "Layers": "layers",
     "Gradient communication": "communication",

@@ -213,7 +213,8 @@ def test_every_python_block_and_every_example_of_the_library_runs(names: dict[st
         elif each.language == "python":
             run(each.text, each.page, names)
     assert not any(inside.values())
-    for name in ("", ".averaging", ".communication", ".layers", ".optim", ".tables", ".training", ".wrappers"):
+    modules = ("", ".averaging", ".communication", ".judging", ".layers", ".optim", ".tables", ".training", ".wrappers")
+    for name in modules:
         module = importlib.import_module(f"leantrain{name}")
         tests = [each for each in doctest.DocTestFinder().find(module, globs={}) if each.examples]
         assert tests, f"{module.__name__} has no example"

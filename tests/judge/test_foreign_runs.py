@@ -89,6 +89,8 @@ def test_with_one_length_it_is_the_ratio_of_losses_and_what_would_make_a_ruler()
     assert reading.worth.estimate == pytest.approx(math.exp(logs[1].mean() - logs[0].mean()))
     errors = [replicate_interval(each).standard_error for each in logs]
     assert reading.log_loss_error == pytest.approx(math.hypot(*errors), rel=1e-6)
+    assert reading.pace is not None and reading.pace.estimate == pytest.approx(1.0)
+    assert "better; a step takes ×1.00 [1.00, 1.00] of the time; the reference trained for" in str(judgement)
     assert judgement.further == [1000 / 2, 1000 * 2]  # a loss 5 % lower is worth some 30 % of budget
     assert "trained for 500 steps and 2,000 steps, too, each to the end of its schedule, would make a ruler" in str(
         judgement

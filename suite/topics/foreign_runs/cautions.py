@@ -70,7 +70,10 @@ def _schedules(runs: Runs, curve: Curve | None) -> Iterator[str]:
             "and rankings change before the end"
         )
     if found := _some(runs, lambda run: run.planned > 1 + SAME_LENGTH):
-        yield f"{found[1]} stopped at {100 / found[0].planned:.0f} % of the planned steps: the schedule had not ended"
+        yield (
+            f"{found[1]} stopped at {100 / found[0].planned:.0f} % of the planned steps: unless it goes by time, the "
+            "schedule had not ended"
+        )
     elif found := _some(runs, lambda run: run.rate_left > DECAYED):
         yield f"{found[1]} ended with {found[0].rate_left:.0%} of the largest learning rate: it had not decayed"
     if found := _some(runs, lambda run: run.logged > 1 + SAME_LENGTH):

@@ -82,6 +82,7 @@ def _of_reading(reading: BudgetReading) -> dict[str, object]:
         "reference_runs": len(reading.reference.runs) if reading.reference else None,
         "loss_ratio" if reading.kind == "loss ratio" else "equivalent_budget": _of_interval(reading.worth),
         "time_to_same_loss": _of_interval(reading.speedup) if reading.speedup else None,
+        "time_of_a_unit": _of_interval(reading.pace) if reading.pace else None,
         "smallest_detectable": _finite(reading.detectable),
         "more_runs_to_decide": reading.seeds_more,
         "noise_from": reading.scatter,

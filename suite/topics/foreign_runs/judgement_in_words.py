@@ -23,8 +23,10 @@ def budget_text(budget: float, unit: str) -> str:
 
 
 def ratio_text(interval: Interval) -> str:
-    """Writes ``×1.12 [1.05, 1.20]``; an open end as an inequality, no interval as ``?``."""
-    digits = 3 if abs(math.log(interval.estimate)) < 0.05 else 2
+    """Writes ``×1.12 [1.05, 1.20]``, with as many digits as tell the ends apart; an open end as an inequality, no
+    interval as ``?``."""
+    width = interval.high - interval.low
+    digits = min(5, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < 1 else 2
     centre = f"×{interval.estimate:.{digits}f}"
     open_low, open_high = interval.low <= 0, math.isinf(interval.high)
     if open_low and open_high:
@@ -75,6 +77,9 @@ def sentence(judgement: JudgedRuns) -> str:
     parts = [_ratio(judgement, reading) if reading.kind == "loss ratio" else _worth(judgement, reading, own)]
     if reading.speedup:
         parts.append(f"time to the same {judgement.metric}: {ratio_text(reading.speedup)} times as fast")
+    elif reading.pace:
+        unit = judgement.unit.removesuffix("s") if judgement.unit != "flops" else "FLOP"
+        parts.append(f"a {unit} takes {ratio_text(reading.pace)} of the time")
     if reading.detectable < math.inf and not reading.decided:
         what = "loss" if reading.kind == "loss ratio" else "budget"
         parts.append(f"a difference of {_percent(reading.detectable)} of the {what} would probably have shown")

@@ -174,6 +174,7 @@ class BudgetReading:
         worth: equivalent budget over own, or for a ``loss ratio`` the contender's final loss over the reference's; with
             the ends of a 95 % interval, infinite or 0 where the curve ends before them.
         speedup: time of the reference to the same loss over the contender's; None where no times are logged.
+        pace: the contender's time for a unit of budget over the reference's; None where no times are logged.
         detectable: the least change of ``worth`` that these runs would probably (80 %) have shown, as a ratio.
         seeds_more: how many more runs on each side would decide; None where it is decided, or more would not help.
         log_loss_error: the standard error behind the interval, of ln loss.
@@ -184,6 +185,7 @@ class BudgetReading:
     reference: OneLength | None
     worth: Interval
     speedup: Interval | None
+    pace: Interval | None
     detectable: float
     seeds_more: int | None
     log_loss_error: float
@@ -216,7 +218,7 @@ def compared(
         curve = curve_within(max(theirs, key=lambda length: length.budget).runs)
     on_each_side = _scatter(curve.lengths if curve else theirs, ours, curve)
     if curve is None:
-        return None, [_ratio(own, theirs, *on_each_side) for own in ours]
+        return None, [_ratio(own, theirs, reference, *on_each_side) for own in ours]
     return curve, [_on_curve(own, curve, reference, *on_each_side) for own in ours]
 
 
@@ -283,7 +285,9 @@ def _seeds_more(total: Interval) -> int | None:
     return max(1, required_replicates(sigma, abs(total.estimate)) - total.n)
 
 
-def _ratio(own: OneLength, theirs: Sequence[OneLength], of_theirs: Scatter, of_ours: Scatter) -> BudgetReading:
+def _ratio(
+    own: OneLength, theirs: Sequence[OneLength], reference: Sequence[ForeignRun], of_theirs: Scatter, of_ours: Scatter
+) -> BudgetReading:
     """Reads the ratio of losses to the reference's runs of the nearest length."""
     near = min(theirs, key=lambda length: abs(math.log(length.budget / own.budget)))
     total = _difference(own.log_losses, [(1.0, near.log_losses)], of_theirs, of_ours)
@@ -293,6 +297,7 @@ def _ratio(own: OneLength, theirs: Sequence[OneLength], of_theirs: Scatter, of_o
         near,
         total.ratio(),
         None,
+        pace.ratio() if (pace := _pace(own, reference)) else None,
         math.exp(detectable_effect(total)) if math.isfinite(total.half_width) else math.inf,
         _seeds_more(total),
         total.standard_error if math.isfinite(total.half_width) else math.inf,
@@ -317,7 +322,7 @@ def _on_curve(
         end = math.log(curve.ends[0 if at_y < 0 else 1]) - log_own
         ends = (-math.inf, max(log.high, end)) if at_y < 0 else (min(log.low, end), math.inf)
         log = replace(log, estimate=end, low=ends[0], high=ends[1])
-    slope = curve.slope(y)
+    slope, pace = curve.slope(y), _pace(own, reference)
     expected = curve.log_loss(own.budget)
     shift = replace(total, estimate=y - expected, low=y - expected - half, high=y - expected + half)
     return BudgetReading(
@@ -325,7 +330,8 @@ def _on_curve(
         own,
         _of_length(curve, own.budget),
         log.ratio(),
-        _speedup(own, log, reference) if math.isfinite(at_y) else None,
+        _speedup(log, pace) if pace and math.isfinite(at_y) else None,
+        pace.ratio() if pace else None,
         math.exp(min(slope * detectable_effect(total), LARGEST)) if math.isfinite(half) else math.inf,
         _seeds_more(shift) if math.isfinite(expected) and log.contains(0) else None,
         total.standard_error if math.isfinite(half) else math.inf,
@@ -339,16 +345,20 @@ def _of_length(curve: Curve, budget: float) -> OneLength | None:
     return None if curve.within else next(same, None)
 
 
-def _speedup(own: OneLength, log_worth: Interval, reference: Sequence[ForeignRun]) -> Interval | None:
-    """Returns the time of the reference to the same loss over the contender's: worth x the ratio of their paces. One
-    run's clock is taken as it is."""
+def _pace(own: OneLength, reference: Sequence[ForeignRun]) -> Interval | None:
+    """Returns ln of the contender's time for a unit of budget over the reference's; one run's clock is taken as it is.
+    None where a run's time is not logged."""
     theirs, ours = (np.array([run.log_pace for run in side]) for side in (reference, own.runs))
     if not (np.isfinite(theirs).all() and np.isfinite(ours).all()):
         return None
-    paces = [replicate_interval(side, LEVEL) for side in (theirs, ours)]
+    paces = [replicate_interval(side, LEVEL) for side in (ours, theirs)]
     exact = [pace if pace.n > 1 else replace(pace, low=pace.estimate, high=pace.estimate) for pace in paces]
-    pace = difference_interval(exact[0], exact[1])
-    centre = log_worth.estimate + pace.estimate
-    below = math.hypot(log_worth.estimate - log_worth.low, pace.estimate - pace.low)
-    above = math.hypot(log_worth.high - log_worth.estimate, pace.high - pace.estimate)
+    return difference_interval(exact[0], exact[1])
+
+
+def _speedup(log_worth: Interval, pace: Interval) -> Interval:
+    """Returns the time of the reference to the same loss over the contender's: worth over the ratio of their paces."""
+    centre = log_worth.estimate - pace.estimate
+    below = math.hypot(log_worth.estimate - log_worth.low, pace.half_width)
+    above = math.hypot(log_worth.high - log_worth.estimate, pace.half_width)
     return replace(log_worth, estimate=centre, low=centre - below, high=centre + above).ratio()
