@@ -148,7 +148,7 @@ TITAN = """\
 """  # noqa: E501
 COMPOSER = "".join(
     f"[batch={step}/300]:\n\t Train time/batch: {step - 1}\n\t Train loss/train/total: {loss + 0.1:.4f}\n"
-    f"\t Train wall_clock/train: {seconds / 3600:.8f}\n[Eval batch=8/8] Eval on eval data:\n"
+    f"\t Train time_hours/train: {seconds / 3600:.8f}\n[Eval batch=8/8] Eval on eval data:\n"
     f"\t Eval metrics/eval/LanguageCrossEntropy: {loss:.4f}\n"
     for step, loss, seconds in zip(STEPS, LOSSES, SECONDS)
 )
@@ -329,3 +329,15 @@ def test_composer_s_lines_of_an_epoch_are_counted_from_the_beginning(tmp_path: P
     text(tmp_path / "a.log", lines)
     (run,) = runs(read(tmp_path / "a.log"))
     assert run.budgets.tolist() == [step - 1 for step in STEPS]  # as it logs it, before the batch
+
+
+def test_a_column_s_name_says_its_unit_of_time() -> None:
+    for name, size in (
+        ("train_time_ms", 1e-3),
+        ("elapsed_s", 1),
+        ("time_minutes/train", 60),
+        ("time_hours/train", 3600),
+    ):
+        columns = {"step": STEPS, "val_loss": LOSSES, name: [seconds / size for seconds in SECONDS]}
+        (run,) = runs([LogTable("a.csv", columns, range(2, 5))])
+        np.testing.assert_allclose(run.seconds, SECONDS)

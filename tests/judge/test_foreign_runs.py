@@ -221,7 +221,7 @@ def test_what_the_logs_show_is_said(ours: dict[str, Any], said: str) -> None:
 def test_runs_without_seeds_and_with_one_seed_are_said() -> None:
     ours = frames([1000], worth=1.3)
     said = cautioned(frames(LENGTHS), [each.drop(columns="seed") for each in ours])
-    assert "the contender's 3 runs of 1000 name no seeds: they are taken as different" in said
+    assert "the contender's runs name no seeds: those of one length are taken as of different ones" in said
     said = cautioned(frames(LENGTHS), [each.assign(seed=1) for each in ours])
     assert "3 of the contender's runs of 1000 have seed 1" in said
 

@@ -109,8 +109,17 @@ def _alike(theirs: Runs, ours: Runs, roles: Roles) -> Iterator[str]:
     }
     for fact, then in consequence.items():
         sides = [sorted({run.facts[fact] for run in side if fact in run.facts}) for side in (theirs, ours)]
-        if sides[0] and sides[1] and sides[0] != sides[1]:
+        if sides[0] and sides[1] and _differ(*sides):
             yield f"{fact} differs, {' and '.join(sides[0])} against {' and '.join(sides[1])}: {then}"
+
+
+def _differ(theirs: Sequence[str], ours: Sequence[str]) -> bool:
+    """Tells whether two sides' facts differ; numbers do by more than a length may."""
+    try:
+        amounts = [float(fact.split()[0].replace(",", "")) for fact in (*theirs, *ours)]
+    except ValueError:
+        return theirs != ours
+    return max(amounts) > min(amounts) * (1 + SAME_LENGTH)
 
 
 def _lengths(theirs: Runs, ours: Runs, curve: Curve | None) -> Iterator[str]:
@@ -131,8 +140,7 @@ def _seeds(theirs: Runs, ours: Runs, readings: Sequence[BudgetReading]) -> Itera
         lengths = by_length(runs)
         if all(len(length.runs) == 1 for length in lengths):
             yield f"one run of the {side}{' of each length' if len(lengths) > 1 else ''}: {_stands_for(readings)}"
-        for length in lengths:
-            yield from _seeds_of(side, length)
+        yield from _seeds_of(side, [length for length in lengths if len(length.runs) > 1])
 
 
 def _stands_for(readings: Sequence[BudgetReading]) -> str:
@@ -146,15 +154,14 @@ def _stands_for(readings: Sequence[BudgetReading]) -> str:
     )
 
 
-def _seeds_of(side: str, length: OneLength) -> Iterator[str]:
-    if len(length.runs) < 2:
+def _seeds_of(side: str, lengths: Sequence[OneLength]) -> Iterator[str]:
+    if any(not run.seed for length in lengths for run in length.runs):
+        yield f"the {side}'s runs name no seeds: those of one length are taken as of different ones"
         return
-    seeds = Counter(run.seed for run in length.runs)
-    if "" in seeds:
-        yield f"the {side}'s {len(length.runs)} runs of {length.budget:g} name no seeds: they are taken as different"
-    elif repeated := [seed for seed, count in seeds.items() if count > 1]:
-        same = seeds[repeated[0]]
-        yield f"{same} of the {side}'s runs of {length.budget:g} have seed {repeated[0]}: they say less of the noise"
+    for length in lengths:
+        seed, count = Counter(run.seed for run in length.runs).most_common(1)[0]
+        if count > 1:
+            yield f"{count} of the {side}'s runs of {length.budget:g} have seed {seed}: they say less of the noise"
 
 
 def _evaluations(theirs: Runs, ours: Runs, roles: Roles) -> Iterator[str]:

@@ -40,14 +40,16 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "flops": _names("flops, total_flops, total_flos, train/total_flos, total_training_flops"),
     "seconds": _names(
         "seconds, _runtime, elapsed, elapsed_s, elapsed_seconds, time_s, train_time_s, wall_time, wall_clock, runtime, "
-        "wall_clock_s, total_training_time, train_time_ms, elapsed_ms, relative time (process)"
+        "wall_clock_s, total_training_time, train_time_ms, elapsed_ms, relative time (process), "
+        "time_seconds/train, time_minutes/train, time_hours/train"
     ),
     "seed": _names("seed, random_seed, rng_seed"),
     "run": _names("run, run_id, run_name, experiment"),
 }
 HIGHER = _names("accuracy, acc, f1, bleu, rouge, auc, recall, precision, em")
 LOWER = _names("loss, bpb, bpc, nll, perplexity, ppl, crossentropy, entropy, error, err, wer, mse, rmse, fid")
-IN_MILLISECONDS = "_ms"
+SECONDS_IN = {"_ms": 1e-3, "_minutes/train": 60.0, "_hours/train": 3600.0}
+"""How a column's name ends that is not in seconds, and what one of its units has."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from suite.judge.statistics import Floats
-from suite.topics.foreign_runs.guessed_columns import IN_MILLISECONDS, Better, Roles, column_of, role_of
+from suite.topics.foreign_runs.guessed_columns import SECONDS_IN, Better, Roles, column_of, role_of
 from suite.topics.foreign_runs.log_table import LogTable
 
 LAST_SHARE = 0.05
@@ -177,7 +177,8 @@ def _seconds(table: LogTable, roles: Roles) -> Floats:
     name = roles.column("seconds", table)
     if name is None:
         return np.full(len(table.lines), math.nan)
-    seconds = _filled(table.numbers(name)) * (1e-3 if name.lower().endswith(IN_MILLISECONDS) else 1.0)
+    unit = next((size for end, size in SECONDS_IN.items() if name.lower().endswith(end)), 1.0)
+    seconds = _filled(table.numbers(name)) * unit
     if (falls := np.flatnonzero(np.diff(seconds) < 0)).size:
         row = int(falls[0]) + 1
         raise ValueError(
@@ -194,7 +195,7 @@ def _facts(table: LogTable, roles: Roles) -> dict[str, str]:
     if step and tokens:
         last = [float(np.nanmax(table.numbers(name))) for name in (tokens, step)]
         if last[1] > 0:
-            facts["batch"] = f"{last[0] / last[1]:.3g} tokens a step"
+            facts["batch"] = f"{last[0] / last[1]:,.0f} tokens a step"
     return facts
 
 

@@ -45,7 +45,9 @@ PRESETS: dict[str, tuple[str, ...]] = {
         r"^\s*Train time/token: (?P<tokens>\d+)",
         rf"^\s*Train loss/train/total: (?P<train_loss>{NUMBER})",
         rf"^\s*Eval metrics/\S*eval\S*/(?:Language)?CrossEntropy: (?P<val_loss>{NUMBER})",
-        r"^\s*Train wall_clock/train: (?P<hours>[\d.]+)",
+        r"^\s*Train time_hours/train: (?P<hours>[\d.]+)",
+        r"^\s*Train time_minutes/train: (?P<minutes>[\d.]+)",
+        r"^\s*Train time_seconds/train: (?P<seconds>[\d.]+)",
     ),
 }
 SOURCES = {
@@ -53,7 +55,7 @@ SOURCES = {
     "modded-nanogpt": "KellerJordan/modded-nanogpt, train_gpt.py",
     "parameter-golf": "openai/parameter-golf, train_gpt.py",
     "torchtitan": "pytorch/torchtitan, torchtitan/components/metrics.py",
-    "composer": "mosaicml/composer, composer/loggers/console_logger.py",
+    "composer": "mosaicml/composer, composer/loggers/console_logger.py and composer/callbacks/speed_monitor.py",
 }
 MARKS = {
     "parameter-golf": re.compile(r"step:\d+/\d+ val_loss:\S+ val_bpb:"),
