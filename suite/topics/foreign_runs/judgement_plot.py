@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from suite.show.pictures.axes import Axis, Frame, around
+from suite.show.pictures.axes import MOST_TICKS, Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, MarkGroup, Words
 from suite.topics.foreign_runs.judgement import JudgedRuns
-from suite.topics.foreign_runs.judgement_in_words import sentence, worth_text
+from suite.topics.foreign_runs.judgement_in_words import budget_text, sentence, worth_text
 from suite.topics.foreign_runs.run_comparison import BudgetReading, by_length
 
 WIDTH, HEIGHT = 760.0, 470.0
 DOTS = 60
+LEAST_GAP = 0.09  # of the axis, between two ticks
 
 
 def drawing(judgement: JudgedRuns) -> Drawing:
@@ -28,7 +31,7 @@ def drawing(judgement: JudgedRuns) -> Drawing:
         34,
         WIDTH - 24,
         HEIGHT - 46,
-        Axis(f"budget ({judgement.unit})", *around([*budgets, *ends], 0.1)),
+        _budgets(sorted({*budgets}), *around([*budgets, *ends], 0.1), judgement.unit),
         Axis(
             f"final {judgement.metric}" if judgement.better == "lower" else f"lacking {judgement.metric}",
             *around(losses),
@@ -43,6 +46,15 @@ def drawing(judgement: JudgedRuns) -> Drawing:
         Words(8, 20, f"{judgement.metric} of {len(judgement.contender)} runs against {_others(judgement)}", kind="head")
     )
     return Drawing(WIDTH, HEIGHT, drawn, sentence(judgement), "ruler")
+
+
+def _budgets(known: Sequence[float], low: float, high: float, unit: str) -> Axis:
+    """Returns the axis of budgets, with a tick at each length; of many, at the first, the last and some between."""
+    ticks = [known[round(place)] for place in np.linspace(0, len(known) - 1, min(len(known), MOST_TICKS))]
+    while close := [b for a, b in pairwise(ticks) if math.log(b / a) < LEAST_GAP * math.log(high / low)]:
+        ticks.remove(close[0])
+    words = [budget_text(tick, unit).removesuffix(f" {unit}") for tick in ticks]
+    return Axis(f"budget ({unit})", low, high, ticks=ticks, words=words)
 
 
 def _others(judgement: JudgedRuns) -> str:

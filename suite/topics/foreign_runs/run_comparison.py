@@ -198,6 +198,8 @@ class BudgetReading:
     @property
     def better(self) -> bool:
         """Tells whether the estimate is for the contender."""
+        if self.kind == "bound":
+            return math.isinf(self.worth.high)
         return self.worth.estimate < 1 if self.kind == "loss ratio" else self.worth.estimate > 1
 
 

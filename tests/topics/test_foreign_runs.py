@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,7 @@ from suite.topics.foreign_runs import judgement_plot
 from suite.topics.foreign_runs.judgement_in_words import HEAD, lines
 from suite.topics.foreign_runs.run_comparison import Curve, OneLength, by_length, compared
 from suite.topics.foreign_runs.run_of_log import ForeignRun
-
-ROOT = Path(__file__).parents[2]
-MARIN = ROOT / "tests" / "judge" / "marin_lion.csv"
+from suite.topics.published_quality.quality_rows import PublishedQuality, quality_rows
 
 
 def run(budget: float, loss: float, seconds: float = math.nan, **others: Any) -> ForeignRun:
@@ -175,17 +174,23 @@ def test_where_higher_is_better_what_is_judged_is_what_is_lacking() -> None:
 
 def test_lion_on_marin_is_worth_what_its_table_says() -> None:
     """All twelve cells within 2 %, beyond the curve's ends, too: the table inverts the curve by straight lines."""
-    table = pd.read_csv(MARIN, comment="#")
-    known: dict[tuple[str, float], float] = {}
-    for model, own in table.groupby("model"):
-        sides = [own.assign(run=own.tokens, val_loss=own[name]) for name in ("adamw", "lion")]
-        judgement = leantrain.judge(sides[0], sides[1], tuned="both", loss="val_loss")
-        assert all(math.isfinite(reading.log_loss_error) for reading in judgement.readings)
-        assert all(reading.worth.low < reading.worth.estimate < reading.worth.high for reading in judgement.readings)
-        known |= {(model, r.contender.budget): r.worth.estimate for r in judgement.readings}
-    published = {(row.model, row.tokens): row.equivalent_budget for row in table.itertuples()}
-    assert len(published) == 12
-    assert {cell for cell, worth in published.items() if abs(known[cell] / worth - 1) > 0.02} == set()
+    by_model: dict[float, list[PublishedQuality]] = defaultdict(list)
+    for row in quality_rows():
+        if row.table == "marin_optimizers" and row.technique == "lion" and row.parameters:
+            by_model[row.parameters].append(row)
+    off = {}
+    for parameters, cells in by_model.items():
+        tokens = [2.0**power for power in range(len(cells))]  # one, two, four and eight times Chinchilla's
+        reference, contender = (
+            pd.DataFrame({"run": tokens, "tokens": tokens, "val_loss": losses})
+            for losses in ([cell.value_reference for cell in cells], [cell.value for cell in cells])
+        )
+        judgement = leantrain.judge(reference, contender, tuned="both")
+        for cell, reading in zip(cells, judgement.readings, strict=True):
+            assert cell.budget_ratio and f"{reading.contender.budget:g}x Chinchilla" in cell.budget
+            assert reading.worth.low < reading.worth.estimate < reading.worth.high
+            off[parameters, cell.budget] = abs(reading.worth.estimate / cell.budget_ratio - 1)
+    assert len(off) == 12 and max(off.values()) < 0.02
 
 
 # cautions -------------------------------------------------------------------------------------------------------------
@@ -326,6 +331,9 @@ def test_every_kind_of_answer_can_be_drawn() -> None:
     for ours in (frames([1000], worth=1.3), frames([2000], worth=1.6), frames([500], worth=0.9)):
         assert judgement_plot.drawing(leantrain.judge(frames(LENGTHS), ours)).svg()
     assert judgement_plot.drawing(leantrain.judge(frames([1000]), frames([1000], worth=0.9))).svg()
+    drawn = judgement_plot.drawing(leantrain.judge(frames(LENGTHS), frames([2000], worth=1.6))).svg()
+    assert all(f">{length}</text>" in drawn for length in ("500", "1,000", "2,000"))
+    assert "open better" in drawn and "open worse" not in drawn  # a bound is coloured as what it says
 
 
 WITHOUT_TORCH = """
