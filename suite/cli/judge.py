@@ -42,8 +42,8 @@ class TextOptions(Options):
         Named,
         typer.Option(
             "--pattern",
-            help=r"A regular expression with named groups, of a line of a text log: 'step:(?P<step>\d+) "
-            r"val_loss:(?P<loss>\S+)'; repeatable. Groups ms, minutes and hours become seconds.",
+            help=r"A regular expression with named groups, of a line of a text log, as `step:(?P<step>\d+) "
+            r"val_loss:(?P<loss>\S+)`; repeatable. Groups ms, minutes and hours become seconds.",
         ),
     ] = None
     preset: Annotated[

@@ -1,7 +1,7 @@
 """How often the interval of ``leantrain judge`` holds the truth: ``python -m tests.numbers.judged [--draws 2000]``.
 
 The references' recorded curves are taken as the truth, and the recorded scatter of seeds at each budget as the noise:
-three runs at each of the budgets, and three of a contender that is worth a known share of its own, are drawn
+some runs at each of the budgets, and as many of a contender that is worth a known share of its own, are drawn
 and judged as if they had been logged. The noise is normal, of the standard deviation that each budget's seeds have.
 """
 
@@ -48,7 +48,7 @@ def recorded(results: Path) -> dict[str, Ruler]:
     return found
 
 
-def holds(ruler: Ruler, worth: float, draws: int, rng: np.random.Generator) -> int:
+def holds(ruler: Ruler, worth: float, draws: int, seeds: int, rng: np.random.Generator) -> int:
     """How many of the intervals hold the truth."""
     noise = np.nanstd(np.log(ruler.losses), axis=0, ddof=1)
     truth = Ruler(ruler.budgets, np.exp(ruler.log_losses))
@@ -57,7 +57,7 @@ def holds(ruler: Ruler, worth: float, draws: int, rng: np.random.Generator) -> i
     spread = np.array([*noise, noise[OWN]])
     held = 0
     for _ in range(draws):
-        losses = np.exp(means + spread * rng.standard_normal((SEEDS, len(at))))
+        losses = np.exp(means + spread * rng.standard_normal((seeds, len(at))))
         runs = [[_run(budget, loss) for loss in own] for budget, own in zip(at, losses.T, strict=True)]
         _, (reading,) = compared([run for own in runs[:-1] for run in own], runs[-1])
         held += reading.worth.low <= worth <= reading.worth.high
@@ -72,6 +72,7 @@ def _run(budget: float, loss: float) -> ForeignRun:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.numbers.judged", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=2000, help="drawn comparisons of each baseline and worth")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="drawn runs of each length and side")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     asked = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -80,7 +81,7 @@ def main() -> None:
     )
     total = [0, 0]
     for baseline, ruler in recorded(asked.results).items():
-        held = [holds(ruler, worth, asked.draws, rng) for worth in WORTHS]
+        held = [holds(ruler, worth, asked.draws, asked.seeds, rng) for worth in WORTHS]
         shares = [f"{100 * each / asked.draws:.1f} %" for each in held]
         of_all = sum(held) / asked.draws / len(WORTHS)
         total = [total[0] + sum(held), total[1] + asked.draws * len(WORTHS)]

@@ -325,6 +325,7 @@ def test_the_command_ends_with_3_where_nothing_is_decided_and_with_2_before_it_r
     wrong = called("--reference", f"{logs}/ref/*.csv", "--contender", str(logs / "bad.csv"), "--json")
     assert wrong.exit_code == 2 and "bad.csv, line 3" in json.loads(wrong.stdout)["error"]
     assert called("--reference", "x", "--contender", "y", "--write", "a.gif").exit_code == 2
+    assert "step:(?P<step>" in called("--help").stdout
 
 
 def test_every_kind_of_answer_can_be_drawn() -> None:

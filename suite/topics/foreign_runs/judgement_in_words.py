@@ -26,6 +26,7 @@ def ratio_text(interval: Interval) -> str:
     """Writes ``×1.12 [1.05, 1.20]``, with as many digits as tell the ends apart; an open end as an inequality, no
     interval as ``?``."""
     width = interval.high - interval.low
+    width = width if 0 < width < math.inf else abs(interval.estimate - 1)
     digits = min(5, max(2, 1 - math.floor(math.log10(width)))) if 0 < width < 1 else 2
     centre = f"×{interval.estimate:.{digits}f}"
     open_low, open_high = interval.low <= 0, math.isinf(interval.high)

@@ -155,7 +155,7 @@ def _checked(table: LogTable, rows: np.ndarray, budgets: Floats, values: Floats,
 
 def _losses(table: LogTable, rows: np.ndarray, values: Floats, metric: str, better: Better) -> Floats:
     """Returns what is judged, of which less is better. Raises ValueError where it is not positive."""
-    own = values[rows]
+    own: Floats = values[rows]
     if better == "higher":
         if own.max() > 100 or own.min() < 0:
             row = int(rows[int(np.argmax(np.abs(own)))])
