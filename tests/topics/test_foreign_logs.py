@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.topics.foreign_runs.guessed_columns import ColumnNames, decided, direction
+from suite.topics.foreign_runs.guessed_columns import ColumnNames, decided
 from suite.topics.foreign_runs.log_formats import files_of, read
 from suite.topics.foreign_runs.log_table import LogTable
 from suite.topics.foreign_runs.run_of_log import ForeignRun, runs_of
@@ -187,7 +187,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 def runs(tables: list[LogTable], **named: str) -> list[ForeignRun]:
     roles = decided(tables, ColumnNames(**{role: (name,) for role, name in named.items()}), "steps")
-    return [run for table in tables for run in runs_of(table, roles, direction(roles.metric) or "lower")]
+    return [run for table in tables for run in runs_of(table, roles)]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -319,7 +319,7 @@ def test_missing_numbers_are_skipped_and_what_a_line_does_not_repeat_is_that_of_
     """As W&B exports it: lines of training have tokens, those of an evaluation have none. Equal lines count once."""
     columns = {"step": [1, 1, 2, 2, 2], "tokens": [10, None, 20, None, None], "val_loss": [None, 3.0, None, 2.5, 2.5]}
     roles = decided([table := LogTable("a", columns, range(1, 6))], ColumnNames())
-    (run,) = runs_of(table, roles, "lower")
+    (run,) = runs_of(table, roles)
     assert roles.unit == "tokens" and run.budgets.tolist() == [10, 20] and run.losses.tolist() == [3.0, 2.5]
     assert run.facts["batch"] == "10 tokens a step"
 

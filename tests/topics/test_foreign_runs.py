@@ -160,6 +160,10 @@ def test_where_higher_is_better_what_is_judged_is_what_is_lacking() -> None:
         and "higher is better: what is judged is what it lacks to the most" in judgement.said
     )
     assert judgement.readings[0].worth.estimate == pytest.approx(loss.readings[0].worth.estimate, rel=1e-6)
+    with pytest.raises(ValueError, match=r"contender 0 has val_acc up to .*, and reference 0 up to"):
+        leantrain.judge(accuracies(LENGTHS), [each.assign(val_acc=100 * each.val_acc) for each in accuracies([1000])])
+    with pytest.raises(ValueError, match="the most that there can be must be 1 or 100; name a loss"):
+        leantrain.judge(frames(LENGTHS, elo=1300), frames([1000], elo=1400), loss="elo", better="higher")
     unclear = [each.rename(columns={"val_loss": "figure"}) for each in frames(LENGTHS)]
     judgement = leantrain.judge(
         unclear, [each.assign(figure=each.figure * 0.99) for each in unclear[3:6]], loss="figure"

@@ -12,7 +12,7 @@ from suite.topics.foreign_runs import cautions as warnings
 from suite.topics.foreign_runs.guessed_columns import Better, ColumnNames, Roles, decided, direction
 from suite.topics.foreign_runs.log_table import LogTable
 from suite.topics.foreign_runs.run_comparison import BudgetReading, Curve, by_length, compared
-from suite.topics.foreign_runs.run_of_log import ForeignRun, runs_of
+from suite.topics.foreign_runs.run_of_log import ForeignRun, ceiling, runs_of
 
 PERCENT_TO_BUDGET = 5.0  # a per cent of loss is worth about so many per cent of budget
 SIDES = ("reference", "contender")
@@ -125,7 +125,8 @@ def judged(reference: Sequence[LogTable], contender: Sequence[LogTable], wanted:
     tables = [*reference, *contender]
     roles = decided(tables, wanted.columns, wanted.unit)
     better, unclear = _direction(roles, tables, wanted.better)
-    theirs, ours = ([run for table in side for run in runs_of(table, roles, better)] for side in (reference, contender))
+    most = ceiling(tables, roles) if better == "higher" else None
+    theirs, ours = ([run for table in side for run in runs_of(table, roles, most)] for side in (reference, contender))
     warnings.refuse(theirs, ours)
     curve, readings = compared(theirs, ours, wanted.mid_schedule)
     said = [*roles.said, *(["higher is better: what is judged is what it lacks to the most"] * (better == "higher"))]

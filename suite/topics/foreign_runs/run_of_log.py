@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from suite.judge.statistics import Floats
-from suite.topics.foreign_runs.guessed_columns import SECONDS_IN, Better, Roles, column_of, role_of
+from suite.topics.foreign_runs.guessed_columns import SECONDS_IN, Roles, column_of, role_of
 from suite.topics.foreign_runs.log_table import LogTable
 
 LAST_SHARE = 0.05
@@ -74,13 +74,35 @@ class ForeignRun:
         return math.log(took / self.length) if took > 0 else math.nan
 
 
-def runs_of(table: LogTable, roles: Roles, better: Better) -> list[ForeignRun]:
-    """Returns the runs of a log: one, or one for each value of its columns of runs and seeds."""
+def ceiling(tables: Sequence[LogTable], roles: Roles) -> float:
+    """Returns the most that a metric can be of which more is better: 1, or 100 of per cent. Raises ValueError where
+    that is not so, and where one log has shares and another per cent."""
+    most = 0.0
+    for table in tables:
+        if name := roles.column("loss", table):
+            own = float(np.nanmax(table.numbers(name)))
+            if own > 100:
+                raise ValueError(
+                    f"{table.source}: {name} is {own:g}, and of what is better higher up the most that there can be "
+                    "must be 1 or 100; name a loss with --loss"
+                )
+            if most and (own > 1) != (most > 1):
+                raise ValueError(
+                    f"{table.source} has {name} up to {own:g}, and {tables[0].source} up to {most:g}: one of them "
+                    "is in per cent; write both alike"
+                )
+            most = max(most, own)
+    return 100.0 if most > 1 else 1.0
+
+
+def runs_of(table: LogTable, roles: Roles, most: float | None = None) -> list[ForeignRun]:
+    """Returns the runs of a log: one, or one for each value of its columns of runs and seeds. ``most``: the metric's
+    :func:`ceiling`, where more of it is better."""
     parts = [table]
     for role in ("run", "seed"):
         if name := roles.column(role, table):
             parts = [own for part in parts for own in _by_value(part, name)]
-    return [_run(part, roles, better) for part in parts]
+    return [_run(part, roles, most) for part in parts]
 
 
 def _by_value(table: LogTable, name: str) -> list[LogTable]:
@@ -93,7 +115,7 @@ def _by_value(table: LogTable, name: str) -> list[LogTable]:
     return [table.rows(own, f"{name} {value}") for value, own in rows.items()]
 
 
-def _run(table: LogTable, roles: Roles, better: Better) -> ForeignRun:
+def _run(table: LogTable, roles: Roles, most: float | None) -> ForeignRun:
     loss, spent = roles.column("loss", table), roles.column(role_of(roles.unit), table)
     if loss is None or spent is None:
         missing = roles.metric if loss is None else roles.unit
@@ -110,7 +132,7 @@ def _run(table: LogTable, roles: Roles, better: Better) -> ForeignRun:
         table.source,
         _seed(table, roles),
         budgets[rows],
-        _losses(table, rows, values, roles.metric, better),
+        _losses(table, rows, values, roles.metric, most),
         _seconds(table, roles)[rows],
         _facts(table, roles),
         _rate_left(table),
@@ -153,17 +175,11 @@ def _checked(table: LogTable, rows: np.ndarray, budgets: Floats, values: Floats,
     return np.delete(rows, same)
 
 
-def _losses(table: LogTable, rows: np.ndarray, values: Floats, metric: str, better: Better) -> Floats:
+def _losses(table: LogTable, rows: np.ndarray, values: Floats, metric: str, most: float | None) -> Floats:
     """Returns what is judged, of which less is better. Raises ValueError where it is not positive."""
     own: Floats = values[rows]
-    if better == "higher":
-        if own.max() > 100 or own.min() < 0:
-            row = int(rows[int(np.argmax(np.abs(own)))])
-            raise ValueError(
-                f"{table.place(row)}: {metric} is {values[row]:g}, and of what is better higher up the most that there "
-                "can be must be 1 or 100; name a loss with --loss"
-            )
-        own = (1.0 if own.max() <= 1 else 100.0) - own
+    if most is not None:
+        own = most - own
     if (wrong := np.flatnonzero(own <= 0)).size:
         row = int(rows[int(wrong[0])])
         raise ValueError(
