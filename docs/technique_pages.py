@@ -38,7 +38,7 @@ from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
 from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
-from suite.topics.modelled_time import gpu_page
+from suite.topics.modelled_time import gpu_time_on_page
 from suite.topics.peers import peers_on_board as peers
 from suite.topics.published_quality import quality_on_page
 from suite.topics.studies.studies_on_board import placed_studies, plot_of, section
@@ -234,7 +234,7 @@ def _studies(entry: Entry, report: Report) -> Iterator[str]:
 
 def _modelled(entry: Entry, report: Report) -> Iterator[str]:
     """Its step on named GPUs."""
-    if modelled := gpu_page.section(entry.card, report.gpu_times):
+    if modelled := gpu_time_on_page.section(entry.card, report.gpu_times):
         yield from (*as_markdown(modelled), "")
 
 

@@ -118,6 +118,14 @@ def test_a_topic_is_imported_by_the_board_alone() -> None:
     assert taken == set()
 
 
+def test_a_technique_s_own_section_is_made_of_parts_that_topics_bring() -> None:
+    """The board names no topic for it: whatever is called ``*_on_page`` has a part."""
+    for name in ("contents", "sections"):
+        tree = ast.parse((ROOT / f"suite/topics/board/{name}.py").read_bytes())
+        taken = {module for node in ast.walk(tree) for module in imported_by(node) if room_of(module) == "topics"}
+        assert {module for module in taken if not module.startswith("suite.topics.board")} <= {"suite.topics"}
+
+
 def test_no_module_is_called_as_another() -> None:
     names = [path.name for path in sorted((ROOT / "suite").rglob("*.py")) if not path.name.startswith("__")]
     assert {name for name in names if names.count(name) > 1} == set()

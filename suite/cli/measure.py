@@ -320,7 +320,7 @@ def compare(
         from suite.show.pictures.drawing import check_format, save
         from suite.show.terminal import summary
         from suite.topics.board.plots import figure
-        from suite.topics.modelled_time import gpu_page, gpu_times
+        from suite.topics.modelled_time import gpu_time_on_page, gpu_times
 
         setting = setting_of(target, training, machine)
         if write:
@@ -336,10 +336,10 @@ def compare(
         if write:
             save(figure(row), write)
     if as_json:
-        steps = [time.model_dump(mode="json") for time in gpu_page.of_pair(row, modelled)]
+        steps = [time.model_dump(mode="json") for time in gpu_time_on_page.of_pair(row, modelled)]
         print(json.dumps(as_dict(row) | {"modelled_steps": steps}, indent=1))
     else:
-        out.print(escape("\n".join([summary(row), *gpu_page.sentences(row, modelled)])))
+        out.print(escape("\n".join([summary(row), *gpu_time_on_page.sentences(row, modelled)])))
     leave(measured, failed=row.failed or bool(row.failures))
 
 

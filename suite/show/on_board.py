@@ -1,16 +1,19 @@
-"""A topic's section of the board.
+"""A topic's section of the board, and its part of each technique's own section there.
 
-Any module ``suite/topics/TOPIC/*_on_board.py`` has its own as ``ON_BOARD``, and nothing else names it: the board finds
-them all (:mod:`suite.topics.board.contents`).
+Any module ``suite/topics/TOPIC/*_on_board.py`` has its section as ``ON_BOARD``, any ``*_on_page.py`` its part as
+``ON_PAGE``, and nothing else names it: the board finds them all (:mod:`suite.topics.board.contents`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from suite.entries.card import Card
 from suite.show.described import Section
+from suite.show.pages.places import PlacedRow
+from suite.show.pages.rendered import as_html
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,25 @@ class OnBoard:
     order: int
     section: Callable[[Any], Section | None]
     link: str = ""
+
+
+Draws = Callable[[str, Sequence[PlacedRow]], str]
+"""Draws a part of a stack's own section as HTML, of the stack and its rows; empty where there is nothing of it."""
+
+
+@dataclass(frozen=True)
+class OnPage:
+    """A part of each technique's own section, made of a :class:`suite.topics.board.report.Report`.
+
+    Attributes:
+        order: parts stand in ascending order, the board's own among them (:mod:`suite.topics.board.sections`).
+        of: gives what draws the part, of a report.
+    """
+
+    order: int
+    of: Callable[[Any], Draws]
+
+
+def of_card(cards: Mapping[str, Card], section: Callable[[Card], Section | None]) -> Draws:
+    """Gives what draws a card's section for the stack that is this one technique."""
+    return lambda stack, placed: as_html(section(cards[stack]), rank=4) if stack in cards else ""

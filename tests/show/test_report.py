@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from suite.entries.catalogue import catalogue
 from suite.record.store import Store
 from suite.show.described import Paragraph, Section
-from suite.show.on_board import OnBoard
-from suite.topics.board import contents, html, markdown
+from suite.show.on_board import OnBoard, OnPage
+from suite.show.packing import Pack
+from suite.topics.board import contents, html, markdown, sections
 from suite.topics.board.report import Report
 from suite.topics.models import tried_models as matrix
 from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
-from tests.factories import MACHINE, evidence, records
+from tests.factories import MACHINE, evidence, records, rows
 
 LIGHT = """
 import sys
@@ -84,3 +86,22 @@ def test_a_section_stands_where_its_order_says_and_may_read_a_file_of_its_own(
     front, pages = markdown.split(report, "boards")
     assert "[the weather](boards/weather.md)" in front and "rain" in pages["weather.md"]
     assert '<a href="#weather">' in html.render(report)
+
+
+class Unpacked(Pack):
+    """A page whose folded parts stay as they are."""
+
+    def fold(self, markup: str) -> str:
+        return markup
+
+
+def test_a_topic_s_part_of_a_technique_s_section_stands_where_its_order_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = contents.on_page()
+    orders = [one.order for one in known]
+    assert orders == sorted({*orders}) and len(orders) >= 6
+    own = OnPage(35, lambda report: lambda stack, placed: f"<p>{report.records} records of {stack}</p>")
+    monkeypatch.setattr(sections, "on_page", lambda: (own, *known))
+    report = Report(rows(evidence("lion")), records=7, cards={"lion": catalogue()["lion"].card})
+    page = sections.techniques(report, report.placed, Unpacked())
+    parts = ["Results of lion", "<p>7 records of lion</p>", "Learning curves", "How to use it"]
+    assert sorted(parts, key=page.index) == parts

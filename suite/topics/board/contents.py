@@ -1,4 +1,4 @@
-"""The sections that topics bring to the board, found by the names of their modules."""
+"""The sections that topics bring to the board, and their parts of techniques' own, found by their modules' names."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import pkgutil
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import suite.topics
 from suite.show.described import Section
-from suite.show.on_board import OnBoard
+from suite.show.on_board import OnBoard, OnPage
 from suite.topics.board.report import Report
-
-SUFFIX = "_on_board"
 
 
 @cache
 def on_board() -> tuple[OnBoard, ...]:
     """Finds every topic's sections, in order."""
-    modules = [each.name for each in pkgutil.walk_packages(suite.topics.__path__, "suite.topics.")]
-    found = [import_module(name).ON_BOARD for name in modules if name.endswith(SUFFIX)]
-    each = (one for of_module in found for one in (of_module if isinstance(of_module, tuple) else (of_module,)))
+    each = (one for of in _found("on_board") for one in (of if isinstance(of, tuple) else (of,)))
     return tuple(sorted(each, key=lambda one: one.order))
+
+
+@cache
+def on_page() -> tuple[OnPage, ...]:
+    """Finds every topic's parts of a technique's own section, in order."""
+    return tuple(sorted(_found("on_page"), key=lambda one: one.order))
+
+
+def _found(kind: str) -> Iterator[Any]:
+    """Yields what modules that are called so have under that name."""
+    for module in pkgutil.walk_packages(suite.topics.__path__, "suite.topics."):
+        if module.name.endswith(f"_{kind}"):
+            yield getattr(import_module(module.name), kind.upper())
 
 
 def sections(report: Report) -> list[Section]:

@@ -50,7 +50,6 @@ from suite.topics.board.pointers import pointers
 from suite.topics.board.report import Report
 from suite.topics.board.sections import techniques
 from suite.topics.stacks import stacks_on_board as stacks
-from suite.topics.studies import studies_on_board as studies
 
 
 def render(report: Report) -> str:
@@ -61,7 +60,6 @@ def render(report: Report) -> str:
     summary = summarised(rows)
     all_boards, placed = report.boards, report.placed
     of_stacks = stacks.stacks(all_boards)
-    of_studies = studies.placed_studies(report.studies, cards, placed)
     of_topics = sections(report)
     sentences = [*HOW_TO_READ, *(f"Machine {name}: {facts}." for name, facts in summary.machines)]
     if summary.unverified:
@@ -76,7 +74,7 @@ def render(report: Report) -> str:
         pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards
     )
     parts = [
-        techniques(report, placed, studies.links(of_studies), pack) if placed else "",
+        techniques(report, placed, pack) if placed else "",
         f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
         *(as_html(section) if section.is_open else pack.fold(as_html(section)) for section in of_topics),
     ]

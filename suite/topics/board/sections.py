@@ -6,32 +6,25 @@ that board.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from suite.entries.card import Card, Good
-from suite.judge.claims import Judgement
+from suite.entries.card import Card
 from suite.judge.metrics import METRICS, Metric
 from suite.judge.rows import Row, of_version
-from suite.judge.verdicts import rank
 from suite.record.job import Spelling
 from suite.record.text import in_html
 from suite.show.bibtex import bibtex
+from suite.show.on_board import Draws, OnPage
 from suite.show.packing import Pack
 from suite.show.pages import markup, matrix
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
 from suite.show.pages.places import PlacedRow, categories, kinds
-from suite.show.pages.rendered import as_html
 from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.pictures.drawing import definitions
-from suite.topics.board import sized
+from suite.topics.board.contents import on_page
 from suite.topics.board.report import Folder, Origin, Report
-from suite.topics.by_others import by_others_on_page as by_others
-from suite.topics.claims import claims_on_board as claims
-from suite.topics.modelled_time import gpu_page
-from suite.topics.peers import peers_on_board as peers
-from suite.topics.published_quality import quality_on_page
 
 SHOWN = tuple(
     METRICS[name]
@@ -88,77 +81,56 @@ class Ranges:
         return definitions(curve.shared for curve in (*self.curves.values(), *self.costs.values()) if curve)
 
 
-def techniques(report: Report, placed: Sequence[PlacedRow], studies: Mapping[str, str], pack: Pack) -> str:
-    """Draw a section for each stack, packed behind its summary. ``studies`` are links by technique."""
+def techniques(report: Report, placed: Sequence[PlacedRow], pack: Pack) -> str:
+    """Draw a section for each stack, packed behind its summary."""
     by_stack: dict[str, list[PlacedRow]] = {}
     for spot in placed:
         by_stack.setdefault(spot.row.stack, []).append(spot)
-    judged: dict[str, list[Judgement]] = {}
-    for judgement in report.verdicts:
-        judged.setdefault(judgement.technique, []).append(judgement)
     ranges = Ranges.of(placed, report.qualities)
-    sizes = sized.sizes(report)
-    sentences = {
-        entry.stack: entry.sentence for entry in matrix.matrix((spot.row for spot in placed), _goods(report)).entries
-    }
+    goods = {id: card.good for id, card in report.cards.items()}
+    sentences = {entry.stack: entry.sentence for entry in matrix.matrix((spot.row for spot in placed), goods).entries}
+    in_order = sorted((*_own_parts(ranges), *on_page()), key=lambda part: part.order)
+    draws = [part.of(report) for part in in_order]
     parts = "\n".join(
-        pack.fold(
-            _technique(stack, by_stack[stack], sentences[stack], report, judged, ranges, studies, sizes.get(stack))
-        )
+        pack.fold(_technique(stack, by_stack[stack], sentences[stack], report.cards, draws))
         for stack in sorted(by_stack)
     )
     return f'<section id="techniques"><h2>Techniques</h2>{ranges.definitions}\n{parts}\n</section>'
 
 
-def _goods(report: Report) -> dict[str, Good]:
-    return {id: card.good for id, card in report.cards.items()}
-
-
-def _technique(
-    stack: str,
-    placed: Sequence[PlacedRow],
-    sentence: str,
-    report: Report,
-    judged: Mapping[str, list[Judgement]],
-    ranges: Ranges,
-    studies: Mapping[str, str],
-    sizes: sized.SizesOfStack | None,
-) -> str:
-    cards = report.cards
-    names = Spelling(stack).names
-    known = [cards[name] for name in names if name in cards]
-    kind = kinds(stack, cards)
-    own = [judgement for name in names for judgement in judged.get(name, ())] if len(names) == 1 else []
-    parts = [
-        *(_about(card) for card in known),
-        sized.section(placed[0], sizes, report),
-        _results(placed, ranges),
-        _plots(placed, ranges),
-        *(_elsewhere(cards[stack], report) if stack in cards else ()),
-        _claims(stack, placed[0].technique, own),
-        _mutants(names, report.folders),
-        _peers(names, report),
-        f"<p>Studies: {links}</p>" if (links := ", ".join(studies[name] for name in names if name in studies)) else "",
-        _usage(stack, placed, known, report.folders),
-        _records(placed, report.origins),
-    ]
-    about = " · ".join(filter(None, (", ".join(card.name for card in known), *categories(stack, cards))))
+def _own_parts(ranges: Ranges) -> tuple[OnPage, ...]:
+    """Returns the parts that are no topic's."""
     return (
-        f'<details class="technique" id="{placed[0].technique}"{markup.data(name=stack, category=kind)}><summary>'
-        f'{markup.code(stack)} <span class="kind">{in_html(about)}</span> '
-        f'<span class="said">{in_html(sentence)}</span></summary>'
-        f"<article><h3>{markup.code(stack)}</h3>"
-        f"{''.join(filter(None, parts))}</article></details>"
+        OnPage(10, lambda report: lambda stack, placed: "".join(map(_about, _known(stack, report.cards)))),
+        OnPage(30, lambda report: lambda stack, placed: _results(placed, ranges)),
+        OnPage(40, lambda report: lambda stack, placed: _plots(placed, ranges)),
+        OnPage(80, lambda report: lambda stack, placed: _mutants(Spelling(stack).names, report.folders)),
+        OnPage(
+            110,
+            lambda report: lambda stack, placed: _usage(stack, placed, _known(stack, report.cards), report.folders),
+        ),
+        OnPage(120, lambda report: lambda stack, placed: _records(placed, report.origins)),
     )
 
 
-def _peers(names: Sequence[str], report: Report) -> str:
-    """Shows the stack's one technique beside other packages' implementations of it."""
-    own = [peer for peer in report.peers if [peer.technique] == list(names)]
-    if not own:
-        return ""
-    items = (in_html(": ".join((", ".join(peer.cells[1:4]), f"{peer.cells[4]} ({peer.cells[5]})"))) for peer in own)
-    return f"<h4>{peers.TITLE}</h4><p>{in_html(peers.READING)}</p><ul>{markup.items(items)}</ul>"
+def _known(stack: str, cards: Mapping[str, Card]) -> list[Card]:
+    """Returns the cards of the stack's techniques that are installed."""
+    return [cards[name] for name in Spelling(stack).names if name in cards]
+
+
+def _technique(
+    stack: str, placed: Sequence[PlacedRow], sentence: str, cards: Mapping[str, Card], draws: Sequence[Draws]
+) -> str:
+    names = ", ".join(card.name for card in _known(stack, cards))
+    about = " · ".join(filter(None, (names, *categories(stack, cards))))
+    return (
+        f'<details class="technique" id="{placed[0].technique}"'
+        f"{markup.data(name=stack, category=kinds(stack, cards))}><summary>"
+        f'{markup.code(stack)} <span class="kind">{in_html(about)}</span> '
+        f'<span class="said">{in_html(sentence)}</span></summary>'
+        f"<article><h3>{markup.code(stack)}</h3>"
+        f"{''.join(draw(stack, placed) for draw in draws)}</article></details>"
+    )
 
 
 # the card -----------------------------------------------------------------------------------------------------------
@@ -242,38 +214,7 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
     )
 
 
-def _elsewhere(card: Card, report: Report) -> Iterator[str]:
-    """Yields the step modelled on GPUs, and what others measured of times and of quality at scale."""
-    yield as_html(gpu_page.section(card, report.gpu_times), rank=4)
-    yield as_html(by_others.section(card), rank=4)
-    yield as_html(quality_on_page.section(card, report.rows, ["transformer"]), rank=4)
-
-
-# the paper's claims, and whether they could have failed --------------------------------------------------------------
-
-
-def _claims(stack: str, anchor: str, own: Sequence[Judgement]) -> str:
-    if not own:
-        return ""
-    by_worth = claims.sort(own)
-    lines = [line for _, part in by_worth.parts for line in part]
-    body = "\n".join(map(_claim, lines))
-    heads = markup.head((*claims.COLUMNS, "cost of the evidence, CPU", "seen last", "to repeat it"))
-    drawn = markup.table(f"{anchor}--claims", f"Claims of {stack}'s paper", heads, f"\n{body}\n", "claims")
-    return (
-        f"<h4>Claims of the paper</h4><p>{in_html(by_worth.sentence)} {in_html(claims.READING)}</p>"
-        f"{markup.folded(f'Every claim with what was seen: {len(lines)}', drawn)}"
-    )
-
-
-def _claim(line: claims.ClaimLine) -> str:
-    cells = [
-        markup.cell(line.verdict, rank(line.verdict)[0], "words"),
-        markup.row_head(line.name, markup.code(line.name.partition(".")[2] or line.name)),
-        *(markup.cell(words, kind="words") for words in (*line.cells[2:], line.cost, line.date)),
-        markup.cell_of(markup.code(line.command) if line.command else "", line.command, "words"),
-    ]
-    return f"<tr>{''.join(cells)}</tr>"
+# whether its claims could have failed ---------------------------------------------------------------------------------
 
 
 def _mutants(names: Sequence[str], folders: Mapping[str, Folder]) -> str:

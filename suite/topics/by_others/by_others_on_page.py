@@ -8,6 +8,7 @@ from statistics import median
 
 from suite.entries.card import Card
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
+from suite.show.on_board import OnPage, of_card
 from suite.topics.by_others.by_others import OthersLine, RatioByOthers, lines_by_others
 
 TITLE = "Measured by others"
@@ -84,3 +85,6 @@ def _each(of: RatioByOthers) -> TableRow:
     band = "" if of.modelled is None else f"±{of.half_width:.0%}"
     cells = (setting, of.gpus, f"{of.measured:.3f}", modelled, band, of.source)
     return TableRow([TableCell(cell, head=not at) for at, cell in enumerate(cells)])
+
+
+ON_PAGE = OnPage(60, lambda report: of_card(report.cards, section))

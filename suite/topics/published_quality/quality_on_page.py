@@ -11,6 +11,7 @@ from suite.entries.card import Card
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
+from suite.show.on_board import OnPage, of_card
 from suite.topics.published_quality.judged_quality import JudgedQuality, QualityByOthers, quality_by_others
 from suite.topics.published_quality.quality_rows import SCALES, PublishedQuality, Scale
 
@@ -148,3 +149,6 @@ def _interval(of: Interval, digits: int, sign: str = "") -> str:
 def _runs(row: PublishedQuality) -> str:
     runs = "" if row.seeds is None else f"{row.seeds} / {row.seeds_reference or row.seeds}"
     return "; ".join(filter(None, (runs, row.uncertainty))) or "unsaid"
+
+
+ON_PAGE = OnPage(65, lambda report: of_card(report.cards, lambda card: section(card, report.rows, ["transformer"])))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from suite.entries.card import Card
 from suite.judge.study_tables import Study, StudyTable
 from suite.record.job import Spelling
-from suite.record.text import in_html
 from suite.show.described import Article, Figure, Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow, slug
 from suite.show.on_board import OnBoard
 from suite.show.pages import markup
@@ -93,15 +92,6 @@ def _title(study: Study) -> tuple[str, ...]:
     return study.technique, study.baseline, study.recipe, study.size
 
 
-def links(placed: Sequence[PlacedStudy]) -> dict[str, str]:
-    """Returns links to the studies by technique id."""
-    by_technique: dict[str, list[str]] = {}
-    for spot in placed:
-        link = f"{markup.link(spot.anchor, in_html(spot.title))}{_mark(spot)}"
-        by_technique.setdefault(spot.study.technique, []).append(link)
-    return {id: ", ".join(links) for id, links in by_technique.items()}
-
-
 def section(placed: Sequence[PlacedStudy], cards: Mapping[str, Card], most_in_text: int = SHORT) -> Section | None:
     """Shows for each study where it was made, its plot and its tables, in text those of at most ``most_in_text`` rows;
     None where there are no studies."""
@@ -127,7 +117,7 @@ def _article(placed: PlacedStudy, cards: Mapping[str, Card], most_in_text: int) 
     return Article(placed.anchor, placed.title, placed.subtitle, parts, filtered, placed.technique, dated)
 
 
-def _mark(placed: PlacedStudy) -> str:
+def mark(placed: PlacedStudy) -> str:
     return markup.unverified(CHANGED if placed.unverified else "")
 
 

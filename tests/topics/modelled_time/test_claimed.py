@@ -11,7 +11,7 @@ from suite.entries.catalogue import catalogue
 from suite.record.placed import CountPlace
 from suite.show.pages.rendered import as_html
 from suite.topics.modelled_time.claimed import AGREES, DISAGREES, beside_model
-from suite.topics.modelled_time.gpu_page import section
+from suite.topics.modelled_time.gpu_time_on_page import section
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 
 AT = CountPlace("gpt", "large", "modern", "cuda", "pretrain")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from suite.entries.card import Card
 from suite.judge.rows import Row
 from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
+from suite.show.on_board import OnPage, of_card
 from suite.topics.modelled_time.claimed import beside_model
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 from suite.topics.modelled_time.modelled import PROVENANCE
@@ -89,3 +90,6 @@ def _cells(time: ModelledTime) -> tuple[str, str, str]:
 def _line(time: ModelledTime) -> TableRow:
     cells = (time.place.title, time.gpu, *_cells(time))
     return TableRow([TableCell(cell, head=not at, kind="modelled" if at > 1 else "") for at, cell in enumerate(cells)])
+
+
+ON_PAGE = OnPage(50, lambda report: of_card(report.cards, lambda card: section(card, report.gpu_times)))
