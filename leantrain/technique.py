@@ -14,7 +14,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import ParameterGroups, Technique
 from suite.model.anatomy import Anatomy, anatomy
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
 from suite.record.job import StackError
@@ -36,4 +36,5 @@ __all__ = [
     "WrappedOptimizer",
     "anatomy",
     "judged",
+    "judged_as",
 ]

@@ -102,11 +102,6 @@ class Entry:
         return self.module.removesuffix("technique") + "probes" if (self.folder / "probes.py").is_file() else None
 
 
-def package_folder(package: str) -> Path:
-    """Returns the folder of an installed package, without importing it."""
-    return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
-
-
 @cache
 def catalogue() -> dict[str, Entry]:
     """Returns all entries by id. Raises ValueError if two packages bring the same id."""

@@ -18,12 +18,11 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 from suite.entries.adapting import tasks_module
-from suite.entries.catalogue import catalogue, lookup, package_folder
+from suite.entries.catalogue import catalogue, lookup
 from suite.entries.installed import baseline_modules
+from suite.entries.module_files import file_of
 from suite.record.code import Source, fields_of_type, read_source
 from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
 from suite.record.names import Chain
@@ -76,7 +75,7 @@ def trained_besides(stack: str) -> list[str]:
     the type :data:`suite.record.job.BaselineName` say."""
     named: list[str] = []
     for name, settings in Spelling(stack).parts:
-        path = _file(catalogue()[name].module) if name in catalogue() else None
+        path = file_of(catalogue()[name].module) if name in catalogue() else None
         own = fields_of_type(path, "BaselineName") if path else {}
         named += [settings.get(field, default) for field, default in own.items()]
     return named
@@ -212,7 +211,7 @@ def _text_hash(place: Place) -> str:
 @cache
 def _beside(module: str) -> tuple[str, ...]:
     """Returns the hashes of the CUDA sources beside a kernel's module."""
-    path = _file(module)
+    path = file_of(module)
     sources = sorted(path.parent.glob("*.cu")) if path and path.name == "kernel.py" else []
     return tuple(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
 
@@ -232,7 +231,7 @@ def _parents(name: str) -> Iterator[str]:
 @cache
 def _source(name: str) -> Source | None:
     """Returns what a module of the project or of a plug-in holds; None where ``name`` is none."""
-    path = _file(name) if name.partition(".")[0] in _packages() else None
+    path = file_of(name) if name.partition(".")[0] in _packages() else None
     return read_source(path) if path else None
 
 
@@ -246,21 +245,3 @@ def _packages() -> frozenset[str]:
     """Returns the packages whose code is followed: the project's, and those of what is installed beside it."""
     modules = [*(entry.module for entry in catalogue().values()), *baseline_modules().values()]
     return frozenset(["suite", *(module.partition(".")[0] for module in modules)])
-
-
-def _file(name: str) -> Path | None:
-    top, *rest = name.split(".")
-    package = _top(top)
-    if package is None or package.is_file():
-        return None if rest else package
-    path = package.joinpath(*rest)
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
-
-
-@cache
-def _top(name: str) -> Path | None:
-    """Returns the folder of a package, the file of a module; None where neither is installed."""
-    spec = find_spec(name)
-    if spec is not None and spec.submodule_search_locations:
-        return package_folder(name)
-    return Path(spec.origin) if spec and spec.origin else None

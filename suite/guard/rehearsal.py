@@ -28,7 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from suite.entries.catalogue import Entry, catalogue, package_folder
+from suite.entries.catalogue import Entry, catalogue
+from suite.entries.module_files import package_folder
 from suite.kernels.bench import examinations
 from suite.loop.technique import Unavailable
 from suite.measure.contenders.child import ContenderFailed

@@ -1,4 +1,4 @@
-"""The decorator that says what a probe must show: a property of the technique, with its bound."""
+"""The decorators that say what a probe must show: a property of the technique, with its bound."""
 
 from __future__ import annotations
 
@@ -19,5 +19,15 @@ def judged(probe: str, statement: str, place: str = "", **how: object) -> Callab
 
     All arguments are literals, and ``@judged`` is its only spelling: :mod:`suite.entries.properties` reads them from
     the file's text, so that looking at records loads no torch. No argument is in the hash of a run's code.
+    """
+    return lambda function: function
+
+
+def judged_as(shared: Callable[..., object], place: str = "") -> Callable[[Probes], Probes]:
+    """States the properties that stand on ``shared``, a function of several techniques which the decorated one calls.
+
+    ``place`` is where the rule stands of those that name no place. What a technique states itself under the same id is
+    not taken. Both arguments are read from the text as those of :func:`judged` are: ``shared`` is a name that the file
+    imports ``from`` its module.
     """
     return lambda function: function

@@ -32,8 +32,9 @@ BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
 """The fields of a statement that hold statements, or what holds such (a lambda's body is none)."""
 REGISTERING = ("register", "custom_op", "triton_op")
 """Decorators with these in their names hand what they decorate to others: it is called without being named."""
-STATING = ("suite.reading.judged.judged", "leantrain.technique.judged")
-"""The decorator that says what a function's figures are judged by. It does nothing, so it does not count."""
+STATED_IN = ("suite.reading.judged", "leantrain.technique")
+STATING = tuple(f"{module}.{name}" for module in STATED_IN for name in ("judged", "judged_as"))
+"""The decorators that say what a function's figures are judged by. They do nothing, so they do not count."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ def _stripped(source: bytes) -> ast.Module | None:
 
 
 class _Stripped(ast.NodeTransformer):
-    """Takes out what does not run. ``stating``: what the file calls the decorator of :data:`STATING`."""
+    """Takes out what does not run. ``stating``: what the file calls the decorators of :data:`STATING`."""
 
     def __init__(self, stating: Collection[str]) -> None:
         self.stating = stating

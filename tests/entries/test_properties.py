@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suite.entries import module_files
 from suite.entries.card import CardError, Property, read_card
 from suite.entries.catalogue import catalogue
 from suite.entries.properties import BOUNDS, MisstatedError, Stated, stated
 from suite.entries.scaffold import CARD
 from suite.reading.judged import judged
+
+ROOT = Path(__file__).parents[2]
 
 GOOD = """\
 import torch_is_not_imported
@@ -98,6 +101,67 @@ def test_a_mistake_is_one_sentence_with_the_line(tmp_path: Path, old: str, new: 
     assert "two claims" in message or f"probes.py:{message}" in str(caught.value)
 
 
+SHARED = """\
+@judged("held", "Each is held.", "The definition", id="each_is_held")
+@judged("late", "None is late.", at_most=1.0)
+def holdings(recording): ...
+
+
+@judged_as(holdings, "Section 1")
+@judged("other", "Something else.")
+def further(recording): ...
+
+
+def silent(recording): ...
+"""
+TAKING = """\
+from plugin.shared import further, holdings, silent
+
+
+@judged("late", "None is too late.", "Section 4", id="late", at_most=2.0)
+@judged_as(holdings, "Section 3")
+def probes(recording, own): ...
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a module of shared functions, which is found and not imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "plugin").mkdir()
+    (tmp_path / "plugin/__init__.py").write_text("raise SystemExit")
+    (tmp_path / "plugin/shared.py").write_text(SHARED)
+    monkeypatch.setattr(module_files, "_top", module_files._top.__wrapped__)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_what_several_share_is_stated_once_and_each_says_where_its_rule_stands(tmp_path: Path) -> None:
+    late, held = card_of(tmp_path, TAKING)
+    assert (late.id, late.statement, late.place, late.expected) == ("late", "None is too late.", "Section 4", 2.0)
+    assert (held.id, held.metric, held.place) == ("each_is_held", "probe.idea.held", "The definition")
+    held, late = card_of(tmp_path / "again", TAKING.replace('@judged("late"', "#"))
+    assert (held.place, late.place, late.expected, late.relation) == ("The definition", "Section 3", 1.0, "<=")
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("(silent)", "5: silent of plugin.shared states nothing: write @judged on it"),
+        ("(further)", "5: further states what others share itself: write @judged_as of those here"),
+        ("(unknown)", "5: where unknown stands is not known: import it from its module"),
+        ("", "5: write @judged_as(FUNCTION, PLACE)"),
+        ("('holdings')", "5: write @judged_as(FUNCTION, PLACE)"),
+        ("(holdings, id='x')", "5: write @judged_as(FUNCTION, PLACE)"),
+        ("(holdings, SECTION)", "5: place is SECTION, which only running"),
+    ],
+)
+def test_a_mistake_in_what_is_shared_is_one_sentence(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(CardError) as caught:
+        card_of(tmp_path, TAKING.replace('(holdings, "Section 3")', given))
+    assert f"probes.py:{message}" in str(caught.value)
+
+
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(CardError, match=r"probes\.py:6: not valid Python: "):
         card_of(tmp_path, GOOD.replace("at_most=4.0", "at_most=\0"))
@@ -129,14 +193,39 @@ def test_no_word_says_the_default_and_every_decorator_is_read(id: str) -> None:
     read = [*stated(text)]
     calls = [node for node in ast.walk(ast.parse(text)) if getattr(getattr(node, "func", None), "id", "") == "judged"]
     of_probes = [each for each in catalogue()[id].card.properties if each.metric.startswith("probe.")]
-    assert len(calls) == len(read) == len(of_probes) > 0
-    for call, each in zip(sorted(calls, key=lambda call: call.lineno), read, strict=True):
-        said = {word.arg for word in call.keywords}
+    own = {call.lineno: {word.arg for word in call.keywords} for call in calls}
+    assert len(read) == len(of_probes) > 0 and own.keys() <= {each.line for each in read}
+    for each in read:
+        said = own.get(each.line, set())
         assert "id" not in said or each.fields["id"] != each.probe, f"{path}:{each.line}: id is the probe's name"
         for field in each.fields.keys() - {"id", "statement", "expected", "relation"}:
             less = replace(each, fields={name: value for name, value in each.fields.items() if name != field})
             assert as_property(less) != as_property(each), f"{path}:{each.line}: {field} is what it is without"
         assert "equals" not in said or each.fields["expected"] != 0, f"{path}:{each.line}: 0 is the default"
+
+
+def test_what_a_shared_function_states_some_technique_states() -> None:
+    stating = {
+        (path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."), node.name)
+        for path in sorted((ROOT / "techniques").rglob("shared/**/*.py"))
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef) and any(map(is_judged, node.decorator_list))
+    }
+    taken = set()
+    for entry in catalogue().values():
+        tree = ast.parse((entry.folder / "probes.py").read_bytes())
+        imports = {
+            each.name: str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "judged_as":
+                name = ast.unparse(node.args[0])
+                taken.add((imports[name], name))
+    assert stating == taken and len(stating) >= 6
+
+
+def is_judged(decorator: ast.expr) -> bool:
+    return getattr(getattr(decorator, "func", None), "id", "") == "judged"
 
 
 def as_property(said: Stated) -> Property:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from suite.entries import sources
+from suite.entries import module_files, sources
 from suite.entries.catalogue import UnknownId, catalogue
 from suite.entries.sources import OUTSIDE, Reach, code_of, installed_code, roots_of
 from suite.record.job import Setting
@@ -56,7 +56,10 @@ def test_the_hash_covers_what_is_really_called(techniques: str) -> None:
 
 Edit = Callable[..., set[str]]
 CACHED = [
-    each for each in vars(sources).values() if hasattr(each, "cache_clear") and each.__module__ == sources.__name__
+    each
+    for module in (sources, module_files)
+    for each in vars(module).values()
+    if hasattr(each, "cache_clear") and each.__module__ == module.__name__
 ]
 EVERYTHING = {
     "gpt": (GPT, "baseline"),
@@ -73,7 +76,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     ``layer="counts"`` other counts."""
     for package in loading.PROJECT:
         shutil.copytree(TREE / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "published"))
-    monkeypatch.setattr(sources, "package_folder", lambda package: tmp_path / package)
+    monkeypatch.setattr(module_files, "package_folder", lambda package: tmp_path / package)
 
     def forget() -> None:
         for cached in CACHED:

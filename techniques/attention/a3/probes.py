@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.a3.heap import search
 from techniques.attention.a3.technique import A3
-from techniques.attention.shared.mask_probes import Seen, in_evaluation
+from techniques.attention.shared.mask_probes import Seen, in_evaluation, shown
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 SHARE, THRESHOLD = 0.5, 0.05  # conservative
@@ -55,29 +55,7 @@ ROWS = 6  # of each attention, the last ones, that are examined
     at_most=0.0500001,
     recipes=["classic"],
 )
-@judged(
-    "output_off",
-    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
-    "Section IV",
-    id="exact_on_kept_pairs",
-    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
-    recipes=["classic"],
-)
-@judged(
-    "hidden_kept",
-    "No padding and no future token is kept",
-    "This entry's: the paper's models are masked before",
-    id="nothing_hidden",
-    recipes=["classic"],
-)
-@judged(
-    "masks_left",
-    "Attentions leave pairs out: the masks are no formality",
-    "Section IV",
-    id="leaves_pairs_out",
-    above=0.5,
-    recipes=["classic"],
-)
+@judged_as(shown, "Section IV")
 @judged(
     "training_roundings",
     "Training knows nothing of the masks: a step's gradients are the baseline's own",

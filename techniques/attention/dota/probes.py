@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.dota.loads import in_order, out_of_order
 from techniques.attention.dota.technique import KEY, PROJECTION, QUERY, Dota, detector_cost, ternary
-from techniques.attention.shared.mask_probes import Seen, of_masks
+from techniques.attention.shared.mask_probes import Seen, of_masks, shown
 from techniques.shared.plain import apart
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
@@ -90,29 +90,7 @@ VECTORS, COLUMNS = 96, 4096  # for the mean over projections
     recipes=["classic"],
     note="BERT-base's sizes, sigma 0.25; the ternary projection adds only",
 )
-@judged(
-    "output_off",
-    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
-    "Section 3",
-    id="exact_on_kept_pairs",
-    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
-    recipes=["classic"],
-)
-@judged(
-    "hidden_kept",
-    "No padding and no future token is kept",
-    "This entry's: the paper's models are masked before",
-    id="nothing_hidden",
-    recipes=["classic"],
-)
-@judged(
-    "masks_left",
-    "Attentions leave pairs out: the masks are no formality",
-    "Section 3",
-    id="leaves_pairs_out",
-    above=0.5,
-    recipes=["classic"],
-)
+@judged_as(shown, "Section 3")
 @judged(
     "gradient_roundings",
     "A step's gradients are those of attention through the masks as constants",

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from suite.loop.data import mixed_seed
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.elsa import hashing
 from techniques.attention.elsa.technique import THRESHOLD, Elsa, farthest
 from techniques.attention.shared.kept_pairs import Pairs
-from techniques.attention.shared.mask_probes import Seen, in_evaluation
+from techniques.attention.shared.mask_probes import Seen, in_evaluation, shown
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 P, BATCHES = 1.0, 2
@@ -92,29 +92,7 @@ WIDTH, DRAWS = 64, 4096  # of the paper's heads; pairs of Gaussian vectors
     scope="kernel",
     recipes=["classic"],
 )
-@judged(
-    "output_off",
-    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
-    "Section III",
-    id="exact_on_kept_pairs",
-    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
-    recipes=["classic"],
-)
-@judged(
-    "hidden_kept",
-    "No padding and no future token is kept",
-    "This entry's: the paper's models are masked before",
-    id="nothing_hidden",
-    recipes=["classic"],
-)
-@judged(
-    "masks_left",
-    "Attentions leave pairs out: the masks are no formality",
-    "Section III",
-    id="leaves_pairs_out",
-    above=0.5,
-    recipes=["classic"],
-)
+@judged_as(shown, "Section III")
 @judged(
     "training_roundings",
     "Training knows nothing of the masks: a step's gradients are the baseline's own",

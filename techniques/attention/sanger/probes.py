@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
 from techniques.attention.sanger.technique import LARGEST, Sanger
-from techniques.attention.shared.mask_probes import Seen, of_masks
+from techniques.attention.shared.mask_probes import Seen, of_masks, shown
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
 BITS, DECAY, WIDTH, ELEMENTS = 4, 0.9999, 64, 16  # the paper's, and its code's
@@ -38,14 +38,7 @@ ROUNDING = 1e-5  # a probability this close to the threshold may be on either si
     at_most=1e-6,
     recipes=["classic"],
 )
-@judged(
-    "output_off",
-    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
-    "Section 3",
-    id="exact_on_kept_pairs",
-    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
-    recipes=["classic"],
-)
+@judged_as(shown, "Section 3")
 @judged(
     "hidden_kept",
     "No padding and no future token is kept",
@@ -59,14 +52,6 @@ ROUNDING = 1e-5  # a probability this close to the threshold may be on either si
     "The authors' code: the mask is detached",
     id="mask_is_constant",
     at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
-    recipes=["classic"],
-)
-@judged(
-    "masks_left",
-    "Attentions leave pairs out: the masks are no formality",
-    "Section 3",
-    id="leaves_pairs_out",
-    above=0.5,
     recipes=["classic"],
 )
 @judged(

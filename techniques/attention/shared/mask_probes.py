@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.attention.shared.masking import KeptInEvaluation, KeptPairs, MaskedAttention
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
@@ -81,6 +82,27 @@ def in_evaluation(recording: Recording, own: KeptInEvaluation) -> tuple[list[See
     return seen, {**shown(seen), "training_roundings": roundings}
 
 
+@judged(
+    "output_off",
+    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
+    id="exact_on_kept_pairs",
+    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
+    recipes=["classic"],
+)
+@judged(
+    "hidden_kept",
+    "No padding and no future token is kept",
+    "This entry's: the paper's models are masked before",
+    id="nothing_hidden",
+    recipes=["classic"],
+)
+@judged(
+    "masks_left",
+    "Attentions leave pairs out: the masks are no formality",
+    id="leaves_pairs_out",
+    above=0.5,
+    recipes=["classic"],
+)
 def shown(seen: Sequence[Seen]) -> dict[str, float]:
     """Returns ``output_off``: the largest error of the outputs, of the largest; ``hidden_kept``: kept pairs that may
     not attend; ``masks_left``: the share of attentions that leave a visible pair out."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from suite.loop.data import mixed_seed
 from suite.loop.run import Run
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.shared.kept_pairs import Pairs
-from techniques.attention.shared.mask_probes import Seen, of_masks
+from techniques.attention.shared.mask_probes import Seen, of_masks, shown
 from techniques.attention.vitcod.cost import total_cycles
 from techniques.attention.vitcod.masks import polarised, split_attention
 from techniques.attention.vitcod.technique import KEY, MASK, QUERY, AutoEncoder, Vitcod
@@ -71,29 +71,7 @@ def records(run: Run, own: Vitcod) -> bool:
     scope="kernel",
     recipes=["classic"],
 )
-@judged(
-    "output_off",
-    "Attention is softmax(Q K^T / sqrt(d)) V in full precision over the kept pairs",
-    "Section IV",
-    id="exact_on_kept_pairs",
-    at_most=1e-5,  # of the largest output, in float32: sums of tens of terms
-    recipes=["classic"],
-)
-@judged(
-    "hidden_kept",
-    "No padding and no future token is kept",
-    "This entry's: the paper's models are masked before",
-    id="nothing_hidden",
-    recipes=["classic"],
-)
-@judged(
-    "masks_left",
-    "Attentions leave pairs out: the masks are no formality",
-    "Section IV",
-    id="leaves_pairs_out",
-    above=0.5,
-    recipes=["classic"],
-)
+@judged_as(shown, "Section IV")
 @judged(
     "gradient_roundings",
     "A step's gradients are those of attention through the masks as constants",

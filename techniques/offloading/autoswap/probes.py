@@ -9,7 +9,7 @@ from suite.chain.chain import Chain, Link
 from suite.chain.plan import Infeasible
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import predicted
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.offloading.autoswap.technique import AutoSwap
 from techniques.offloading.shared.offloaded import leaving
@@ -17,17 +17,7 @@ from techniques.offloading.shared.offloaded_probes import budgets, left_in, offl
 from techniques.shared.persistent_probes import unlike_chains
 
 
-@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
-@judged(
-    "changed_with_dropout",
-    "Dropout leaves out the same values",
-    "throughout",
-    id="same_dropout",
-    note="half of the values are dropped out in one more pass, since the small sizes drop none",
-)
-@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
-@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
-@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged_as(offloaded_probes)
 @judged(
     "one_too_many",
     "As few values leave as the order of priority allows",
@@ -45,7 +35,6 @@ from techniques.shared.persistent_probes import unlike_chains
 @judged(
     "peak_over_budget", "The device's peak is within the memory limit", id="within_budget", at_most=1.0, kind="counted"
 )
-@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 @judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
 def probes(recording: Recording, own: AutoSwap) -> Mapping[str, float]:
     """Includes those of all that offload."""

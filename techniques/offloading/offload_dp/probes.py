@@ -11,7 +11,7 @@ from itertools import combinations
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import TURN, Op, Schedule, Value, plain, tidied
 from suite.chain.simulate import predicted
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.offloading.offload_dp.technique import OffloadDP
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
@@ -24,17 +24,7 @@ SLOWER_BACK = 0.6
 SHARES = (0.2, 0.6)  # of the way from the least budget that offloading can meet to a plain pass's
 
 
-@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
-@judged(
-    "changed_with_dropout",
-    "Dropout leaves out the same values",
-    "throughout",
-    id="same_dropout",
-    note="half of the values are dropped out in one more pass, since the small sizes drop none",
-)
-@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
-@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
-@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged_as(offloaded_probes)
 @judged(
     "time_over_best",
     "No set of values is faster",
@@ -61,7 +51,6 @@ SHARES = (0.2, 0.6)  # of the way from the least budget that offloading can meet
 @judged(
     "peak_over_budget", "The device's peak is within the memory limit", id="within_budget", at_most=1.0, kind="counted"
 )
-@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 @judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
 @judged(
     "time_over_rivals",

@@ -5,11 +5,24 @@ from __future__ import annotations
 from suite.chain.chain import Chain, Link
 from suite.chain.plan import budget_between
 from suite.chain.schedule import Schedule, Value
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded import Offloaded
 from techniques.shared.recomputation_probes import pass_peak_bytes, scheduled_probes
 
 
+@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
+@judged(
+    "changed_with_dropout",
+    "Dropout leaves out the same values",
+    "throughout",
+    id="same_dropout",
+    note="half of the values are dropped out in one more pass, since the small sizes drop none",
+)
+@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
+@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
+@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 def offloaded_probes(recording: Recording, own: Offloaded) -> dict[str, float]:
     """Returns those of all that plan, and of one more pass: ``out_beside_plan``: bytes that left, more or fewer than
     planned; ``out_over_in``: over those that came back; ``left_behind_bytes``: what the second tier still holds after

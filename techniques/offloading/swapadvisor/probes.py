@@ -11,7 +11,7 @@ import numpy as np
 from suite.chain.chain import Chain, Link
 from suite.chain.schedule import Schedule, Value, plain
 from suite.chain.simulate import Prediction, predicted
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded import candidates, fastest_way, least_peak, nbytes
 from techniques.offloading.shared.offloaded_probes import budgets, even_link, offloaded_probes, times
@@ -22,17 +22,7 @@ from techniques.shared.persistent_probes import unlike_chains
 RATES = (0.3, 3.0)
 
 
-@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
-@judged(
-    "changed_with_dropout",
-    "Dropout leaves out the same values",
-    "throughout",
-    id="same_dropout",
-    note="half of the values are dropped out in one more pass, since the small sizes drop none",
-)
-@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
-@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
-@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged_as(offloaded_probes)
 @judged(
     "plan_over_budget",
     "The plan for any memory limit needs no more than it",
@@ -97,7 +87,6 @@ RATES = (0.3, 3.0)
         "which one could come back an operation earlier"
     ),
 )
-@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 @judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
 @judged(
     "search_gain",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.offloading.shared.offloaded_probes import left_in, offloaded_probes
 from techniques.offloading.vdnn.technique import VDNN
@@ -13,17 +13,7 @@ from techniques.shared.persistent_probes import unlike_chains
 PLENTY = 10**9
 
 
-@judged("changed", "The step's gradients are those of a plain pass, to the bit", "throughout", id="same_gradients")
-@judged(
-    "changed_with_dropout",
-    "Dropout leaves out the same values",
-    "throughout",
-    id="same_dropout",
-    note="half of the values are dropped out in one more pass, since the small sizes drop none",
-)
-@judged("runs_beside_plan", "Every block runs as often as the schedule says", "throughout", id="runs_as_planned")
-@judged("out_over_in", "What leaves comes back once", "throughout", id="comes_back", equals=1.0)
-@judged("left_behind_bytes", "The second tier is empty after the pass", "throughout", id="leaves_nothing")
+@judged_as(offloaded_probes)
 @judged(
     "policy_left",
     "A policy moves all of its kind: every input, or all that a backward pass needs",
@@ -31,7 +21,6 @@ PLENTY = 10**9
     id="policy_whole",
     note="values of the policies all and inputs that a plan leaves on the device, on chains of unlike blocks",
 )
-@judged("peak_over_predicted", "The memory model predicts the peak", id="predicted_peak", at_most=1.0, kind="counted")
 @judged("out_beside_plan", "The chosen values leave, and no other", id="moves_as_planned", kind="counted")
 def probes(recording: Recording, own: VDNN) -> Mapping[str, float]:
     """Includes those of all that offload."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from suite.loop.run import Run
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.parallelism.pipedream_flush.technique import PipeDreamFlush
-from techniques.parallelism.shared.pipeline_probes import first_steps, synchronous
+from techniques.parallelism.shared.pipeline_probes import first_steps, holdings, synchronous
 
 OF_ITS_BASELINES = True  # without dropout, so that the batch's gradient is one process's
 
@@ -18,25 +18,7 @@ def records(run: Run, own: PipeDreamFlush) -> bool:
     return first_steps(run)
 
 
-@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
-@judged(
-    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
-)
-@judged(
-    "not_evaluated",
-    "The model that is evaluated is that of all stages, to the bit",
-    "This entry's evaluation",
-    id="gathered",
-)
-@judged(
-    "held_by_several",
-    "A layer is on one rank alone",
-    "Section 2",
-    id="layers_are_divided",
-    baselines=["vit", "mae"],
-    note="of models without a tied embedding, which is on the first rank and on the last",
-)
-@judged("unequal", "What two ranks hold stays equal to the bit", "Section 2", id="one_tied_embedding")
+@judged_as(holdings, "Section 2")
 @judged(
     "gradient_roundings",
     "The gradients are those of one process on the whole batch, clipped by one norm",

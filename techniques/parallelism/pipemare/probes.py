@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from suite.loop.run import Run
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.parallelism.pipemare.technique import PipeMare
 from techniques.parallelism.shared.pipeline_probes import copies, first_steps, holdings, lateness, of_all, steady_order
@@ -23,32 +23,8 @@ def records(run: Run, own: PipeMare) -> bool:
     return first_steps(run)
 
 
-@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
-@judged(
-    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
-)
-@judged(
-    "not_evaluated",
-    "The model that is evaluated is that of all stages, to the bit",
-    "This entry's evaluation",
-    id="gathered",
-)
-@judged(
-    "held_by_several",
-    "A layer is on one rank alone",
-    "Section 2",
-    id="layers_are_divided",
-    baselines=["vit", "mae"],
-    note="of models without a tied embedding, which is on the first rank and on the last",
-)
-@judged("unequal", "What two ranks hold stays equal to the bit", "Section 2", id="one_tied_embedding")
-@judged(
-    "alternates",
-    "After its first forward passes every stage makes one forward and one backward pass in turn, over all updates",
-    "Section 2",
-    id="no_flush",
-    equals=1.0,
-)
+@judged_as(holdings, "Section 2")
+@judged_as(steady_order, "Section 2")
 @judged(
     "correction_roundings",
     "A backward pass uses the newest weights less their delay times their mean drift",

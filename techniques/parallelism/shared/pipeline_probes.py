@@ -21,6 +21,7 @@ from suite.loop.data import mixed_seed
 from suite.loop.run import Run
 from suite.pipeline.simulated import simulated
 from suite.pipeline.timetable import PipelineOp
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Pass, Trace, Values
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
@@ -42,6 +43,15 @@ def synchronous(recording: Recording, micro_batches: int) -> dict[str, float]:
     }
 
 
+@judged(
+    "gradient_roundings",
+    "The gradients are those of one process whose stages have these weights, each clipped by its own norm",
+    id="own_gradients",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    baselines=["vit", "mae"],
+    sizes=["pico", "nano"],
+    note="of models without a tied embedding, which has two versions in one pass",
+)
 def stashed(recording: Recording, micro_batches: int, beside: Sequence[Tensor]) -> dict[str, float]:
     """Computes what pipelines without a flush show that keep weights for their backward passes, this rank the tensors
     ``beside`` its own: :func:`holdings`, :func:`steady_order`, :func:`lateness` by the ``micro_batches`` of an update,
@@ -74,6 +84,24 @@ def joined_values(recording: Recording, own: Values) -> dict[str, Tensor]:
     return values
 
 
+@judged("ranks", "Two processes train one model", "This entry's default", equals=2.0, kind="counted")
+@judged(
+    "held_by_none", "Every parameter is held by a rank", "The definition of the partition", id="each_layer_has_a_rank"
+)
+@judged(
+    "not_evaluated",
+    "The model that is evaluated is that of all stages, to the bit",
+    "This entry's evaluation",
+    id="gathered",
+)
+@judged(
+    "held_by_several",
+    "A layer is on one rank alone",
+    id="layers_are_divided",
+    baselines=["vit", "mae"],
+    note="of models without a tied embedding, which is on the first rank and on the last",
+)
+@judged("unequal", "What two ranks hold stays equal to the bit", id="one_tied_embedding")
 def holdings(recording: Recording) -> dict[str, float]:
     """Computes ``ranks``; ``held_by_none``: of the model's values; ``held_by_several``: as a share of them;
     ``unequal``: values in which two ranks that hold a parameter differ, as the run is now; ``not_evaluated``: values of
@@ -233,6 +261,12 @@ def lateness(recording: Recording, count: int = 1) -> dict[str, float]:
     }
 
 
+@judged(
+    "alternates",
+    "After its first forward passes every stage makes one forward and one backward pass in turn, over all updates",
+    id="no_flush",
+    equals=1.0,
+)
 def steady_order(recording: Recording) -> dict[str, float]:
     """Computes ``under_way_first``, ``under_way_last``: as of :func:`order`, over all recorded steps; ``alternates``:
     whether after its first forward passes every rank makes one pass of each kind in turn, without a flush between

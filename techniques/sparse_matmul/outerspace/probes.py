@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.outerspace.technique import Outerspace
@@ -80,57 +80,7 @@ REPORTED = (
     scope="kernel",
     recipes=["classic"],
 )
-@judged(
-    "gradient_roundings",
-    "A step's gradients are those of dense products with the pruned weights, at the connections",
-    "The two phases, for a dense right operand",
-    id="same_products",
-    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
-    recipes=["classic"],
-)
-@judged(
-    "off_density", "Each matrix keeps a tenth of its weights", "This entry's choice", id="density", recipes=["classic"]
-)
-@judged(
-    "smaller_kept",
-    "They are the largest by size",
-    "This entry's choice: magnitude pruning",
-    id="largest_stay",
-    recipes=["classic"],
-)
-@judged(
-    "off_initial",
-    "Training begins with the pruned weights",
-    "This entry's choice",
-    id="starts_from_the_pruned",
-    recipes=["classic"],
-)
-@judged("topology_changed", "No connection comes or goes", "This entry's choice", id="fixed_mask", recipes=["classic"])
-@judged(
-    "dead",
-    "Pruned weights stay zero, and get neither gradient nor momentum",
-    "This entry's choice",
-    id="pruned_weights_are_zero",
-    recipes=["classic"],
-)
-@judged(
-    "dead_moved",
-    "They stay so whatever the optimizer does to a weight without a gradient",
-    "This entry's choice",
-    id="pruned_weights_stay_zero",
-    recipes=["classic"],
-)
-@judged(
-    "flops_over",
-    "A layer's three products take 2 FLOPs for each connection and token, each",
-    "The two phases, for a dense right operand",
-    id="work_by_connections",
-    equals=1.0,
-    tolerance=1e-09,
-    kind="counted",
-    scope="module",
-    recipes=["classic"],
-)
+@judged_as(of_products, "The two phases, for a dense right operand")
 def probes(recording: Recording, own: Outerspace) -> Mapping[str, float]:
     """Includes those of :func:`of_products`; all others are of the product of :func:`operands`, modelled times of the
     paper's five matrices. Claims read ``read_once``, entries read over those that there are, and ``above_reported``,

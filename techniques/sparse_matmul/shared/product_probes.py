@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from suite.meters.flops import FlopCounter
 from suite.model.anatomy import in_features, is_transposed
+from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.shared.plain import apart, filled, gradients_of, plain_model
 from techniques.shared.sparse import pruned
@@ -20,6 +21,55 @@ from techniques.sparse_matmul.shared.pruned_products import PrunedProducts
 SPARSITY = 0.9
 
 
+@judged(
+    "gradient_roundings",
+    "A step's gradients are those of dense products with the pruned weights, at the connections",
+    id="same_products",
+    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
+    recipes=["classic"],
+)
+@judged(
+    "off_density", "Each matrix keeps a tenth of its weights", "This entry's choice", id="density", recipes=["classic"]
+)
+@judged(
+    "smaller_kept",
+    "They are the largest by size",
+    "This entry's choice: magnitude pruning",
+    id="largest_stay",
+    recipes=["classic"],
+)
+@judged(
+    "off_initial",
+    "Training begins with the pruned weights",
+    "This entry's choice",
+    id="starts_from_the_pruned",
+    recipes=["classic"],
+)
+@judged("topology_changed", "No connection comes or goes", "This entry's choice", id="fixed_mask", recipes=["classic"])
+@judged(
+    "dead",
+    "Pruned weights stay zero, and get neither gradient nor momentum",
+    "This entry's choice",
+    id="pruned_weights_are_zero",
+    recipes=["classic"],
+)
+@judged(
+    "dead_moved",
+    "They stay so whatever the optimizer does to a weight without a gradient",
+    "This entry's choice",
+    id="pruned_weights_stay_zero",
+    recipes=["classic"],
+)
+@judged(
+    "flops_over",
+    "A layer's three products take 2 FLOPs for each connection and token, each",
+    id="work_by_connections",
+    equals=1.0,
+    tolerance=1e-09,
+    kind="counted",
+    scope="module",
+    recipes=["classic"],
+)
 def of_products(recording: Recording, own: PrunedProducts) -> dict[str, float]:
     """Computes ``gradient_roundings``: of the first recorded step's gradients from those of dense products with the
     pruned weights, at the connections; ``flops_over``: counted FLOPs of a layer's three products over 6 for each

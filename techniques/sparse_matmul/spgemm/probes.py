@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from suite.reading.judged import judged
+from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.shared.sparse.pruned import records as records
 from techniques.sparse_matmul.shared.dataflows import dense, expanded, gustavson, in_rows, inner, outer, rows_of
@@ -90,57 +90,7 @@ from techniques.sparse_matmul.spgemm.technique import Spgemm
     scope="kernel",
     recipes=["classic"],
 )
-@judged(
-    "gradient_roundings",
-    "A step's gradients are those of dense products with the pruned weights, at the connections",
-    "By definition of SpMM and SDDMM",
-    id="same_products",
-    at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
-    recipes=["classic"],
-)
-@judged(
-    "off_density", "Each matrix keeps a tenth of its weights", "This entry's choice", id="density", recipes=["classic"]
-)
-@judged(
-    "smaller_kept",
-    "They are the largest by size",
-    "This entry's choice: magnitude pruning",
-    id="largest_stay",
-    recipes=["classic"],
-)
-@judged(
-    "off_initial",
-    "Training begins with the pruned weights",
-    "This entry's choice",
-    id="starts_from_the_pruned",
-    recipes=["classic"],
-)
-@judged("topology_changed", "No connection comes or goes", "This entry's choice", id="fixed_mask", recipes=["classic"])
-@judged(
-    "dead",
-    "Pruned weights stay zero, and get neither gradient nor momentum",
-    "This entry's choice",
-    id="pruned_weights_are_zero",
-    recipes=["classic"],
-)
-@judged(
-    "dead_moved",
-    "They stay so whatever the optimizer does to a weight without a gradient",
-    "This entry's choice",
-    id="pruned_weights_stay_zero",
-    recipes=["classic"],
-)
-@judged(
-    "flops_over",
-    "A layer's three products take 2 FLOPs for each connection and token, each",
-    "By definition of SpMM and SDDMM",
-    id="work_by_connections",
-    equals=1.0,
-    tolerance=1e-09,
-    kind="counted",
-    scope="module",
-    recipes=["classic"],
-)
+@judged_as(of_products, "By definition of SpMM and SDDMM")
 def probes(recording: Recording, own: Spgemm) -> Mapping[str, float]:
     """Includes those of :func:`of_products`; all others are of the product of :func:`operands`, beside the dense
     product, relative to the largest number. For a claim, ``row_wise_operations`` is the entries of B that Gustavson's
