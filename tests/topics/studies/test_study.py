@@ -87,7 +87,7 @@ def test_a_study_runs_on_gpt_or_else_on_the_first_baseline_that_it_is_for() -> N
     assert baseline_for(catalogue()["lamb"], study_of(catalogue()["lamb"]), "mae") == "mae"
 
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def test_the_committed_studies_are_read_and_drawn() -> None:

@@ -15,7 +15,7 @@ from suite.topics.studies.studies_on_board import Studied
 from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
 from tests.show.samples import EVIL, card, failing, lean, on, shown, study, whole
-from tests.show.test_html import evil_packed_page
+from tests.topics.board.test_html import evil_packed_page
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason=MISSING)
 

@@ -15,7 +15,7 @@ from suite.topics.studies.lab import StudyTable
 from suite.topics.studies.studies_on_board import Studied
 from tests.factories import evidence
 from tests.show.samples import EVIL, shown, study, whole
-from tests.show.test_html import Page
+from tests.topics.board.test_html import Page
 
 
 def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:

@@ -19,10 +19,10 @@ from suite.topics.studies.lab import StudyTable
 from suite.topics.studies.studies_on_board import Studied
 from suite.topics.studies.study import study_of
 from tests.show.samples import study, whole
-from tests.show.test_html import Page
-from tests.show.test_studies import labelled
+from tests.topics.board.test_html import Page
+from tests.topics.studies.test_studies_on_board import labelled
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.fixture
