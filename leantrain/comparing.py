@@ -85,7 +85,7 @@ def compare(
             anything may be tried); or data or a model that do not fit.
         OSError: for data or a model that is not there.
         suite.loop.technique.Unavailable: for a device that this machine does not have.
-        suite.measure.contenders.child.ContenderFailed: where a technique's module fails as it is loaded, or data does
+        suite.process.child.ContenderFailed: where a technique's module fails as it is loaded, or data does
         not arrive. suite.record.store.StoreError: if the folder cannot be written, or another run writes to it.
 
     A contender that fails is no exception: the result says how it ended.

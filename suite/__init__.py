@@ -12,6 +12,7 @@ Folders by role, each on the floors below it::
     loop       what decides a number: technique, stack, run, recipe, data, baseline
     chain  pipeline            blocks as a chain, and as stages over ranks
     model  meters  kernels     a model's parts; what a step costs; what Triton kernels share
+    process    every process beside the command: start, speak, watch, end
     device  record             the machine under torch; what is run, what was seen, where it is stored, without torch
 
 Techniques and baselines import from loop and what is below it (a study also from measure and judge), and the suite from

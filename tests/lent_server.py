@@ -4,33 +4,20 @@ and decides nothing that a test asks."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import context
-from multiprocessing.process import BaseProcess
+from typing import Any
 
 from suite.measure.contenders import fork_servers
+from suite.process.servers import Server
 from suite.record.numerics import on_the_clock
 
 ITS_OWN = fork_servers.of_one_timing
 
 
-class Lent(fork_servers.Server):
+class Lent:
     """The shared server, which stays when a set ends."""
 
-    def __init__(self) -> None:
-        self.context = fork_servers.shared(on_the_clock()).context
-
-    def begin(self) -> None:
-        fork_servers.shared(on_the_clock()).begin()
-
-    @contextmanager
-    def starting(self) -> Iterator[context.ForkServerContext]:
-        with fork_servers.shared(on_the_clock()).starting() as lent:
-            yield lent
-
-    def see_end_of(self, process: BaseProcess) -> None:
-        fork_servers.shared(on_the_clock()).see_end_of(process)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fork_servers.shared(on_the_clock()), name)
 
     def close(self) -> None:
         """Leaves it to the next."""
@@ -38,9 +25,9 @@ class Lent(fork_servers.Server):
 
 def lend() -> None:
     """Has timings share a server, in this process; to be called before what times is imported."""
-    fork_servers.of_one_timing = lambda coin: Lent()
+    fork_servers.of_one_timing = lambda coin: Lent()  # type: ignore[assignment,return-value]
 
 
-def of_its_own(seed: int) -> fork_servers.Server:
+def of_its_own(seed: int) -> Server:
     """What a timing has outside of tests."""
     return ITS_OWN(random.Random(seed))

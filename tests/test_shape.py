@@ -14,6 +14,7 @@ MOST_MODULES = 25
 LONGEST = 60  # lines of a function
 FLOORS: list[set[str]] = [
     {"record", "device", "model"},
+    {"process"},
     {"meters", "kernels"},
     {"chain", "pipeline"},
     {"loop"},

@@ -21,9 +21,9 @@ from research.small_steps.small_step_ratios import SIZE, is_small, place_of
 from suite.entries.sources import code_of
 from suite.entries.together import run_of
 from suite.judge.rows import rows
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.world import is_distributed
 from suite.measure.counting import STEPS, counted_steps
+from suite.process.child import ContenderFailed
 from suite.record.job import Job, Setting
 from suite.record.operator_counts import TracedStep, step_of
 from suite.record.placed import CountPlace

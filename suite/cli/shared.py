@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from typer.core import TyperGroup
 
-from suite.cli.apart import beat
+from suite.process.watched import beat
 from suite.record.text import lines as printable_lines
 from suite.record.text import printable
 
@@ -164,7 +164,7 @@ def understandable(as_json: bool = False) -> Iterator[None]:
         why = f"{error.filename}: {error.strerror}; name another place" if error.filename else str(error)
         fail(_no_room() if error.errno in (errno.ENOSPC, errno.EDQUOT) else why, Exit.USAGE, as_json)
     except RuntimeError as error:
-        from suite.measure.contenders.child import ContenderFailed  # loads torch: only where something has run
+        from suite.process.child import ContenderFailed  # loads torch: only where something has run
 
         if not isinstance(error, ContenderFailed):
             raise

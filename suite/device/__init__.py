@@ -17,7 +17,7 @@ kernels' dispatch   ``launchable`` beside each kernel (shared: :mod:`suite.kerne
                     tensors that it takes, PyTorch's operators on all others
 CUDA graphs         none are captured here; optimizers allow it (``GroupedOptimizer.counter_device``)
 which operators     :mod:`suite.meters.gpu_operators`, for tensors without values
-start               :mod:`suite.measure.contenders.server` loads libraries and must not ask CUDA anything: a process
+start               :mod:`suite.process.zygote` loads libraries and must not ask CUDA anything: a process
                     that forks after it has cannot use the GPU in its children
 ==================  ========================================================  ==================================
 

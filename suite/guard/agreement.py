@@ -41,13 +41,13 @@ from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import pairs
 from suite.judge.statistics import Floats, median, replication_interval
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contenders.child import KILLED
 from suite.measure.contenders.contender import Limits
 from suite.measure.counting import count
 from suite.measure.learning import equal_to_the_bit, learn, renewal_of
 from suite.measure.provenance import Progress, conditions_of, silent
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, time_together
+from suite.process.child import KILLED
 from suite.record.job import RECIPES, SIZES, TASKS, Job, Setting, Spelling
 from suite.record.machine import differing, fingerprint, unrecorded
 from suite.record.schema import (

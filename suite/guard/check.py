@@ -21,8 +21,8 @@ from suite.guard.findings import Finding
 from suite.guard.regression import CountedJob, Reference, compare, count, here, item_of, jobs_of, load, reference
 from suite.guard.trees import PASSED, RevisionError, TreeWorker, checked_out, is_revision, top_of
 from suite.guard.votes import FALSE_ALARMS, SLOWER, Rule
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import Progress, silent
+from suite.process.child import ContenderFailed
 from suite.record.job import BASELINE, RECIPES, SIZES, Job, RecipeName, Size, Spelling
 from suite.record.machine import fingerprint
 from suite.record.numerics import NATIVE

@@ -22,12 +22,13 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from suite.entries.catalogue import Entry, catalogue, lookup
-from suite.kernels import gates, subprocesses
+from suite.kernels import gates
 from suite.kernels.bench import Examination, examinations
 from suite.kernels.gates import MachineCode
 from suite.kernels.manifest import Manifest
 from suite.loop.technique import Unavailable
 from suite.measure.provenance import Progress
+from suite.process import programs
 
 MOST_AT_ONCE = 4  # processes that examine side by side: each has torch and Triton
 
@@ -59,7 +60,7 @@ def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress)
         raise Unavailable("Triton is not installed, or has no wheel for this platform: kernels cannot be examined")
     pool = ThreadPoolExecutor(1 if timed else min(MOST_AT_ONCE, os.cpu_count() or 1))
     try:
-        with subprocesses.ending_with():  # Ctrl-C and signals end what is examined now, too
+        with programs.ending_with():  # Ctrl-C and signals end what is examined now, too
             parts = pool.map(lambda entry: rows_of(entry, device, timed), entries)
             examined = []
             for number, (entry, part) in enumerate(zip(entries, parts, strict=True), 1):
@@ -68,7 +69,7 @@ def rows(entries: Sequence[Entry], device: str, timed: bool, progress: Progress)
             return examined
     finally:
         pool.shutdown(cancel_futures=True)
-        subprocesses.begin_anew()
+        programs.begin_anew()
 
 
 def rows_of(entry: Entry, device: str, timed: bool) -> list[KernelRow]:

@@ -20,7 +20,8 @@ from pydantic import Field
 from suite.guard.findings import Difference, Finding, changes_between, speed
 from suite.guard.gate_worker import COUNTED_STEPS, SEED, Worker
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contenders.child import ContenderFailed, first_line
+from suite.process.child import ContenderFailed
+from suite.process.replies import first_line
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Spelling, Task
 from suite.record.machine import LIBRARIES

@@ -32,11 +32,11 @@ from suite.entries.catalogue import Entry, catalogue
 from suite.entries.module_files import package_folder
 from suite.kernels.bench import examinations
 from suite.loop.technique import Unavailable
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.contenders.fork_servers import of_one_timing
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.provenance import Progress, silent
+from suite.process.child import ContenderFailed
 from suite.record.job import BASELINE, Job, Setting
 from suite.record.machine import fingerprint
 

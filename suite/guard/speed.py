@@ -44,9 +44,9 @@ from suite.guard.trees import TreeWorker
 from suite.guard.votes import MOST_SETS, Rule, errors, sets_needed, threshold_for
 from suite.judge.statistics import median_interval, round_log_ratios
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.lockstep import in_rounds, steps_of_blocks
 from suite.measure.provenance import Progress, silent
+from suite.process.child import ContenderFailed
 from suite.record.job import Job
 
 MINUTES = 10.0

@@ -21,11 +21,11 @@ from typing import Any
 
 from suite.guard import gate_worker
 from suite.guard.confinement import confine
-from suite.measure.contenders.child import ContenderFailed
-from suite.measure.contenders.processes import descendants, end_processes, end_with_parent, take_orphans
+from suite.process.child import ContenderFailed
+from suite.process.processes import descendants, end_processes, end_with_parent, take_orphans
+from suite.process.scratch import PREFIX, scratch
 from suite.record.git import GitFailed, git
 from suite.record.machine import ENVIRONMENT
-from suite.record.scratch import PREFIX, scratch
 
 ANSWER_LIMIT_S = 600.0  # importing torch and the models' libraries, and training a checkpoint the first time
 GRACE_S = 5.0  # for a worker to remove what its contenders share

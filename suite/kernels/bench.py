@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.kernels.manifest import Manifest
-from suite.kernels.subprocesses import finished
+from suite.process.programs import finished
 
 Inputs = dict[str, list[Tensor]]
 Prepare = Callable[[Inputs], Callable[[], object]]

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 
 from suite.kernels.manifest import Budget, Manifest
-from suite.kernels.subprocesses import finished
+from suite.process.programs import finished
 from suite.record.files import cache_folder, replacing
 
 CAPABILITY = 90  # Hopper

@@ -20,9 +20,8 @@ from suite.entries.adapting import baseline_for
 from suite.judge.repetition import envelope, repetition
 from suite.judge.rows import rows, undecided
 from suite.loop.sites import NotAttached
-from suite.measure.contenders.child import ContenderFailed, end_all, in_child
 from suite.measure.contenders.contender import Limits
-from suite.measure.contenders.fork_servers import Server
+from suite.measure.contenders.deputies import in_child
 from suite.measure.counting import count
 from suite.measure.forecast import sides_s
 from suite.measure.learning import (
@@ -37,6 +36,8 @@ from suite.measure.missing import MOST_TOGETHER, CampaignPlan, Pair, Timing, Wan
 from suite.measure.provenance import Progress, conditions_of, portion, silent
 from suite.measure.rounding import nudged_losses
 from suite.measure.timing import ROUNDS, Protocol, loaded_servers, time_together
+from suite.process.child import ContenderFailed, end_all
+from suite.process.servers import Server
 from suite.record.job import Job, Setting
 from suite.record.machine import busy_cores, fingerprint
 from suite.record.schema import Counted, Learned, Line, Renewal, Timed, Trained, Witness, unattached

@@ -11,9 +11,9 @@ from typing import Any
 
 from suite.entries.catalogue import catalogue
 from suite.entries.sources import code_of
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
 from suite.measure.provenance import Heading
+from suite.process.child import ContenderFailed
 from suite.record.job import Job, Setting, Spelling
 from suite.record.numerics import off_the_clock
 from suite.record.schema import FIFTHS, Counted, CountedStep

@@ -35,12 +35,12 @@ from suite.judge.statistics import Interval
 from suite.loop.run import Diverged
 from suite.measure.at_scale import full_size as paper_scale
 from suite.measure.at_scale.full_size import Scale, of_its_ranks
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, world_size
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import spelled_ranks
 from suite.measure.provenance import Progress, silent
 from suite.meters.holders import Living
+from suite.process.child import ContenderFailed
 from suite.reading.recording import Recording
 from suite.record.job import Job, RecipeName, Setting, Size
 from suite.record.paper_scale import PER_PARAMETER, PROVENANCE, per_parameter

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from suite.entries.sources import code_of
-from suite.measure.contenders.child import ContenderFailed, end_all
 from suite.measure.contenders.contender import Contender, Limits, ranks_of
 from suite.measure.contenders.lockstep import steps_of_blocks
 from suite.measure.provenance import Heading, Progress, silent
+from suite.process.child import ContenderFailed, end_all
 from suite.record.job import Job
 from suite.record.numerics import off_the_clock
 from suite.record.schema import FIFTHS, FIRST_STEPS, Evaluation, Learned, Renewal, Trained, Witness

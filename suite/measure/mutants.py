@@ -18,9 +18,7 @@ at pico; where its two blocks are too few (copies in a wrong order), the file be
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -39,18 +37,20 @@ import torch
 from suite.entries.catalogue import Entry, catalogue
 from suite.judge.verdicts import FAILS
 from suite.loop.technique import CHAINED, SLOTS, Technique, overrides
-from suite.measure.contenders import contender, fork_servers, replies
-from suite.measure.contenders.child import Deputy, first_line
-from suite.measure.contenders.fork_servers import ThisProcess
+from suite.measure.contenders import contender, fork_servers
+from suite.measure.contenders.deputies import deputy, in_child
 from suite.measure.exact import exact_verdicts, know_reference
 from suite.measure.provenance import Progress, silent
+from suite.process.child import ContenderFailed
+from suite.process.groups import Deputy
+from suite.process.replies import first_line
+from suite.process.servers import ThisProcess
 from suite.record.job import Job, Setting, Size
 
 SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
 LIMIT_S = 900.0  # of one try
 ENTRY_S = 4 * 3600.0  # of all tries of an entry
-FORK = multiprocessing.get_context("fork")
 HARNESS = __name__.partition(".")[0]
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
 
@@ -139,25 +139,25 @@ class Deputies:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._all = [Deputy(ENTRY_S, may_start=True) for _ in range(number)]
+        self._all = [deputy(ENTRY_S) for _ in range(number)]
         self._free: Queue[Deputy] = Queue()
-        for deputy in self._all:
-            self._free.put(deputy)
+        for one in self._all:
+            self._free.put(one)
 
     def notices(self, entry: Entry, on: Sequence[str]) -> list[Notice]:
         """Returns what notices each mutant of an entry, asked of one that is free. Raises ValueError and
         ContenderFailed."""
-        deputy = self._free.get()
+        one = self._free.get()
         try:
-            said = deputy(_said, entry.id, tuple(on), mendable=(ValueError,))
+            said = one(_said, entry.id, tuple(on), mendable=(ValueError,))
         finally:
-            self._free.put(deputy)
+            self._free.put(one)
         return [_heard(mutant, answer) for mutant, answer in zip(mutants_of(entry), said, strict=True)]
 
     def close(self) -> None:
         """Ends them."""
-        for deputy in self._all:
-            deputy.close()
+        for one in self._all:
+            one.close()
 
 
 @contextmanager
@@ -256,27 +256,18 @@ def _of_the_whole(entry: Entry, settings: str, baseline: str) -> frozenset[str]:
 
 
 def _forked(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:
-    ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(
-        target=lambda: replies.send(theirs, 0, "done", _plain(_notice(mutant, baseline, of_the_whole)))
-    )
-    process.start()
-    theirs.close()
-    heard = replies.Replies(ours, process.pid or 0)
-    end_s = time.monotonic() + LIMIT_S
     try:
-        while ours.poll(max(0.0, end_s - time.monotonic())):
-            if reply := heard.next(0):
-                return _heard(mutant, reply[1])
-        return Notice(mutant, error=f"its process was silent for {LIMIT_S:.0f} s")
-    except EOFError:
-        return Notice(mutant, error="its process died")
-    except (replies.NoReply, LookupError, TypeError) as error:
+        said = in_child(_tried, mutant, baseline, of_the_whole, limit_s=LIMIT_S, server=ThisProcess())
+        return _heard(mutant, said)
+    except ContenderFailed as failed:
+        return Notice(mutant, error=f"its process: {failed}")
+    except (LookupError, TypeError) as error:
         return Notice(mutant, error=f"its process said what is no answer: {first_line(error)}")
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
+
+
+def _tried(mutant: Mutant, baseline: str, of_the_whole: frozenset[str]) -> dict[str, Any]:
+    """Returns what notices a mutant, in plain values."""
+    return _plain(_notice(mutant, baseline, of_the_whole))
 
 
 def _notice(mutant: Mutant, baseline: str, of_the_whole: frozenset[str] = frozenset()) -> Notice:

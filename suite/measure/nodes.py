@@ -21,8 +21,8 @@ import time
 from collections.abc import Sequence
 
 from suite.loop.technique import Unavailable
-from suite.measure.contenders.processes import end_session
 from suite.measure.links import INTERFACE, LinkedNodes, address
+from suite.process.processes import end_session
 
 WATCHED_S = 0.05
 GRACE_S = 10.0  # in which the others say what they lost

@@ -32,14 +32,16 @@ from typing import Any
 
 from suite.entries.sources import code_of
 from suite.loop.data import mixed_seed
-from suite.measure.contenders.child import ContenderFailed, in_child
 from suite.measure.contenders.contender import Contender, Limits, TimedBlock
-from suite.measure.contenders.fork_servers import LOADING_S, Server, of_one_timing, shared
+from suite.measure.contenders.deputies import in_child
+from suite.measure.contenders.fork_servers import of_one_timing, shared
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.provenance import Heading, Progress, conditions_of, silent
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import LEARNED
 from suite.measure.rules.turns import Disturbed, Turns
+from suite.process.child import ContenderFailed
+from suite.process.servers import LOADING_S, Server
 from suite.record.job import Job, Setting
 from suite.record.numerics import on_the_clock
 from suite.record.schema import LEAST_BLOCKS, Side, Timed, Window

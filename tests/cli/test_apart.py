@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from suite.cli import apart
+from suite.process.watched import beat
 from tests import plugin
 
 FORK = multiprocessing.get_context("fork")
@@ -34,7 +35,7 @@ def test_the_exit_code_of_the_work_is_that_of_the_command() -> None:
 
 def test_a_crash_and_a_silence_are_told_with_what_was_done_last(capfd: pytest.CaptureFixture[str]) -> None:
     def crashes() -> None:
-        apart.beat("lion on gpt\x1b[2J")
+        beat("lion on gpt\x1b[2J")
         signal.raise_signal(signal.SIGKILL)
 
     assert ended(crashes) == apart.RUN_FAILED
@@ -55,7 +56,7 @@ def test_whoever_reports_may_take_longer_than_the_silence() -> None:
     def reports() -> None:
         for _ in range(6):
             time.sleep(0.1)
-            apart.beat("on")
+            beat("on")
         os._exit(0)
 
     assert ended(reports, silence_s=0.4) == 0

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from suite.cli import Exit, app
 from suite.judge.rows import Row, rows
-from suite.measure.contenders.processes import living
+from suite.process.processes import living
 from suite.record.placed import CountPlace
 from suite.record.schema import Ended, Learned, parse
 from suite.record.store import Store

@@ -30,10 +30,10 @@ from suite.guard.agreement import (
 )
 from suite.guard.findings import Finding
 from suite.judge.evidence import Currency
-from suite.measure.contenders.child import KILLED
 from suite.measure.counting import count
 from suite.measure.learning import learn
 from suite.measure.timing import Protocol, time_together
+from suite.process.child import KILLED
 from suite.record.job import Job, Setting
 from suite.record.machine import key_of
 from suite.record.schema import Code, Evaluation, Learned, Renewal, Side, Timed

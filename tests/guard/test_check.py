@@ -16,8 +16,8 @@ from suite.guard.findings import Finding
 from suite.guard.gate_worker import Worker
 from suite.guard.speed import TimedSet
 from suite.guard.votes import FALSE_ALARMS, Rule
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import silent
+from suite.process.child import ContenderFailed
 from suite.record.job import BASELINE, Job, Setting
 from tests import plugin
 from tests.factories import MACHINE, counters

@@ -28,7 +28,7 @@ from suite.guard.regression import (
 )
 from suite.guard.trees import RevisionError, checked_out, top_of
 from suite.judge.verdicts import ChangeVerdict
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 from suite.record.job import Job, Setting
 from tests.factories import MACHINE, counters
 

@@ -9,7 +9,7 @@ import pytest
 
 from suite.guard import rehearsal
 from suite.guard.rehearsal import Outcome, code_key, rehearse, report
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 
 
 def names(found: list[Outcome]) -> list[tuple[str, str, str]]:

@@ -19,7 +19,7 @@ from suite.guard.regression import exit_code
 from suite.guard.speed import TimedSet, finding, time_sets
 from suite.guard.trees import TreeWorker
 from suite.guard.votes import Rule
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 from suite.record.job import Job, Setting
 
 JOB = Job(setting=Setting(baseline="gpt"))

@@ -20,12 +20,12 @@ from suite.guard.check import Selection, against_revision
 from suite.guard.confinement import hides_environments
 from suite.guard.regression import here
 from suite.guard.trees import PASSED, RevisionError, TreeWorker, checked_out
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import conditions_of, silent
+from suite.process.child import ContenderFailed
+from suite.process.scratch import prune
 from suite.record.git import git as ask_git
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
-from suite.record.scratch import prune
 
 
 def test_code_of_a_tree_sees_no_secret_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ STARTS = """
 import sys
 from pathlib import Path
 from suite.guard.trees import TreeWorker
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 with TreeWorker(Path(sys.argv[1])) as worker:
     try: worker.ask("no such command")
     except ContenderFailed: pass

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from suite.measure.contenders.child import ContenderFailed, end_all
 from suite.measure.contenders.contender import Contender, Limits, check_model_apart
 from suite.measure.contenders.worker import Session
+from suite.process.child import ContenderFailed, end_all
 from suite.record.job import Job, Setting, StackError
 
 
@@ -106,10 +106,10 @@ def test_a_block_beyond_its_limit_is_not_waited_for(limits: dict[str, float], st
         run.limits = Limits(limits.get("train_s", 3600.0) + run.spent_s, limits.get("reply_s", 600.0))
         with pytest.raises(ContenderFailed) as caught:
             run.block(10**6)
-        processes = [child.process for child in run._ranks]
+        processes = run.pids
     assert caught.value.status == status
     assert processes
-    assert not any(alive(process.pid) for process in processes)
+    assert not any(map(alive, processes))
 
 
 def test_a_set_up_that_spent_the_limit_is_a_timeout() -> None:
@@ -124,7 +124,7 @@ def test_a_death_between_and_within_calls_is_told(how: signal.Signals) -> None:
     with contender() as run:
         run.prepare()
         os.kill(run._ranks[0].pid, how)
-        run._ranks[0].process.join()
+        assert run._ranks[0].ended(60)
         with pytest.raises(ContenderFailed, match=how.name) as caught:
             run.set_up()
     assert caught.value.status == "crashed", "a SIGKILL is a want of memory where the kernel counted one"
@@ -182,8 +182,8 @@ def test_the_death_of_one_rank_ends_all() -> None:
         os.kill(run._ranks[1].pid, signal.SIGKILL)
         with pytest.raises(ContenderFailed):
             run.block(4)
-        folder, processes = Path(run._rendezvous), [child.process for child in run._ranks]
-    assert not any(alive(process.pid) for process in processes)
+        folder, processes = Path(run._folder), run.pids
+    assert not any(map(alive, processes))
     assert not folder.exists()
 
 

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from suite.entries.catalogue import UnknownId
-from suite.measure.contenders.child import CHILDREN
 from suite.measure.contenders.contender import Limits
 from suite.measure.learning import EVALUATIONS, LOSSES, Cores, learn, learn_all
+from suite.process.child import CHILDREN
 from suite.record.job import Job, Setting, StackError
 from suite.record.numerics import PORTABLE_ENVIRONMENT
 from suite.record.schema import Learned, parse

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from suite.measure import links, nodes
-from suite.measure.contenders.processes import living
 from suite.measure.links import reason_without_links
+from suite.process.processes import living
 
 WHY = reason_without_links()
 needs_links = pytest.mark.skipif(bool(WHY), reason=f"unavailable ({WHY})")

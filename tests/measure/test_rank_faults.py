@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
-from suite.measure.contenders.processes import living
+from suite.process.child import ContenderFailed
+from suite.process.processes import living
 from suite.record.job import Job, Setting
 
 JOB = Job(setting=Setting(baseline="gpt", size="pico", steps=1000), stack="dp_ddp")
@@ -31,7 +31,7 @@ def test_a_rank_that_dies_or_hangs_is_named_within_thirty_seconds(how: Any, stat
         run.prepare()
         run.set_up()
         run.block(1)
-        ranks, folder = [child.pid for child in run._ranks], Path(run._rendezvous)
+        ranks, folder = [child.pid for child in run._ranks], Path(run._folder)
         os.kill(ranks[1], how)
         begun = time.monotonic()
         with pytest.raises(ContenderFailed, match=words) as caught:

@@ -12,16 +12,13 @@ need two.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -34,11 +31,14 @@ from suite.entries.jobs import run_of
 from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.loop.stack import Stack
+from suite.measure.contenders.deputies import failure
 from suite.measure.contenders.fork_servers import shared
 from suite.measure.links import BURST_BYTES, LinkedNodes, enter
 from suite.pipeline.link import AlphaBeta
 from suite.pipeline.simulated import PipelineCosts, on_link
 from suite.pipeline.timetable import PipelineOp, PipelineSchedule
+from suite.process.child import ContenderFailed
+from suite.process.groups import Ranks
 from suite.record.job import Job, Setting
 from suite.record.numerics import off_the_clock
 from techniques.parallelism.shared.pipelined import AHEAD, Pipelined
@@ -115,86 +115,54 @@ def profiled(run: Run) -> dict[str, Any]:
     return {"costs": costs, "rest": rest}
 
 
-def rank_main(rank: int, nodes: list[int], stack: str, setting: Setting, folder: str, ends: list[Connection]) -> None:
-    """A rank: tells what it hands on, then profiles, or measures the link, as it is asked to."""
-    enter(nodes[rank])
-    torch.set_num_threads(1)
-    mesh = joined("cpu", rank, RANKS, folder)
-    run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
-    run.train(WARMUP)
-    wait_at_most(mesh, STEP_S)
-    own = pipeline_of(run)
-    parameters = dict(own.stages.skeleton.named_parameters())
-    tied = [parameters[name].nbytes for name, holders in own._holders.items() if len(holders) > 1]
-    handed = [own.stages.shape(stage, 1) for stage in range(own.plan.stages - 1)]
-    said: Any = {
-        "handed": [math.prod(each.size) * each.dtype.itemsize for each in handed],
-        "tied": sum(tied),
-        "norms": 8 * len(parameters),
-    }
-    tasks: dict[str, Callable[[], Any]] = {"profile": lambda: profiled(run), "measure": lambda: on_this_link(run)}
-    while True:
-        ends[rank].send_bytes(json.dumps(said).encode())
-        asked = ends[rank].recv_bytes().decode()
-        if asked == "end":
-            break
-        said = tasks[asked]()
-    dist.destroy_process_group()
+class Rank:
+    """One rank, in its process: profiles, or measures the link, as it is asked to."""
+
+    def __init__(self, rank: int, node: int, stack: str, setting: Setting, folder: str) -> None:
+        enter(node)
+        torch.set_num_threads(1)
+        mesh = joined("cpu", rank, RANKS, folder)
+        self.run = run_of(Job(setting=setting, stack=stack), baseline=baseline_for(setting), mesh=mesh)
+        self.run.train(WARMUP)
+        wait_at_most(mesh, STEP_S)
+
+    def about(self) -> dict[str, Any]:
+        """What it hands on."""
+        own = pipeline_of(self.run)
+        parameters = dict(own.stages.skeleton.named_parameters())
+        tied = [parameters[name].nbytes for name, holders in own._holders.items() if len(holders) > 1]
+        handed = [own.stages.shape(stage, 1) for stage in range(own.plan.stages - 1)]
+        return {
+            "handed": [math.prod(each.size) * each.dtype.itemsize for each in handed],
+            "tied": sum(tied),
+            "norms": 8 * len(parameters),
+        }
+
+    def profile(self) -> dict[str, Any]:
+        return profiled(self.run)
+
+    def measure(self) -> dict[str, Any]:
+        return on_this_link(self.run)
 
 
-class Ranks:
+class Pair(Ranks):
     """Two ranks that do what they are asked to."""
 
     def __init__(self, stack: str, setting: Setting, network: LinkedNodes, folder: str) -> None:
-        with shared(off_the_clock()).starting() as forked:
-            pairs = [forked.Pipe() for _ in range(RANKS)]
-            nodes = [network.holder(node) for node in range(RANKS)]
-            arguments = (nodes, stack, setting, folder, [theirs for _, theirs in pairs])
-            self.processes: list[ForkServerProcess] = [
-                forked.Process(target=rank_main, args=(rank, *arguments), daemon=True) for rank in range(RANKS)
-            ]
-            for each in self.processes:
-                each.start()
-        self.ends = [own for own, _ in pairs]
-        self.about = self._answers()
+        super().__init__()
+        places = [(rank, network.holder(rank), stack, setting, folder) for rank in range(RANKS)]
+        self._begin(shared(off_the_clock()), failure, Rank, *places)
+        self.about = self.ask("about")
+
+    def __enter__(self) -> Pair:
+        return self
 
     def ask(self, what: str) -> list[Any]:
-        """What each rank says."""
-        for end in self.ends:
-            end.send_bytes(what.encode())
-        return self._answers()
-
-    def end(self) -> None:
-        for end in self.ends:
-            end.send_bytes(b"end")
-        for each in self.processes:
-            each.join(PATIENCE_S)
-
-    def _answers(self) -> list[Any]:
-        """Ends the measurement where a rank has ended, or does not answer."""
-        said: dict[int, Any] = {}
-        until_s = time.monotonic() + PATIENCE_S
-        while len(said) < RANKS:
-            missing = [rank for rank in range(RANKS) if rank not in said]
-            open_ends: list[Any] = [*(self.ends[rank] for rank in missing)]
-            open_ends += [self.processes[rank].sentinel for rank in missing]
-            ready = wait(open_ends, max(0.0, until_s - time.monotonic()))
-            answered = [rank for rank in missing if self.ends[rank] in ready]
-            if not answered:
-                self._give_up(missing)
-            for rank in answered:
-                try:
-                    said[rank] = json.loads(self.ends[rank].recv_bytes())
-                except EOFError:
-                    self._give_up([rank])
-        return [said[rank] for rank in range(RANKS)]
-
-    def _give_up(self, missing: list[int]) -> None:
-        ended = [rank for rank in missing if self.processes[rank].exitcode is not None]
-        for each in self.processes:
-            each.kill()
-        names = ", ".join(str(rank) for rank in ended or missing)
-        raise SystemExit(f"rank {names} {'has ended' if ended else f'did not answer for {PATIENCE_S:g} s'}: see above")
+        """What each rank says. Ends the measurement where one fails, has ended, or does not answer."""
+        try:
+            return self._all_replies(what, limit_s=PATIENCE_S)
+        except ContenderFailed as failed:
+            raise SystemExit(f"{failed}: {failed.details}") from None
 
 
 def on_this_link(run: Run) -> dict[str, Any]:
@@ -240,7 +208,7 @@ def there_and_back_s() -> float:
 
 
 def predicted_s(
-    ranks: Ranks, profiles: list[Any], plan: PipelineSchedule, examples: int, link: AlphaBeta, reduction_s: float
+    ranks: Pair, profiles: list[Any], plan: PipelineSchedule, examples: int, link: AlphaBeta, reduction_s: float
 ) -> float:
     """Seconds of a step by the simulator, from the ranks' profiles of a turn."""
     known: dict[tuple[str, int, int], list[float]] = defaultdict(list)
@@ -268,7 +236,7 @@ class Turn(NamedTuple):
     step_s: float
 
 
-def turns_of(ranks: Ranks, network: LinkedNodes, mbit: float, plan: PipelineSchedule, examples: int) -> Iterator[Turn]:
+def turns_of(ranks: Pair, network: LinkedNodes, mbit: float, plan: PipelineSchedule, examples: int) -> Iterator[Turn]:
     """Profile without a limit, steps within it, one after the other."""
     for _ in range(TURNS):
         network.limit(None)
@@ -295,11 +263,13 @@ def main() -> None:
         assert isinstance(technique, Pipelined)
         plan = technique.schedule()
         examples = baseline_for(setting).recipe_of(setting).batch_size // plan.micro_batches
-        with LinkedNodes(RANKS) as network, tempfile.TemporaryDirectory() as folder:
-            ranks = Ranks(stack, setting, network, folder)
+        with (
+            LinkedNodes(RANKS) as network,
+            tempfile.TemporaryDirectory() as folder,
+            Pair(stack, setting, network, folder) as ranks,
+        ):
             for rate in chosen.mbit:
                 print(said_of(stack, rate, list(turns_of(ranks, network, rate, plan, examples))), flush=True)
-            ranks.end()
 
 
 def said_of(stack: str, mbit: float, turns: list[Turn]) -> str:

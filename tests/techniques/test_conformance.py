@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -27,12 +26,11 @@ from suite.entries.installed import baselines
 from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
-from suite.measure.contenders.fork_servers import shared
 from suite.measure.rules.conduct import watched
 from suite.measure.rules.surroundings import check_methods
 from suite.record.job import Size, StackError, Task, canonical, join
-from suite.record.numerics import off_the_clock
 from suite.record.schema import Counters
+from tests.real_ranks import Forked
 from tests.runs import home, new_run, unless
 
 TRIED: tuple[tuple[Size, int], ...] = (("pico", 6), ("nano", 6), ("nano", 24))  # with the steps of a whole run
@@ -205,10 +203,8 @@ def test_conformance(name: str, baseline: str, checkpoint_of: Callable[[str, Siz
         place = Place(baseline, size, steps, task, checkpoint_of(baseline, size) if task == "adapt" else None)
         ranks = place.ranks(name)
         if ranks > 1:
-            with shared(off_the_clock()).starting():  # has the libraries loaded: ranks start in milliseconds
-                torch.multiprocessing.start_processes(
-                    check_on_a_rank, (ranks, name, place, tmp_path), nprocs=ranks, start_method="forkserver"
-                )
+            with Forked(ranks) as each:
+                each.do(check_on_a_rank, ranks, name, place, tmp_path)
             return
         if check(name, place, tmp_path):
             return

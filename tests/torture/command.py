@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from suite.measure.contenders.processes import living
 from suite.measure.learning import cores
+from suite.process.processes import living
 from tests import plugin
 
 SHORT = ("-b", "gpt", "--size", "pico", "--steps", 6, "--seeds", 2, "--no-time", "--hang-limit", 120)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from suite.entries.setting import setting_of
 from suite.measure.campaign import UNREADABLE, load_data
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 from tests.torture import Row, Scale, row
 
 ROWS = [f"Row {number} of a text that is long enough for a byte of it to be another one. " * 4 for number in range(400)]

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.contender import Contender, Limits
-from suite.measure.contenders.processes import living
+from suite.process.child import ContenderFailed
+from suite.process.processes import living
+from suite.process.scratch import scratch
 from suite.record.job import Job, Setting
-from suite.record.scratch import scratch
 from tests.torture import Row, Scale, row
 
 JOB = Job(setting=Setting(baseline="gpt", size="pico", steps=10**6), stack="dp_ddp")
@@ -43,7 +43,7 @@ def ended(coin: random.Random, how: signal.Signals, status: str) -> str:
         except ContenderFailed as failure:
             said = "held" if failure.status == status else f"{failure.status}: {failure.reason}"
         timer.join()
-        folder = Path(contender._rendezvous)
+        folder = Path(contender._folder)
     if living().keys() & set(ranks):
         return "ranks left"
     return "a folder left" if folder.exists() or list(scratch().glob("ranks-*")) else said

@@ -25,7 +25,7 @@ def without_server(coin: random.Random) -> str:
     with place({"twin": "pass"}) as at:
         command = at.start(*RUN)
         end_s = time.monotonic() + LIMIT_S
-        while not (servers := [each for each in at.processes() if b"forkserver" in _called(each)]):
+        while not (servers := [each for each in at.processes() if b"suite.process.zygote" in _called(each)]):
             if command.poll() is not None or time.monotonic() > end_s:
                 break
             time.sleep(0.02)

@@ -48,7 +48,6 @@ from suite.loop.technique import Unavailable
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.at_scale.processor_limit import line_of
 from suite.measure.at_scale.weightless import weightless
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
 from suite.measure.contenders.stock import data_of
 from suite.measure.contenders.world import is_distributed, reference_with_ranks, spelled_ranks, with_ranks
@@ -58,6 +57,7 @@ from suite.meters.activations import SavedActivations
 from suite.meters.holders import Living
 from suite.meters.state import gradient_bytes, parameter_bytes, state_tensors
 from suite.meters.storage import unique_bytes
+from suite.process.child import ContenderFailed
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Split, Task, canonical
 from suite.record.machine import versions
 from suite.record.paper_scale import PROVENANCE, PaperScale, SizeCount

@@ -24,13 +24,11 @@ import math
 import os
 import re
 import resource
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -43,30 +41,19 @@ from suite.entries.together import built, run_of
 from suite.loop.data import HeldOut
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.contenders import fork_servers
-from suite.measure.contenders.child import (
-    BrokenEntry,
-    Child,
-    ContenderFailed,
-    Deputy,
-    answer,
-    begin,
-    death,
-    end_together,
-    failure,
-    in_child,
-)
-from suite.measure.contenders.fork_servers import Server
-from suite.measure.contenders.processes import oom_kills
-from suite.measure.contenders.replies import bounded
+from suite.measure.contenders.deputies import BrokenEntry, deputy, failure, in_child
 from suite.measure.contenders.world import is_distributed
 from suite.measure.links import LinkedNodes, enter, holders
 from suite.measure.rules import oversight
 from suite.measure.rules.broken import RuleBroken
 from suite.measure.rules.oversight import Watch
+from suite.process.child import Child, ContenderFailed
+from suite.process.groups import Ranks
+from suite.process.replies import bounded
+from suite.process.servers import Server
 from suite.record.job import Job, Setting, Spelling, StackError
 from suite.record.numerics import off_the_clock
-from suite.record.schema import Count64, Counters, Energy, Evaluation, Memory, Seconds, Status, Steps
-from suite.record.scratch import scratch
+from suite.record.schema import Count64, Counters, Energy, Evaluation, Memory, Seconds, Steps
 
 RANKS_APART_S = 3.0  # a rank that lost another says so before that one's end is seen
 STRAGGLING_S = 25.0  # a rank that answers so long after the first hangs; or as long as the first took
@@ -183,10 +170,10 @@ def distributing(names: Iterable[str], limit_s: float = Limits.reply_s) -> tuple
     """Returns the techniques that distribute a model, asked in a process apart, and what is wrong with those whose code
     fails there."""
     those, broken = [], {}
-    with Deputy(limit_s) as deputy:
+    with deputy(limit_s) as asked:
         for name in names:
             try:
-                if deputy(is_distributed, name):
+                if asked(is_distributed, name):
                     those.append(name)
             except ContenderFailed as failed:
                 broken[name] = f"{name}: {failed.status}: {failed}"
@@ -252,7 +239,7 @@ def _built(stacks: tuple[str, ...]) -> None:
         built(stack)
 
 
-class Contender:
+class Contender(Ranks):
     """Drives one job from the parent. Commands raise ContenderFailed. Use as a context manager: starts and closes it.
     ``server`` forks its processes, by default that of what is off the clock on the job's device; its ranks are on the
     nodes of a ``network``, by default all on this machine's own.
@@ -268,39 +255,28 @@ class Contender:
         server: Server | None = None,
         network: LinkedNodes | None = None,
     ) -> None:
+        super().__init__()
         self.job, self.limits, self.network = job, limits, network
         self.server = server or fork_servers.shared(off_the_clock(job.setting.device))
         self.spent_s = 0.0
         self.ready: SetUp | None = None
-        self._ranks: list[Child] = []
         self._watches: list[Watch] = []
-        self._rendezvous = ""
-        self._number = 0
-        self._oom_kills: int | None = None
         self.world_size = ranks_of(job, limits.reply_s)
 
     def __enter__(self) -> Contender:
         return self.start()
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     # commands -------------------------------------------------------------------------------------------------------
 
     def start(self) -> Contender:
         """Starts the processes, one a rank."""
-        self._oom_kills = oom_kills()
-        self._rendezvous = tempfile.mkdtemp(prefix="ranks-", dir=scratch()) if self.world_size > 1 else ""
         setting = self.job.setting
         threads = max(1, setting.threads // self.world_size)
         job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
-        try:
-            for rank, node in enumerate(holders(self.network, self.world_size)):
-                place = rank, self.world_size, self._rendezvous, node
-                self._ranks.append(Child(_child, job, *place, server=self.server))
-        except ContenderFailed:
-            self.close()
-            raise
+        folder = self._meet() if self.world_size > 1 else ""
+        nodes = enumerate(holders(self.network, self.world_size))
+        places = [(job, rank, self.world_size, folder, node) for rank, node in nodes]
+        self._begin(self.server, failure, _session, *places)
         self._watches = [Watch(child.pid) for child in self._ranks]
         return self
 
@@ -390,25 +366,10 @@ class Contender:
             raise ContenderFailed("failed", str(broken)) from None
         return memory, energy
 
-    @property
-    def pids(self) -> list[int]:
-        """Returns the processes, one a rank."""
-        return [child.pid for child in self._ranks]
-
-    @property
-    def server_pid(self) -> int:
-        """Returns the process that forked them; 0 before they start."""
-        return next((child.server or 0 for child in self._ranks), 0)
-
     def answers_for(self, orphans: Iterable[int]) -> None:
         """Has what these processes compute be this contender's."""
         for watch in self._watches[:1]:
             watch.left(orphans)
-
-    def close(self) -> None:
-        """Ends the processes and all that they started, whatever they are doing."""
-        end_together(self._ranks, self._rendezvous)
-        self._rendezvous = ""
 
     # the channel ----------------------------------------------------------------------------------------------------
 
@@ -451,32 +412,28 @@ class Contender:
 
     def _replies(self, command: str, *arguments: Any, reply_s: float | None, left_s: float) -> list[Any]:
         reply_s = reply_s or self.limits.reply_s
-        self._number += 1
         if command != "block":
             for watch in self._watches:
                 watch.other()
         values: dict[Child, Any] = {}
         asked_s = first_s = time.monotonic()
         try:
-            for child in self._ranks:
-                child.ask(self._number, command, arguments)
-            while len(values) < len(self._ranks):
-                silent = [child for child in self._ranks if child not in values]
+            self._ask(command, *arguments)
+            while silent := [child for child in self._ranks if child not in values]:
                 deadline_s = asked_s + min(reply_s, left_s)
                 if values and command != "prepare":  # of which one rank may do most, for all
                     deadline_s = min(deadline_s, first_s + max(STRAGGLING_S, first_s - asked_s))
-                if not wait(_handles(silent), timeout=max(0.0, deadline_s - time.monotonic())):
-                    if left_s < reply_s and not values:
-                        raise self._timeout()
-                    raise self._hung(command, silent, time.monotonic() - asked_s)
-                for child in silent:
-                    if reply := child.reply(self._number):
-                        if reply[0] != "done":
-                            raise self._failed(command, child, reply[1], [rank for rank in silent if rank is not child])
-                        first_s = first_s if values else time.monotonic()
-                        values[child] = reply[1]
+                for child, kind, value in self._heard(silent, deadline_s):
+                    if kind != "done":
+                        raise self._failed(command, child, value, [rank for rank in silent if rank is not child])
+                    first_s = first_s if values else time.monotonic()
+                    values[child] = value
+        except TimeoutError:
+            if left_s < reply_s and not values:
+                raise self._timeout() from None
+            raise self._hung(command, silent, time.monotonic() - asked_s) from None
         except EOFError:
-            raise death(self._ranks, self._oom_kills) from None
+            raise self._death() from None
         return [values[child] for child in self._ranks]
 
     def _hung(self, command: str, silent: list[Child], after_s: float, heard: str = "") -> ContenderFailed:
@@ -494,11 +451,11 @@ class Contender:
             return ContenderFailed(*said)
         failed, silent = {child: said}, list(others)
         asked_s, end_s = time.monotonic(), time.monotonic() + RANKS_APART_S
-        while silent and wait(_handles(silent), max(0.0, end_s - time.monotonic())):
-            for other in list(silent):
-                if reply := other.reply(self._number):
+        with suppress(TimeoutError):
+            while silent:
+                for other, kind, value in self._heard(silent, end_s):
                     silent.remove(other)
-                    failed |= {other: reply[1]} if reply[0] != "done" else {}
+                    failed |= {other: value} if kind != "done" else {}
         own = {rank: error for rank, error in failed.items() if not COMPLAINT.search(" ".join(map(str, error)))}
         if not own and silent:
             patience_s = time.monotonic() - asked_s
@@ -509,33 +466,10 @@ class Contender:
         return ContenderFailed(status, f"{self._named([culprit])}: {reason}" if alone else reason, details)
 
 
-def _handles(children: list[Child]) -> list[Any]:
-    return [handle for child in children for handle in child.handles]
-
-
-def _child(job: Job, rank: int, world_size: int, rendezvous: str, node: int | None, connection: Connection) -> None:
+def _session(job: Job, rank: int, world_size: int, folder: str, node: int | None) -> object:
+    """Makes what answers for one rank, inside of its process."""
     from suite.measure.contenders.worker import Session
 
-    begin()
-    session: Session | None = None
-    broken: tuple[Status, str, str] | None = None
-    try:
-        if node is not None:
-            enter(node)
-        session = Session(job, rank, world_size, rendezvous)
-    except BaseException as error:
-        broken = failure(error)
-    while True:
-        try:
-            number, command, arguments = connection.recv()
-        except (EOFError, OSError):
-            os._exit(0)  # the parent is gone or done with us
-        try:
-            if broken:
-                answer(connection, number, "failed", broken)
-                continue
-            value = getattr(session, command)(*arguments)
-        except BaseException as error:  # also what sys.exit raises: it is the technique's, not ours
-            answer(connection, number, "failed", failure(error))
-        else:
-            answer(connection, number, "done", value)
+    if node is not None:
+        enter(node)
+    return Session(job, rank, world_size, folder)

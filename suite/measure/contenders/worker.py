@@ -20,7 +20,6 @@ from suite.entries.together import run_of
 from suite.loop.data import HeldOut
 from suite.loop.technique import Unavailable
 from suite.measure.archives import intact
-from suite.measure.contenders.replies import scalar
 from suite.measure.contenders.stock import data_of
 from suite.measure.rounding import nudge_weights
 from suite.measure.rules.conduct import Conduct
@@ -31,6 +30,7 @@ from suite.meters.energy import EnergyMeter
 from suite.meters.holders import Living
 from suite.meters.process import ProcessMemory, cuda_memory, settle_memory
 from suite.meters.whole_run import FlopTally
+from suite.process.replies import scalar
 from suite.reading.recording import BATCHES, Recording, with_few_examples
 from suite.record.job import Job
 from suite.record.schema import Counters, Energy, Memory

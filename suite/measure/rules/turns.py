@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from suite.measure.contenders.processes import living
 from suite.measure.rules.broken import RuleBroken
+from suite.process.processes import living
 
 OTHERS = "others are left alone"
 

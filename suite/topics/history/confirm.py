@@ -12,8 +12,8 @@ from suite.judge.metrics import METRICS
 from suite.measure.campaign import Effort, measure
 from suite.measure.missing import Pair, Wanted
 from suite.measure.provenance import Progress, silent
+from suite.process.scratch import scratch
 from suite.record.machine import fingerprint
-from suite.record.scratch import scratch
 from suite.record.store import Records, Store
 from suite.topics.history.change_points import ChangePoint, judged, series
 

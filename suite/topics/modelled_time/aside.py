@@ -17,8 +17,10 @@ from suite.entries.together import built
 from suite.loop.technique import Unavailable
 from suite.measure.at_scale.full_size import Scale, StepCount, counted, why_not
 from suite.measure.at_scale.processor_limit import OutOfTime, processor_limit
-from suite.measure.contenders.child import ContenderFailed, Deputy
-from suite.measure.contenders.fork_servers import ThisProcess
+from suite.measure.contenders import deputies
+from suite.process.child import ContenderFailed
+from suite.process.groups import Deputy
+from suite.process.servers import ThisProcess
 from suite.record.job import StackError
 from suite.record.operator_counts import TracedStep
 from suite.record.schema import Counters
@@ -80,7 +82,7 @@ def aside(core_s: float = CORE_S, limit_s: float = LIMIT_S) -> Iterator[Aside]:
 def deputy(limit_s: float) -> Iterator[Deputy]:
     """Has a deputy that may train. Its processes are forked from this one, which has the libraries, or by a fork server
     where this one has gone back through a graph before: torch's threads outlive no fork."""
-    with Deputy(limit_s, ThisProcess()) as forked, Deputy(limit_s) as served:
+    with deputies.deputy(limit_s, ThisProcess()) as forked, deputies.deputy(limit_s) as served:
         try:
             forked(_go_back)
         except ContenderFailed:

@@ -38,9 +38,9 @@ from suite.measure.at_scale.full_size import (
 )
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
+from suite.process.child import ContenderFailed
 from suite.record.job import Setting, Spelling, Task, canonical
 from suite.record.operator_counts import IN, OUT, Operator, TracedStep
 from suite.record.placed import CountPlace

@@ -22,11 +22,12 @@ from suite.entries.catalogue import catalogue, lookup, reference_of
 from suite.entries.installed import baselines
 from suite.entries.together import built
 from suite.loop.baseline import Family
-from suite.measure.contenders.child import ContenderFailed, in_child
+from suite.measure.contenders.deputies import in_child
 from suite.measure.learning import Cores, cores
+from suite.process.child import ContenderFailed
+from suite.process.scratch import scratch
 from suite.record.job import BASELINE
 from suite.record.machine import versions
-from suite.record.scratch import scratch
 from suite.topics.models.crew import Crew, TrialPlace
 from suite.topics.models.trial import RECIPE, SIZE
 from suite.topics.models.tried_models import Cell, Model, ModelsMatrix, code_of_all

@@ -21,9 +21,9 @@ from suite.entries.sources import code_of
 from suite.loop.run import Run
 from suite.loop.sites import NotAttached
 from suite.measure.at_scale.full_size import Scale, counted
-from suite.measure.contenders.child import ContenderFailed
 from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
+from suite.process.child import ContenderFailed
 from suite.record.files import cache_folder, read_plain, write_json
 from suite.record.job import BASELINE
 from suite.record.machine import versions

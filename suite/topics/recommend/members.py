@@ -19,7 +19,8 @@ from suite.judge.metrics import MetricValue
 from suite.judge.rows import Row, rows
 from suite.judge.trend import in_words, trend
 from suite.loop.technique import CHAINED, PLANS, SLOTS, overrides
-from suite.measure.contenders.child import ContenderFailed, Deputy
+from suite.process.child import ContenderFailed
+from suite.process.groups import Deputy
 from suite.record import paper_scale
 from suite.record.job import BASELINE, SIZES, Setting, StackError
 from suite.record.store import Records, Store

@@ -24,10 +24,10 @@ from suite.entries.sources import code_of
 from suite.entries.together import run_of
 from suite.loop.baseline import Sample
 from suite.loop.run import Diverged
-from suite.measure.contenders.child import in_child
+from suite.measure.contenders.deputies import in_child
 from suite.measure.provenance import Progress, conditions_of, silent
+from suite.process.scratch import scratch
 from suite.record.job import BASELINE, Job, Setting
-from suite.record.scratch import scratch
 from suite.topics.references.learned_references import Bar, LearnedReference, Picture, means
 
 HIGHER_IS_BETTER = ("accuracy",)

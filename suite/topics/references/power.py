@@ -41,7 +41,7 @@ from suite.loop.run import Run
 from suite.loop.sites import Act, Site
 from suite.loop.technique import Technique
 from suite.measure.campaign import Effort, measure
-from suite.measure.contenders.child import in_child
+from suite.measure.contenders.deputies import in_child
 from suite.measure.missing import CampaignPlan, Pair, Wanted
 from suite.measure.provenance import Progress, conditions_of, part, silent
 from suite.record.job import BASELINE, Job, Setting

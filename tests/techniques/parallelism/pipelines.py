@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -18,12 +17,11 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import Technique
-from suite.measure.contenders.fork_servers import shared
 from suite.meters.communication import Communication
 from suite.pipeline.delayed import Correction, Delayed
 from suite.pipeline.timetable import Delay
-from suite.record.numerics import off_the_clock
 from techniques.parallelism.shared.pipelined import Pipelined
+from tests.real_ranks import Forked
 from tests.runs import Planted, new_run
 
 STEPS = 5
@@ -44,8 +42,8 @@ class Rate(Planted):
 
 def on_ranks(body: Callable[[DeviceMesh, Path], dict[str, Any]], folder: Path, ranks: int = 2) -> list[dict[str, Any]]:
     """What a function of a module gives on each rank."""
-    with shared(off_the_clock()).starting():
-        torch.multiprocessing.start_processes(_rank, (ranks, body, folder), nprocs=ranks, start_method="forkserver")
+    with Forked(ranks) as each:
+        each.do(_rank, ranks, body, folder)
     return [torch.load(folder / f"out{rank}", weights_only=True) for rank in range(ranks)]
 
 

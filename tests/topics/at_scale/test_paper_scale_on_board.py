@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from suite.cli import app
 from suite.judge.at_scale import CountsAtScale
 from suite.measure.at_scale.full_size import Scale, StepCount, survey
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 from suite.record.job import Setting
 from suite.record.paper_scale import NAME, PaperScale, SizeCount, read, write
 from suite.record.placed import CountPlace

@@ -23,7 +23,7 @@ LIGHT = """
 import sys
 import suite.judge.claims, suite.judge.interaction, suite.judge.rows, suite.record.store
 import suite.topics.publish.export, suite.topics.board.html, suite.topics.board.markdown, suite.show.terminal
-heavy = ("torch", "matplotlib", "multiprocessing.forkserver", "suite.measure.contenders.contender")
+heavy = ("torch", "matplotlib", "suite.process.zygote", "suite.measure.contenders.contender")
 sys.exit(", ".join(each for each in heavy if each in sys.modules) or None)
 """
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from suite.cli import app
 from suite.measure.at_scale.full_size import Scale, side_by_side
-from suite.measure.contenders.child import ContenderFailed
+from suite.process.child import ContenderFailed
 from suite.record.job import Setting
 from suite.record.operator_counts import IN, OUT, TracedStep
 from suite.topics.modelled_time import gpu_time_in_words as shown

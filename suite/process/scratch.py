@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 PREFIX = "leantrain-"
 LOCK = "alive.lock"
 LONGEST = 50
-"""Bytes of the path that it may lie in: a socket's path has at most 107 (unix(7); 103 on macOS), and the fork server's
-lies two folders below."""
+"""Bytes of the path that it may lie in: a socket's path has at most 107 (unix(7); 103 on macOS), and those of
+multiprocessing lie two folders below."""
 
 _folders: dict[int, tuple[Path, FileLock]] = {}  # by process: a forked one has its own
 

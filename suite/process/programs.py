@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+
+from suite.process.processes import end_session
 
 _lock = threading.Lock()
 _running: set[subprocess.Popen[str]] = set()
@@ -60,5 +60,4 @@ def begin_anew() -> None:
 
 def _end(process: subprocess.Popen[str]) -> None:
     if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end_session(process.pid)

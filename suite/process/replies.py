@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import numbers
 import os
+import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from suite.record.files import Stored
+from suite.record.schema import Status
 
+Failure = tuple[Status, str, str]
+"""How something ended, in the words of a record: its status, reason and details, all of them bounded."""
+LONGEST_REASON = 500
 LONGEST_TEXT = 4000
 MOST_VALUES = 1_000_000  # a block of that many steps has as many losses
 DEEPEST = 12
@@ -56,6 +61,29 @@ def bounded(text: str, longest: int = LONGEST_TEXT) -> str:
     """Returns the text, cut where it is too long, with surrogates written out."""
     cut = text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
     return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def first_line(error: BaseException) -> str:
+    """Returns one line that says what went wrong, for a record's ``reason``."""
+    said = message(error).strip().splitlines()
+    name = type(error).__name__
+    return bounded(f"{name}: {said[0]}" if said else name, LONGEST_REASON)
+
+
+def trace(error: BaseException) -> str:
+    """Returns the end of the traceback, for a record's ``details``."""
+    try:
+        return plain("".join(traceback.format_exception(error))[-4000:])
+    except Exception as another:  # a message that raises when it is asked for
+        return f"no traceback: {type(another).__name__}"
+
+
+def message(error: BaseException) -> str:
+    """Returns an exception's own words."""
+    try:
+        return str(error)[: 10 * LONGEST_REASON]
+    except Exception as another:
+        return f"its message cannot be read: {type(another).__name__}"
 
 
 def _first(values: Any) -> Any:

@@ -7,21 +7,17 @@ record's details. Nobody waits for whoever prints: what is beyond the limit is r
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.connection import Connection
 
 from suite.record.text import lines
 
 SHOWN_BYTES = 20_000  # of a child, passed on to standard error
 TAIL_BYTES = 2_000  # kept for a record
 PART_BYTES = 1 << 16
-LAST_S = 1.0  # for what is still in the pipe when all who print are gone
+LAST_S = 2.0  # for what is still in the pipe when all that print are gone
 HEARD_S = 0.1  # for what was printed just now
 
 
@@ -30,7 +26,6 @@ class Output:
 
     def __init__(self, printed: Connection) -> None:
         self._printed = printed
-        self._over, self._wake = os.pipe()
         self._shown = self._dropped = 0
         self._tail = bytearray()
         self._thread = threading.Thread(target=self._read, name="output", daemon=True)
@@ -42,26 +37,15 @@ class Output:
         return lines(bytes(self._tail).decode("utf-8", "replace")).strip()[-TAIL_BYTES:]
 
     def close(self) -> None:
-        """Reads what is left, when the child has ended."""
-        os.close(self._wake)
-        self._thread.join(2 * LAST_S)
+        """Reads what is left, when all that print have ended."""
+        self._thread.join(LAST_S)
 
     def _read(self) -> None:
-        end_s = math.inf
-        while time.monotonic() < end_s:
-            ready = wait([self._printed] if end_s < math.inf else [self._printed, self._over], LAST_S)
-            if self._printed in ready:
-                if not (part := os.read(self._printed.fileno(), PART_BYTES)):
-                    break
+        with self._printed:
+            while part := os.read(self._printed.fileno(), PART_BYTES):
                 self._take(part)
-            elif ready or end_s < math.inf:
-                break
-            if self._over in ready:
-                end_s = time.monotonic() + LAST_S
         if self._dropped:
             _show(f"\n... {self._dropped} bytes more that it printed are left out\n")
-        self._printed.close()
-        os.close(self._over)
 
     def _take(self, part: bytes) -> None:
         self._tail += part
@@ -80,11 +64,3 @@ def _show(text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError):  # it is closed, or full
         return
-
-
-def printing_to(output: Connection, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Calls in the child ``target(*arguments)``, whose prints go into the pipe."""
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
-    output.close()
-    target(*arguments)

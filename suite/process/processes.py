@@ -1,14 +1,14 @@
-"""Finds and ends processes and all that they start: each contender leads a session of its own, and ends with everything
-in it.
+"""Finds and ends processes and all that they start: each child leads a session of its own, and ends with everything in
+it.
 
 ::
 
-    parent ── fork server (adopts orphans) ── contender (leads a session) ── whatever a technique starts
+    command ── zygote (adopts orphans) ── child (leads a session) ── whatever a technique starts
 
-A contender that dies leaves its children to the fork server, also those that left its session, and so nothing is out
-of reach: whatever stands below the fork server in another session than its own is a contender's. When the parent dies,
-however it dies, the fork server notices, ends all of that, and itself. When the fork server is killed, the kernel kills
-the contenders. The part with orphans and kernel signals needs Linux; elsewhere a contender's session is all that ends.
+A child that dies leaves its children to the zygote, also those that left its session, and so nothing is out of reach:
+whatever stands below the zygote in another session than its own is a child's. When the command dies, however it dies,
+the zygote notices, ends all of that, and itself. When the zygote is killed, the kernel kills its children. The part
+with orphans and kernel signals needs Linux; elsewhere a child's session is all that ends.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
@@ -45,52 +42,40 @@ class LivingProcesses:
 def living() -> Mapping[int, LivingProcesses]:
     """Returns all processes by id; none where there is no /proc."""
     table = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):  # it ended meanwhile
-            state, parent, _, session = stat.read_bytes().rpartition(b")")[2].split()[:4]
-            if state not in (b"Z", b"X"):
-                table[int(stat.parent.name)] = LivingProcesses(int(parent), int(session))
+    for folder in Path("/proc").glob("[0-9]*"):
+        if (stat := _stat(int(folder.name))) and stat[0] not in (b"Z", b"X"):
+            table[int(folder.name)] = LivingProcesses(int(stat[1]), int(stat[3]))
     return table
 
 
-def parent_of(process: int) -> int | None:
-    """Returns the parent's id; None where the process has ended."""
-    with suppress(OSError, ValueError):
-        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    return None
+def _stat(process: int) -> list[bytes]:
+    """Returns what /proc says of a process, from its state on; nothing where it has ended, or there is no /proc."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    return []
 
 
-def is_stopped(process: int | None) -> bool:
+def is_stopped(process: int) -> bool:
     """Tells whether a signal has stopped it, or a debugger."""
-    with suppress(OSError, ValueError, IndexError):
-        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return _stat(process)[:1] in ([b"T"], [b"t"])
+
+
+def has_ended(process: int) -> bool:
+    """Tells whether there is no such process any more, nor one that nobody has waited for."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 
-def lead_session(of_server: bool) -> None:
-    """Makes this process the leader of a session of its own; one ``of_server`` ends with its fork server, which has a
-    single thread."""
-    with suppress(OSError):
-        os.setsid()
-    if of_server:
-        end_with_parent()
-        _release_server()
-
-
-def end_with_parent() -> None:
-    """Has the kernel kill this process at the end of the thread that forked it."""
+def end_with_parent(parent: int | None = None, by: int = signal.SIGKILL) -> None:
+    """Has the kernel send this process a signal at the end of the thread that forked it, in the process ``parent``."""
+    parent = parent or os.getppid()
     if LINUX:
-        parent = os.getppid()
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
         if os.getppid() != parent:  # it ended in between
             os._exit(0)
-
-
-def _release_server() -> None:
-    """Leaves the fork server to its parent: it ends when nobody holds this any more, and what is forked here would."""
-    if (held := forkserver._forkserver._forkserver_alive_fd) is not None:  # type: ignore[attr-defined]
-        os.close(held)
-        forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
 
 
 def adopt_orphans() -> None:
@@ -124,22 +109,8 @@ def end_processes(started: Mapping[int, int]) -> None:
 
 def _began(process: int) -> int | None:
     """Tells when a process started, in ticks since boot: another one with its number began later."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    return None
-
-
-def forget_the_unasked() -> None:
-    """Has a process end without a word that was forked for a parent which died before it said what for: while a server
-    loads its libraries, one waits for it."""
-    before = sys.excepthook
-
-    def unless_unasked(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        frames = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
-        if not (issubclass(kind, EOFError) and frames[-1:] == [spawn._main.__code__]):
-            before(kind, error, trace)
-
-    sys.excepthook = unless_unasked
+    stat = _stat(process)
+    return int(stat[19]) if stat else None
 
 
 def end_session(leader: int) -> None:
@@ -152,7 +123,7 @@ def end_session(leader: int) -> None:
 
 
 def end_strays(server: int, spared: Collection[int] = ()) -> None:
-    """Kills what stands below a fork server in another session than its own, but for the sessions of ``spared``."""
+    """Kills what stands below a zygote in another session than its own, but for the sessions of ``spared``."""
 
     def strays(table: Mapping[int, LivingProcesses]) -> set[int]:
         own = table[server].session if server in table else server
@@ -180,7 +151,9 @@ def oom_kills() -> int | None:
 
 def track_own_resources() -> None:
     """Gives this process a resource tracker of its own, once it needs one: shared memory that it leaves goes
-    with it, and not only with the command, whose tracker a fork server hands on."""
+    with it, and not only with the command, whose tracker a fork has."""
+    from multiprocessing import resource_tracker
+
     tracker: Any = resource_tracker._resource_tracker
     if tracker._fd is not None:
         os.close(tracker._fd)

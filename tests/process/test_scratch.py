@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from suite.record import scratch as module
-from suite.record.scratch import LOCK, LONGEST, PREFIX, scratch
+from suite.process import scratch as module
+from suite.process.scratch import LOCK, LONGEST, PREFIX, scratch
 
 FORK = multiprocessing.get_context("fork")
 

@@ -19,17 +19,21 @@ import pytest
 import torch
 
 from suite.measure import timing
-from suite.measure.contenders import child, fork_servers, output
-from suite.measure.contenders.child import ContenderFailed, failure, in_child
+from suite.measure.contenders import fork_servers
 from suite.measure.contenders.contender import distributing, ranks_of
-from suite.measure.contenders.processes import living
-from suite.measure.contenders.replies import LONGEST_TEXT, plain
+from suite.measure.contenders.deputies import deputy, failure, in_child
+from suite.process import servers
+from suite.process.child import ContenderFailed
+from suite.process.output import SHOWN_BYTES
+from suite.process.processes import living
+from suite.process.replies import LONGEST_TEXT, plain
+from suite.process.servers import Server, ThisProcess
 from suite.record.job import Job, Setting, StackError
 from suite.record.numerics import PORTABLE, PORTABLE_ENVIRONMENT, environment
-from suite.record.schema import Counters
+from suite.record.schema import ENVIRONMENT, Counters
 from tests import factories
 from tests.lent_server import ITS_OWN, of_its_own
-from tests.measure import light_server
+from tests.process.light_server import three_of
 
 FORK = multiprocessing.get_context("fork")
 
@@ -120,7 +124,7 @@ def test_every_failure_can_be_stored(error: BaseException) -> None:
 
 
 def test_a_full_disk_is_no_technique_s_failure() -> None:
-    assert failure(OSError(28, "No space left on device"))[1].startswith(child.ENVIRONMENT)
+    assert failure(OSError(28, "No space left on device"))[1].startswith(ENVIRONMENT)
 
 
 # what is left ---------------------------------------------------------------------------------------------------------
@@ -183,10 +187,8 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def _waits_for_a_child_that_forks(marks: Path) -> None:
-    fork_servers.shared.cache_clear()  # a forked process would use its parent's
     (marks / str(os.getpid())).touch()
-    fork_servers.PRELOADED = ["tests.measure.light_server"]
-    child.Child(light_server.becomes_three, marks)
+    three_of(Server({}), marks)
     time.sleep(3600)
 
 
@@ -206,11 +208,9 @@ def test_a_child_whose_parent_died_while_the_server_loaded_ends_without_a_word(
 ) -> None:
     """The kernel keeps what was asked for until the server listens."""
     (tmp_path / "loads_long.py").write_text(
-        "import os, pathlib, sys, time\n"
+        "import os, pathlib, time\n"
         "pathlib.Path('loading').write_text(str(os.getpid()))\n"
         "while not pathlib.Path('go').exists(): time.sleep(0.02)\n"
-        f"sys.path.insert(0, {os.getcwd()!r})\n"
-        "from tests.measure import light_server\n"
     )
     asking = forked(_asks_a_server_that_loads_long, tmp_path)
     until((tmp_path / "asked").exists)
@@ -224,25 +224,22 @@ def test_a_child_whose_parent_died_while_the_server_loaded_ends_without_a_word(
 
 
 def _asks_a_server_that_loads_long(folder: Path) -> None:
-    fork_servers.shared.cache_clear()
-    os.chdir(folder)  # from where the server imports
-    fork_servers.PRELOADED = ["loads_long"]
-    says, Server = fork_servers.Server._says_something, fork_servers.Server
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))  # from where the server imports
+    says = Server.says_something
 
-    def asked(server: fork_servers.Server, *arguments: Any) -> bool:
+    def asked(server: Server, *arguments: Any) -> bool:
         (folder / "asked").touch()
         return says(server, *arguments)
 
-    Server._says_something = asked  # type: ignore[method-assign]
-    in_child(divmod, 7, 2, limit_s=60)
+    Server.says_something = asked  # type: ignore[method-assign]
+    in_child(divmod, 7, 2, limit_s=60, server=Server({}, ["loads_long"]))
 
 
 def _asks_a_server_that_dies(folder: Path, channel: Any) -> None:
-    fork_servers.shared.cache_clear()
-    os.chdir(folder)  # from where the server imports
-    fork_servers.PRELOADED = ["dies_as_it_loads"]
+    sys.path.insert(0, str(folder))  # from where the server imports
     try:
-        in_child(divmod, 7, 2, limit_s=60)
+        in_child(divmod, 7, 2, limit_s=60, server=Server({}, ["dies_as_it_loads"]))
     except ContenderFailed as failed:
         channel.send((failed.status, failed.reason))
 
@@ -252,23 +249,57 @@ def test_a_fork_server_that_is_stopped_is_ended_and_another_one_takes_its_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also where it was stopped while a child of it worked: the end of that one is waited for, and never told."""
-    monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
-    monkeypatch.setattr(fork_servers, "LOOK_S", 0.2)
-    server = fork_servers.Server({})
-    monkeypatch.setattr(fork_servers, "shared", lambda arithmetic: server)
+    monkeypatch.setattr(servers, "LOOK_S", 0.2)
+    server = Server({})
     try:
-        assert in_child(divmod, 7, 2, limit_s=60) == [3, 1]
-        first = server._pid
+        assert in_child(divmod, 7, 2, limit_s=60, server=server) == [3, 1]
+        first = server.pid
         os.kill(first or 0, signal.SIGSTOP)
-        assert in_child(divmod, 7, 2, limit_s=60) == [3, 1]
-        assert server._pid != first and first not in living()
-        busy = child.Child(light_server.becomes_three, tmp_path)
-        os.kill(server._pid or 0, signal.SIGSTOP)
+        assert in_child(divmod, 7, 2, limit_s=60, server=server) == [3, 1]
+        assert server.pid != first and first not in living()
+        busy = three_of(server, tmp_path)
+        os.kill(server.pid or 0, signal.SIGSTOP)
         busy.end()
         assert busy.pid not in living()
-        assert in_child(divmod, 9, 2, limit_s=60) == [4, 1]
+        assert in_child(divmod, 9, 2, limit_s=60, server=server) == [4, 1]
     finally:
         server.close()
+
+
+def test_a_fork_of_this_process_is_as_this_process_is_then() -> None:
+    server = ThisProcess()
+    for name in ("first", "second"):
+        STATE["name"] = name
+        with deputy(60, server) as one:
+            assert (one(_state), one(os.getppid)) == (name, os.getpid())
+            (pid,) = one.pids
+        assert pid not in living()
+    with pytest.raises(ContenderFailed, match="exit code 7"):
+        in_child(os._exit, 7, limit_s=60, server=server)
+
+
+STATE = {"name": ""}
+
+
+def _state() -> str:
+    return STATE["name"]
+
+
+def test_a_fork_of_a_process_that_has_a_server_starts_one_of_its_own() -> None:
+    server = Server({})
+    assert in_child(divmod, 7, 2, limit_s=60, server=server) == [3, 1]
+    ours, theirs = FORK.Pipe()
+    process = forked(_asks, server, theirs)
+    assert ours.poll(60)
+    another = ours.recv()
+    process.join()
+    assert another != server.pid and in_child(os.getppid, limit_s=60, server=server) == server.pid
+    server.close()
+    until(lambda: another not in living())
+
+
+def _asks(server: Server, channel: Any) -> None:
+    channel.send(in_child(os.getppid, limit_s=60, server=server))
 
 
 # what it prints -------------------------------------------------------------------------------------------------------
@@ -286,7 +317,7 @@ def test_what_a_child_prints_is_capped_and_filtered_and_its_end_is_kept(capfd: p
         in_child(_prints, 2000, limit_s=60)
     assert caught.value.details.endswith("the last line\\x1b[31m") and len(caught.value.details) < 3000
     printed, shown = capfd.readouterr()
-    assert not printed and "\x1b" not in shown and len(shown) < 8 * output.SHOWN_BYTES
+    assert not printed and "\x1b" not in shown and len(shown) < 8 * SHOWN_BYTES
     assert "bytes more that it printed are left out" in shown
 
 
@@ -302,37 +333,36 @@ def test_what_is_off_the_clock_has_the_portable_arithmetic_whatever_the_user_cho
 ) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     before = dict(os.environ)
-    server = fork_servers.Server(environment(PORTABLE), preloaded=())
-    monkeypatch.setattr(fork_servers, "shared", lambda arithmetic: server)
-    inside = in_child(_environment, limit_s=60)
+    server = fork_servers.loaded(environment(PORTABLE))
+    inside = in_child(_environment, limit_s=60, server=server)
     server.close()
     assert {name: inside[name] for name in PORTABLE_ENVIRONMENT} == PORTABLE_ENVIRONMENT
     assert dict(os.environ) == before
 
 
 def test_every_timing_has_an_order_of_hashes_and_a_layout_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
-    servers = [of_its_own(seed) for seed in range(20)]
-    assert len({each.environment["PYTHONHASHSEED"] for each in servers}) == 20
-    assert len({len(each.environment["LEANTRAIN_LAYOUT"]) for each in servers}) > 15
-    monkeypatch.setattr(fork_servers, "shared", lambda arithmetic: servers[0])
-    inside = in_child(_environment, limit_s=60)
-    process = servers[0]._server._forkserver_pid
-    servers[0].close()
-    assert inside["PYTHONHASHSEED"] == servers[0].environment["PYTHONHASHSEED"]
+    monkeypatch.setattr(fork_servers, "PRELOADED", [])
+    each_own = [of_its_own(seed) for seed in range(20)]
+    assert len({each.environment["PYTHONHASHSEED"] for each in each_own}) == 20
+    assert len({len(each.environment["LEANTRAIN_LAYOUT"]) for each in each_own}) > 15
+    first = each_own[0]
+    inside = in_child(_environment, limit_s=60, server=first)
+    process = first.pid
+    first.close()
+    assert inside["PYTHONHASHSEED"] == first.environment["PYTHONHASHSEED"]
     assert process not in living()
 
 
 def test_servers_of_sets_have_their_libraries_before_anything_is_on_a_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fork_servers, "PRELOADED", ["tests.measure.light_server"])
+    monkeypatch.setattr(fork_servers, "PRELOADED", [])
     monkeypatch.setattr(timing, "of_one_timing", ITS_OWN)
-    servers = timing.loaded_servers(2)
-    processes = [server._server._forkserver_pid for server in servers]
-    assert [server._answered for server in servers] == processes and None not in processes
-    inside = [in_child(_environment, limit_s=60, server=server) for server in servers]
-    for server in servers:
+    both = timing.loaded_servers(2)
+    processes = [server.pid for server in both]
+    assert [server.answered for server in both] == processes and None not in processes
+    inside = [in_child(_environment, limit_s=60, server=server) for server in both]
+    for server in both:
         server.close()
     assert len({each["PYTHONHASHSEED"] for each in inside}) == 2
     assert not {*processes} & living().keys()
