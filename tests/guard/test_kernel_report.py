@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from suite.cli import Exit, app
 from suite.entries.catalogue import Entry, UnknownId
 from suite.guard import kernel_report
-from suite.kernels import subprocesses
 from suite.kernels.bench import BenchTiming, Examination
 from suite.kernels.gates import MachineCode
 from suite.measure.provenance import silent
+from suite.process import programs
 
 CODE = MachineCode(32, 0, 0, {128: 4}, {128: 2}, 64, 8.0, False)
 
@@ -36,7 +36,7 @@ MANIFESTS = {"right": _one(False), "right:part": _one(False), "right:dropped": _
 """
 PEER = """
 import torch
-from suite.kernels import subprocesses
+from suite.process import programs
 from suite.kernels.bench import Bench
 from FOLDER import kernel
 def make(sizes, device, generator):
@@ -121,7 +121,7 @@ def test_what_runs_ends_with_the_command(entry: Entry, tmp_path: Path) -> None:
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         kernel_report.rows([entry], "cpu", timed=False, progress=silent)
-    assert not over.exists() and not subprocesses._running
+    assert not over.exists() and not programs._running
 
 
 def test_a_selection_names_techniques_that_have_kernels() -> None:
