@@ -46,7 +46,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTry:
     """Says how a try ended: its evidence as ln of an e-value, infinite where the change is exact."""
 
     number: int
@@ -75,7 +75,7 @@ class Ledger:
             self._append(_digest(lines[-1]), {"is": "begun", **asdict(begun), **what})
         return begun
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: EndedTry) -> None:
         """Writes how a try ended. Raises LedgerError where it did not begin, or ended before."""
         with self._locked():
             lines = self._lines()

@@ -28,7 +28,7 @@ from typing import Any
 from suite.guard import speed
 from suite.guard.check import ExactComparison, Selection, exact_against
 from suite.guard.findings import Finding
-from suite.guard.ledger import Decision, Ended, Ledger, Try
+from suite.guard.ledger import Decision, EndedTry, Ledger, Try
 from suite.guard.regression import item_of
 from suite.guard.trees import TreeWorker, checked_out, top_of
 from suite.guard.votes import MISSES, Outcome, Rule, log_evidence
@@ -117,7 +117,7 @@ def tried(
             rest = max(0.1, (end_s - time.monotonic()) / 60)
             judge = partial(_by_losses if _training_changed(exact) else _by_votes, tree, top, exact.changed)
             evidence = judge(begun.level, faster, rest, part(progress, 1, 4))
-    ledger.end(Ended(begun.number, evidence.decision, evidence.log, evidence.basis))
+    ledger.end(EndedTry(begun.number, evidence.decision, evidence.log, evidence.basis))
     return Tried(begun, evidence.decision, evidence.log, evidence.basis, evidence.more, exact.findings)
 
 

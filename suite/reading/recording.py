@@ -185,8 +185,8 @@ class Recording:
 
 @contextmanager
 def as_published(name: str, own: Technique) -> Iterator[None]:
-    """For the while, fields that are left at their defaults have the values that the card gives them: what a step must
-    have done is never read from a default that may itself be wrong."""
+    """Gives the fields that are left at their defaults the card's values for the while: what a step must have done is
+    never read from a default that may itself be wrong."""
     published = departures(own, catalogue()[name].card)
     kept = {field: getattr(own, field) for field in published}
     vars(own).update(published)

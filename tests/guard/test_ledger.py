@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suite.guard.ledger import Ended, Ledger, LedgerError
+from suite.guard.ledger import EndedTry, Ledger, LedgerError
 from suite.judge.many_tries import level_of
 
 
@@ -18,7 +18,7 @@ def filled(path: Path) -> Ledger:
     ledger = Ledger(path)
     for decision in ("discard", "keep", "undecided"):
         begun = ledger.begin(against="main")
-        ledger.end(Ended(begun.number, decision, 3.0, "votes"))
+        ledger.end(EndedTry(begun.number, decision, 3.0, "votes"))
     return ledger
 
 
@@ -79,6 +79,6 @@ def test_processes_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
 def test_a_try_ends_once_and_a_ledger_has_one_rate(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "tries.jsonl")
     with pytest.raises(LedgerError, match="try 2 did not begin, or has ended"):
-        ledger.end(Ended(2, "keep", 9.0, "again"))
+        ledger.end(EndedTry(2, "keep", 9.0, "again"))
     with pytest.raises(LedgerError, match=r"share of 0\.05 false keeps, not 0\.2"):
         Ledger(ledger.path, 0.2).begin(against="main")
