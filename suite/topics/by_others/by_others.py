@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from suite.entries.card import MeasuredByOthers
 from suite.record.files import read_plain
@@ -80,19 +81,18 @@ def written(ratios: Iterable[RatioByOthers]) -> str:
     return text.getvalue()
 
 
+WORDS = ("table", "source", "technique", "against", "setting", "gpus", "change", "why_not")
+NUMBERS = ("modelled", "flops", "peak", "measured_peak")
+
+
 @cache
 def published_ratios() -> Sequence[RatioByOthers]:
     """Reads the ratios that ship with the package."""
     ratios = []
     for line in csv.DictReader(io.StringIO(read_plain(PATH).decode())):
-        words = {name: line[name] for name in ("table", "source", "technique", "against", "setting", "gpus")}
-        numbers = {
-            name: float(line[name]) if line[name] else None for name in ("modelled", "flops", "peak", "measured_peak")
-        }
-        why = {name: line[name] for name in ("change", "why_not")}
-        ratios.append(
-            RatioByOthers(**words, line=int(line["line"]), measured=float(line["measured"]), **numbers, **why)
-        )
+        values: dict[str, Any] = {name: line[name] for name in WORDS}
+        values |= {name: float(line[name]) if line[name] else None for name in NUMBERS}
+        ratios.append(RatioByOthers(**values, line=int(line["line"]), measured=float(line["measured"])))
     return ratios
 
 
