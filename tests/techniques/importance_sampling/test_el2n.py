@@ -1,4 +1,4 @@
-"""EL2N: the very highest scores, a scout's own schedule, and no scout where nothing is left out."""
+"""EL2N: the very highest scores, a scout's schedule and what it learns, and no scout where nothing is left out."""
 
 from typing import Any
 
@@ -38,3 +38,16 @@ def test_scouts_have_a_whole_schedule_of_their_own(monkeypatch: pytest.MonkeyPat
     assert [(each.step, each.recipe.steps) for each in scouts] == [(4, 4), (4, 4)]
     rates = [scouts[0].recipe.learning_rate_at(step) for step in range(4)]
     assert rates[-1] == 0 < rates[0]
+
+
+def test_probes_say_what_the_scouts_had_learned() -> None:
+    """Against their own predictions on the examples that they score, which are noisy: half of the steps teach a scout
+    something, a hundredth does not."""
+    taught, untaught = (
+        new_run("vit", f"el2n:runs=1,scout={share}", size="nano", recipe="classic", steps=100).probes()
+        for share in (0.5, 0.01)
+    )
+    assert taught["el2n.scout_loss_over_untrained"] < 0.8
+    assert taught["el2n.scout_accuracy"] > 0.4
+    assert 0.9 < untaught["el2n.scout_loss_over_untrained"] < 1.1
+    assert untaught["el2n.scout_accuracy"] < 0.25
