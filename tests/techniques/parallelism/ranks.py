@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
+from suite.entries.spelling import build
 from suite.loop.data import Batch
 from suite.loop.recipe import Recipe
 from suite.loop.run import Run
@@ -208,6 +209,8 @@ COUNTED: dict[str, Technique] = {
     "zero1:mixed_precision=true": Zero1(mixed_precision=True),
     "zero2:mixed_precision=true": Zero2(mixed_precision=True),
     "zero3_fsdp:mixed_precision=true": Zero3(mixed_precision=True),
+    "sam+dp_ddp": build("sam+dp_ddp"),
+    "esam+dp_ddp": build("esam+dp_ddp"),
 }
 
 

@@ -15,6 +15,13 @@ def test_first_gradients_equal_the_hook_version_to_the_bit(two_ranks):
             assert torch.equal(mine, hooked)
 
 
+def test_each_of_several_ranks_ascends_on_its_own_gradient(two_ranks):
+    """The first gradient is not reduced, so a step sends what data parallelism's does (m-sharpness, section 4.1)."""
+    names = ("dp_ddp", "sam+dp_ddp", "esam+dp_ddp")
+    sent = {two_ranks[0]["counted"][name]["communication_bytes"] for name in names}
+    assert len(sent) == 1 and sent != {0}
+
+
 def test_replicas_whose_gradients_are_not_reduced_are_refused_on_every_rank(two_ranks):
     for rank in two_ranks:
         assert re.match(r"parallel did nothing at 1 of its \d+ sites in the first step", rank["silent"])

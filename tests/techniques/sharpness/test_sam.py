@@ -14,9 +14,6 @@ from suite.loop.recipe import Recipe
 from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.loop.technique import ParameterGroups
-from suite.measure.at_scale.full_size import Scale, counted
-from suite.measure.counting import count
-from suite.record.job import Setting
 from techniques.sharpness.sam.technique import Sam
 from techniques.sharpness.shared.ascent import ascend, restore
 from tests.runs import Planted, new_run
@@ -175,13 +172,3 @@ def test_a_first_gradient_that_is_not_finite_leaves_the_update_out(stack: str, v
 def test_weights_that_are_elsewhere_are_no_activations() -> None:
     counts = [new_run("vit", stack, recipe="classic", steps=4).count_step() for stack in ("baseline", "sam")]
     assert counts[0].saved_activation_bytes == counts[1].saved_activation_bytes
-
-
-def test_each_of_several_ranks_ascends_on_its_own_gradient() -> None:
-    """The first gradient is not reduced, so a step sends what the reference's does (section 4.1: m-sharpness)."""
-    setting = Setting(baseline="vit", size="pico", steps=2)
-    alone, with_sam = (counted(each, Scale(setting)).counters for each in ("dp_ddp", "sam+dp_ddp"))
-    with_esam = count(setting, "esam+dp_ddp")  # which reads values: on two real ranks
-    assert alone and with_sam and with_esam.points, with_esam.reason
-    counters = (alone, with_sam, with_esam.points[0].counters)
-    assert len({each.communication_bytes for each in counters}) == 1 and alone.communication_bytes
