@@ -253,7 +253,7 @@ OWN_READERS = {
     "topics/published_quality/quality_rows.py": "ours, in the package",
     "topics/modelled_time/devices.py": "ours, in the package",
     "record/uninstalled.py": "ours, beside the package",
-    "record/code.py": "installed code",
+    "entries/code.py": "installed code",
     "record/machine.py": "of the system",
     "record/numerics.py": "of the system",
     "judge/versions.py": "installed code",

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from suite.entries.code import PARSING
 from suite.entries.module_files import file_of
-from suite.record.code import PARSING
 from suite.record.files import read_plain_text
 
 BOUNDS = {"equals": "==", "at_most": "<=", "at_least": ">=", "below": "<", "above": ">"}

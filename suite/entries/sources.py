@@ -4,7 +4,7 @@ A run of a stack on a baseline begins where jobs become runs (:mod:`suite.entrie
 those of the techniques. What they use is followed by its names, definition by definition, through all modules of these
 packages; what a module does when it is loaded counts with the first of its definitions. The hash is of the definitions
 and of what the names in them stand for. No module's name is in it, so code may move; nor is what a function calls its
-variables (:mod:`suite.record.names`), so they may be renamed. A function's own name is: of two with one text, each may
+variables (:mod:`suite.entries.names`), so they may be renamed. A function's own name is: of two with one text, each may
 use another. Imports inside of functions bring what only a GPU needs (Triton's kernels), so they count there and nowhere
 else.
 
@@ -21,11 +21,11 @@ from functools import cache
 
 from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup
+from suite.entries.code import Source, fields_of_type, read_source
 from suite.entries.installed import baseline_modules
 from suite.entries.module_files import file_of
-from suite.record.code import Source, fields_of_type, read_source
+from suite.entries.names import Chain
 from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
-from suite.record.names import Chain
 from suite.record.schema import Code
 
 LOOP = "suite.entries.jobs"

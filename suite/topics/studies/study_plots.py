@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 
 from suite.entries.card import CardError
 from suite.entries.catalogue import catalogue
+from suite.entries.code import read_source
 from suite.judge.study_tables import Study, path_of, read_studies
-from suite.record.code import read_source
 from suite.record.files import read_plain, replacing
 
 MOST_ROWS = 500  # of a table, on the page; a study with longer ones is not drawn either

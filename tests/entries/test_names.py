@@ -10,8 +10,8 @@ from types import CodeType
 
 import pytest
 
-from suite.record.code import read_source
-from suite.record.names import resolve
+from suite.entries.code import read_source
+from suite.entries.names import resolve
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "suite").rglob("*.py"))

@@ -11,8 +11,8 @@ import pytest
 
 from suite.entries import sources
 from suite.entries.catalogue import catalogue
+from suite.entries.code import Source, read_source
 from suite.entries.sources import Reach
-from suite.record.code import Source, read_source
 
 SOURCE = '''
 """A module."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
-from suite.record import names
+from suite.entries import names
+from suite.entries.names import FUNCTIONS, Chain, resolve
 from suite.record.files import cache_folder, replacing
-from suite.record.names import FUNCTIONS, Chain, resolve
 from suite.record.seal import opened, sealed
 
 COMPILED_BY = "constexpr"
