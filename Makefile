@@ -13,7 +13,8 @@ MINUTES ?= 10
 ROUNDS ?= 8
 SHARE ?= 1
 READY = $(VENV)/.ready
-ENTRY_TESTS = tests/techniques tests/measure/test_exact.py tests/measure/test_paper_scale.py
+ENTRY_TESTS = tests/techniques tests/chain tests/pipeline tests/kernels tests/measure/test_exact.py \
+	tests/measure/test_paper_scale.py
 # What may differ in this machine's own arithmetic, which timed runs have: a second time, in it. GPUs' machine code, prepared
 # text and caches may not.
 NATIVE_TESTS = tests/record/test_numerics.py tests/measure/test_learning.py tests/techniques/optimizers \

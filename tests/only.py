@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +13,10 @@ from suite.entries.catalogue import UnknownId, catalogue, lookup
 
 FOLDER = Path(__file__).parent / "techniques"
 ROOT = FOLDER.parents[1]
+ROOMS = ("chain", "pipeline", "kernels")
+"""Rooms of the suite that techniques are made with, and the loop is not; the tests of each have a folder of its name."""
+FOLLOWED = (("techniques",), ("tests",), *(("suite", room) for room in ROOMS))
+"""Packages whose modules are looked into for what they import."""
 
 
 def problem(entry: str) -> str:
@@ -33,7 +37,7 @@ def entry_of(file: Path) -> str | None:
 
 @cache
 def imported(file: Path) -> frozenset[Path]:
-    """The modules of techniques' code that a file imports, wherever it does."""
+    """The modules that a file imports, wherever it does: of techniques, of what these are made with, and of tests."""
     return frozenset(filter(None, map(_module_of, _names_in(file))))
 
 
@@ -46,33 +50,50 @@ def _names_in(file: Path) -> Iterator[str]:
 
 
 def _module_of(name: str) -> Path | None:
-    """The file below ``techniques/`` that a dotted name is, or is defined in."""
+    """The file of :data:`FOLLOWED` that a dotted name is, or is defined in."""
     parts = name.split(".")
-    if parts[0] != "techniques":
+    if not any(tuple(parts[: len(package)]) == package for package in FOLLOWED):
         return None
     paths = (ROOT.joinpath(*parts[:end]).with_suffix(".py") for end in range(len(parts), 1, -1))
     return next(filter(Path.is_file, paths), None)
+
+
+def reached(files: Iterable[Path]) -> frozenset[Path]:
+    """Files, and all that they import, themselves or through others."""
+    waiting = [*files]
+    found = {*waiting}
+    while waiting:
+        new = imported(waiting.pop()) - found
+        found |= new
+        waiting += new
+    return frozenset(found)
 
 
 @cache
 def shared_by(entry: str) -> frozenset[Path]:
     """The modules outside of all entries' folders that an entry imports, itself or through others."""
     folders = {each.folder for each in catalogue().values()}
-    waiting = list(catalogue()[entry].folder.rglob("*.py"))
-    reached = {*waiting}
-    while waiting:
-        new = imported(waiting.pop()) - reached
-        reached |= new
-        waiting += new
-    return frozenset(file for file in reached if folders.isdisjoint(file.parents))
+    found = reached(catalogue()[entry].folder.rglob("*.py"))
+    return frozenset(file for file in found if folders.isdisjoint(file.parents))
+
+
+@cache
+def tested_by(file: Path) -> frozenset[Path]:
+    """The shared modules that a file of tests imports, itself or by what tests share."""
+    helpers = {file}
+    while new := {each for one in helpers for each in imported(one) if FOLDER.parent in each.parents} - helpers:
+        helpers |= new
+    return frozenset(each for one in helpers for each in imported(one))
 
 
 def is_of_shared(entry: str, file: Path) -> bool:
-    """Whether ``file`` tests what the entry shares with others: it is no entry's own, stands beside a category's,
-    and imports a module that the entry imports too."""
-    if file.parent.parent != FOLDER or entry_of(file):
+    """Whether ``file`` tests what the entry shares with others: it is no entry's own, stands beside a category's or in
+    a room's folder, and imports a module of theirs that the entry imports too."""
+    in_room = file.parent.parent == FOLDER.parent and file.parent.name in ROOMS
+    if (not in_room and file.parent.parent != FOLDER) or entry_of(file):
         return False
-    return not shared_by(entry).isdisjoint(imported(file))
+    here = ROOT / "suite" / file.parent.name if in_room else ROOT / "techniques"
+    return any(here in module.parents for module in shared_by(entry) & tested_by(file))
 
 
 def is_of(entry: str, file: Path, test: str) -> bool:

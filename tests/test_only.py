@@ -64,6 +64,13 @@ def test_a_case_is_the_entrys_that_it_is_named_by(test: str, kept: bool) -> None
         ("sam", "techniques/large_batch/test_layer_moves.py", False),
         ("adam", "techniques/optimizers/test_adamw.py", False),  # another's own
         ("lamb", "techniques/test_optimizer_contract.py", False),  # of all
+        ("rotor", "chain/test_simulate.py", True),  # what it is made with
+        ("lion", "chain/test_simulate.py", False),
+        ("gpipe", "pipeline/test_schedule.py", True),
+        ("lion", "kernels/test_multi_tensor.py", True),
+        ("bitfit", "kernels/test_multi_tensor.py", False),
+        ("onebit_sgd", "techniques/communication/test_exchange.py", True),
+        ("rotor", "measure/test_timing.py", False),
     ],
 )
 def test_a_file_of_a_shared_module_is_of_each_entry_that_imports_it(entry: str, file: str, kept: bool) -> None:
