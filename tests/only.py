@@ -14,7 +14,7 @@ from suite.entries.catalogue import UnknownId, catalogue, lookup
 FOLDER = Path(__file__).parent / "techniques"
 ROOT = FOLDER.parents[1]
 ROOMS = ("chain", "pipeline", "kernels")
-"""Rooms of the suite that techniques are made with, and the loop is not; the tests of each have a folder of its name."""
+"""Rooms of the suite that techniques are made with, and the loop is not; each has a folder of tests by its name."""
 FOLLOWED = (("techniques",), ("tests",), *(("suite", room) for room in ROOMS))
 """Packages whose modules are looked into for what they import."""
 
