@@ -9,7 +9,7 @@ from html import escape as html_escape
 from typing import Any
 
 import leantrain
-from suite.entries import published
+from suite.entries import origins
 from suite.entries.catalogue import Entry, catalogue
 from suite.entries.spelling import build
 from suite.judge.metrics import METRICS
@@ -325,10 +325,10 @@ def _hyper_parameters(entry: Entry, report: Report) -> Iterator[str]:
 
 def _published(entry: Entry, report: Report) -> Iterator[str]:
     """Where each number comes from: the paper, with the place, or this entry, with the reason."""
-    if rows := [*published.rows(entry)]:
-        yield f"## {published.TITLE}\n"
-        yield f"| {' | '.join(published.HEAD)} |"
-        yield f"|{'---|' * len(published.HEAD)}"
+    if rows := [*origins.rows(entry)]:
+        yield f"## {origins.TITLE}\n"
+        yield f"| {' | '.join(origins.HEAD)} |"
+        yield f"|{'---|' * len(origins.HEAD)}"
         yield from (f"| {code(name)} | {code(value)} | {escape(place)} |" for name, value, place in rows)
 
 

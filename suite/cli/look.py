@@ -126,7 +126,7 @@ def _show_by_category(entries: Sequence[Entry], broken: Mapping[str, str]) -> No
 
 
 def _show(entry: Entry, folder: Path, as_json: bool) -> None:
-    from suite.entries import published
+    from suite.entries import origins
     from suite.judge.study_tables import path_of
     from suite.loop.technique import CHAINED, SLOTS, overrides
 
@@ -153,9 +153,9 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     ):
         if text:
             out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
-    if lines := [*published.rows(entry)]:
-        out.print(f"\n[bold]{published.TITLE}.[/bold]")
-        show_table(published.HEAD, lines)
+    if lines := [*origins.rows(entry)]:
+        out.print(f"\n[bold]{origins.TITLE}.[/bold]")
+        show_table(origins.HEAD, lines)
     for claim in card.claim:
         expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
         out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.source)}){expected}")

@@ -28,8 +28,8 @@ from pydantic import (
     model_validator,
 )
 
+from suite.entries.origins import Origins
 from suite.entries.properties import MisstatedError, Stated, stated
-from suite.entries.published import Origins
 from suite.record.files import printable, read_plain_text
 from suite.record.job import BASELINE, RecipeName, Size, Spelling, StackText, Task
 

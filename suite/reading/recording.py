@@ -37,7 +37,7 @@ from suite.device.random_state import replayed, unchanged_randomness
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
-from suite.entries.published import departures
+from suite.entries.origins import departures
 from suite.loop.baseline import Baseline
 from suite.loop.data import Data
 from suite.loop.run import Diverged, Run
@@ -185,8 +185,8 @@ class Recording:
 
 @contextmanager
 def as_published(name: str, own: Technique) -> Iterator[None]:
-    """Gives the fields that are left at their defaults the card's values for the while: what a step must have done is
-    never read from a default that may itself be wrong."""
+    """Gives fields that are left at their defaults the values that the card has for them, for the while: what a step
+    must have done is never read from a default that may itself be wrong."""
     published = departures(own, catalogue()[name].card)
     kept = {field: getattr(own, field) for field in published}
     vars(own).update(published)

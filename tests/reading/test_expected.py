@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.entries.catalogue import catalogue
-from suite.entries.published import departures
+from suite.entries.origins import departures
 from suite.reading.recording import as_published
 from tests.runs import new_recording
 

@@ -21,7 +21,7 @@ import pytest
 
 import techniques
 from suite.entries.catalogue import catalogue
-from suite.entries.published import Free, Published, agrees, inherited, shared_origins
+from suite.entries.origins import Free, Published, agrees, inherited, shared_origins
 
 ROOT = Path(techniques.__file__).parent
 OTHER_KINDS = ("kernel", "peer", "packages", "probes", "moves", "study", "probe", "benches", "__init__")

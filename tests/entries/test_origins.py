@@ -3,7 +3,7 @@
 import pytest
 
 from suite.entries.catalogue import catalogue
-from suite.entries.published import departures, inherited, number, rows, shown
+from suite.entries.origins import departures, inherited, number, rows, shown
 
 
 def test_the_papers_come_first_and_the_others_say_why() -> None:
