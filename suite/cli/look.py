@@ -153,9 +153,9 @@ def _show(entry: Entry, folder: Path, as_json: bool) -> None:
     ):
         if text:
             out.print(f"\n[bold]{title}.[/bold] {escape(text.strip())}")
-    if lines := [*origins.rows(entry)]:
+    if numbers := [*origins.rows(entry)]:
         out.print(f"\n[bold]{origins.TITLE}.[/bold]")
-        show_table(origins.HEAD, lines)
+        show_table(origins.HEAD, numbers)
     for claim in card.claim:
         expected = "" if claim.expected is None else f" {claim.metric} {claim.relation} {claim.expected:g}"
         out.print(f"\n[bold]Claim {claim.id}[/bold] ({claim.kind}, {claim.scope}; {escape(claim.source)}){expected}")
