@@ -38,7 +38,8 @@ def judge(
     ``seconds``, ``seed``, ``run``. The others are the options of ``leantrain judge``.
 
     The result's ``str`` is the answer in a sentence; ``readings``, ``cautions`` and ``as_dict()`` have the numbers.
-    Raises ValueError, in one sentence, for runs that cannot be judged, and TypeError for another keyword.
+    Raises ValueError, in one sentence, for runs that cannot be judged, LookupError for a word that is no option's, and
+    TypeError for another keyword.
 
         >>> import pandas as pd
         >>> def run(steps, seed, gain=0.0):  # of one's own: columns step and val_loss

@@ -112,6 +112,7 @@ def judge(
         if write:
             drawing.check_format(write)
         named = {name: tuple(own or ()) for name, own in vars(columns).items()}
+        options = JudgeOptions(ColumnNames(**named), unit or "", better or "", tuned or "", mid_schedule)
         sides = [
             [
                 table
@@ -120,7 +121,6 @@ def judge(
             ]
             for option, patterns in (("--reference", reference), ("--contender", contender))
         ]
-        options = JudgeOptions(ColumnNames(**named), unit or "", better or "", tuned or "", mid_schedule)
         judgement = judged(sides[0], sides[1], options)
         if write:
             from suite.topics.foreign_runs import judgement_plot

@@ -232,6 +232,12 @@ def test_a_pattern_reads_any_log_and_a_folder_is_its_run(tmp_path: Path) -> None
     assert (run.budgets.tolist(), run.losses.tolist(), run.seconds.tolist()) == ([1, 2], [2.5, 2.25], [1, 2])
     (tmp_path / "checkpoint").mkdir()
     text(tmp_path / "checkpoint" / "trainer_state.json", json.dumps(STATE))
+    assert runs([LogTable("gpt-seed=3-s3375.csv", pd.DataFrame(ROWS).to_dict(orient="list"), range(3))])[0].seed == "3"
+    (tmp_path / "resumed").mkdir()
+    for name in "ab":
+        event_file(tmp_path / "resumed" / f"events.out.tfevents.{name}")
+    with pytest.raises(ValueError, match=r"resumed: the folder holds 2 files \*tfevents\*, of a run that was resumed"):
+        files_of([str(tmp_path / "resumed")], "--reference")
     assert files_of([str(tmp_path / "check*")], "--reference") == [tmp_path / "checkpoint" / "trainer_state.json"]
 
 
@@ -306,7 +312,6 @@ def test_what_a_user_names_wrongly_is_said(tmp_path: Path) -> None:
             (lambda: read(tmp_path / "a.csv", ["("]), r"--pattern \(: "),
             (lambda: read(tmp_path / "a.csv", ["loss"]), "it names no groups"),
             (lambda: read(tmp_path / "a.csv", ["(?P<loss>x)"]), "no line is like"),
-            (lambda: read(tmp_path / "a.csv", preset="gpt"), "--preset gpt: there is nanochat"),
             (lambda: runs(read(tmp_path / "a.csv"), loss="bpb"), "--loss bpb: .*a.csv has step, val_loss, seconds"),
         ]
     )  # fmt: skip - a case a line

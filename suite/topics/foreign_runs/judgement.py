@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from suite.judge.ruler import BUDGETS
 from suite.judge.statistics import Interval
 from suite.topics.foreign_runs import cautions as warnings
-from suite.topics.foreign_runs.guessed_columns import Better, ColumnNames, Roles, decided, direction
+from suite.topics.foreign_runs.guessed_columns import UNITS, Better, ColumnNames, Roles, decided, direction
 from suite.topics.foreign_runs.log_table import LogTable
 from suite.topics.foreign_runs.run_comparison import BudgetReading, Curve, by_length, compared
 from suite.topics.foreign_runs.run_of_log import ForeignRun, ceiling, runs_of
@@ -104,7 +104,7 @@ def _finite(number: float) -> float | None:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Says how logs are to be judged: what a user may name."""
+    """Says how logs are to be judged: what a user may name. Raises UnknownId for a word that means nothing."""
 
     columns: ColumnNames = field(default_factory=ColumnNames)
     unit: str = ""
@@ -112,16 +112,21 @@ class JudgeOptions:
     tuned: str = ""
     mid_schedule: bool = False
 
+    def __post_init__(self) -> None:
+        from suite.entries.setting import chosen  # cards and their checks: only where a word is to be looked up
+
+        for kind, value, known in (
+            ("unit", self.unit, UNITS),
+            ("direction", self.better, ("lower", "higher")),
+            ("tuning", self.tuned, warnings.TUNED),
+        ):
+            if value:
+                chosen(kind, value, known)
+
 
 def judged(reference: Sequence[LogTable], contender: Sequence[LogTable], wanted: JudgeOptions) -> JudgedRuns:
     """Judges the runs in two sides' logs. Raises ValueError, in one sentence that names file and line, for what cannot
     be judged."""
-    for option, value, known in (
-        ("--better", wanted.better, ("lower", "higher")),
-        ("--tuned", wanted.tuned, warnings.TUNED),
-    ):
-        if value and value not in known:
-            raise ValueError(f"{option} {value}: there is {', '.join(known)}")
     tables = [*reference, *contender]
     roles = decided(tables, wanted.columns, wanted.unit)
     better, unclear = _direction(roles, tables, wanted.better)

@@ -48,7 +48,13 @@ def files_of(patterns: Sequence[str], option: str) -> list[Path]:
 
 def _in_folder(folder: Path, option: str) -> list[Path]:
     for pattern in IN_A_FOLDER:
-        if files := sorted(folder.glob(pattern)):
+        files = sorted(folder.glob(pattern))
+        if len(files) > 1:
+            raise ValueError(
+                f"{option} {folder}: the folder holds {len(files)} files {pattern}, of a run that was resumed, or of "
+                "several; name those that are whole runs"
+            )
+        if files:
             return files
     wanted = ", ".join(IN_A_FOLDER)
     raise ValueError(f"{option} {folder}: the folder holds no run's file ({wanted}); name the files themselves")
@@ -57,10 +63,12 @@ def _in_folder(folder: Path, option: str) -> list[Path]:
 def read(path: Path, patterns: Sequence[str] = (), preset: str = "") -> list[LogTable]:
     """Reads a file, as text where a pattern or a preset is given: a table for each run that it tells apart.
 
-    Raises ValueError with one sentence, the file's name and mostly a line; OSError for what cannot be read.
+    Raises ValueError with one sentence, the file's name and mostly a line; OSError for what cannot be read; UnknownId.
     """
-    if preset and preset not in PRESETS:
-        raise ValueError(f"--preset {preset}: there is {', '.join(PRESETS)}")
+    if preset:
+        from suite.entries.setting import chosen  # cards and their checks: only where a word is to be looked up
+
+        chosen("preset", preset, tuple(PRESETS))
     as_text = bool(patterns or preset)
     reader = partial(read_text, patterns=patterns, preset=preset) if as_text else _reader_of(path)
     try:

@@ -27,7 +27,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 }
 RATES = ("lr", "learning_rate", "train/learning_rate", "train/lr", "lr-adamw/group0")
 PLANNED = ("planned_steps", "max_steps", "total_steps", "num_iterations")
-SEED_IN_NAME = re.compile(r"(?:seed|_s|-s)[-_=]?(\d+)(?!\d)", re.IGNORECASE)
+SEED_IN_NAME = re.compile(r"seed[-_=]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
