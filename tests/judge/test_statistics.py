@@ -207,7 +207,7 @@ def moderated(samples):
     return [s.moderated_interval(each, prior) for each in samples]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, ROWS])
+@pytest.mark.parametrize("rows", [2, ROWS])
 def test_rows_of_one_variance_share_it_and_cover_at_the_nominal_rate(rows):
     rng, trials = np.random.default_rng([30, rows]), 2000 // rows
     intervals = [each for _ in range(trials) for each in moderated(board(rng, np.ones(rows)))]
@@ -227,7 +227,7 @@ def test_rows_of_one_variance_have_intervals_as_narrow_as_theory_says():
     assert np.median(shared) / np.mean(own) == pytest.approx(expected, rel=0.12)
 
 
-@pytest.mark.parametrize("kind", ["a third three times as noisy", "a wide range", "one ten times as noisy"])
+@pytest.mark.parametrize("kind", ["a third three times as noisy", "a wide range"])
 def test_rows_that_differ_in_noise_are_covered_too(kind):
     rng, trials = np.random.default_rng([32, len(kind)]), 150
     covered = 0
@@ -235,10 +235,8 @@ def test_rows_that_differ_in_noise_are_covered_too(kind):
         deviation = np.ones(ROWS)
         if kind == "a third three times as noisy":
             deviation[::3] = 3
-        elif kind == "a wide range":
-            deviation = np.exp(0.7 * rng.standard_normal(ROWS))
         else:
-            deviation[0] = 10
+            deviation = np.exp(0.7 * rng.standard_normal(ROWS))
         covered += sum(each.contains(0) for each in moderated(board(rng, deviation)))
     assert covered >= 0.93 * trials * ROWS
 
@@ -368,9 +366,9 @@ def noisy_curve(rng, noise, evaluations=12, steps=600):
     )
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.03, 0.2])
+@pytest.mark.parametrize("noise", [0.003, 0.2])
 def test_time_to_quality_of_identical_contenders_is_centred_at_one(noise):
-    rng, trials = np.random.default_rng(12), 3000
+    rng, trials = np.random.default_rng(12), 1500
     x = np.empty(trials)
     for i in range(trials):
         reference, contender = noisy_curve(rng, noise), noisy_curve(rng, noise)
@@ -495,18 +493,18 @@ def test_two_sided_e_process_is_the_beta_binomial_mixture():
     assert s.sign_e_process(d, margin=0.0)[-1] == pytest.approx(math.log(above))
 
 
-def ever_rejects(rng, p, trials=3000, looks=200, **form):
+def ever_rejects(rng, p, trials=1500, looks=200, **form):
     d = np.where(rng.random((trials, looks)) < p, 1.0, -1.0)
     return sum(s.sign_e_process(row, **form).max() >= math.log(20) for row in d)
 
 
 def test_e_process_survives_peeking_at_every_round_and_finds_an_effect():
     rng = np.random.default_rng(21)
-    assert at_most(ever_rejects(rng, 0.5), 3000, 0.05)
-    assert at_most(ever_rejects(rng, 0.5, margin=0.03), 3000, 0.05)
-    assert at_most(ever_rejects(rng, 0.5, margin=0.03, prior=0.5), 3000, 0.05)
-    assert at_most(ever_rejects(rng, 0.4, margin=0.03), 3000, 0.01)
-    assert at_least(ever_rejects(rng, 0.7, margin=0.03), 3000, 0.99)
+    assert at_most(ever_rejects(rng, 0.5), 1500, 0.05)
+    assert at_most(ever_rejects(rng, 0.5, margin=0.03), 1500, 0.05)
+    assert at_most(ever_rejects(rng, 0.5, margin=0.03, prior=0.5), 1500, 0.05)
+    assert at_most(ever_rejects(rng, 0.4, margin=0.03), 1500, 0.01)
+    assert at_least(ever_rejects(rng, 0.7, margin=0.03), 1500, 0.99)
     d = s.round_log_ratios(*simulated_rounds(rng, 100, math.log(1.05)))
     assert s.sign_e_process(d).max() > math.log(20)
     assert s.sign_e_process(d, margin=0.10).max() < math.log(20), "5 % slower is within a margin of 10 %"

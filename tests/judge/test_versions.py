@@ -14,18 +14,10 @@ from suite.judge import versions
 from suite.judge.versions import installed_quality, installed_version, stated
 
 
-def test_it_is_that_of_every_installed_baseline():
-    assert {name: installed_version(name) for name in baselines()} == {
-        n: each.version for n, each in baselines().items()
-    }
-    assert installed_version("nobody_s") is None
-
-
-def test_so_is_what_its_loss_is():
-    assert {name: installed_quality(name) for name in baselines()} == {
-        n: each.quality for n, each in baselines().items()
-    }
-    assert installed_quality("nobody_s") == ""
+def test_it_and_what_the_loss_is_are_those_of_every_installed_baseline():
+    for name, baseline in baselines().items():
+        assert (installed_version(name), installed_quality(name)) == (baseline.version, baseline.quality)
+    assert (installed_version("nobody_s"), installed_quality("nobody_s")) == (None, "")
 
 
 @pytest.mark.parametrize(
