@@ -203,9 +203,10 @@ def test_published_models_have_their_published_sizes(
         assert parameter_count(built) == parameters
 
 
-def test_the_model_state_of_a_full_size_model_follows_the_formula() -> None:
-    """fp32: 4 bytes a weight, 4 a gradient, 8 of Adam's moments (ZeRO, 1910.02054, section 3.1)."""
-    full = scale("gpt", size="base", recipe="classic", steps=1, batch_size=1, sequence_length=16)
+@pytest.mark.parametrize("recipe", ["classic", "modern"])
+def test_the_model_state_of_a_full_size_model_follows_the_formula(recipe: str) -> None:
+    """fp32, autocast or not: 4 bytes a weight, 4 a gradient, 8 of Adam's moments (ZeRO, 1910.02054, section 3.1)."""
+    full = scale("gpt", size="base", recipe=recipe, device="cuda", steps=1, batch_size=1, sequence_length=16)
     numbers, weights = counted("baseline", full).quantities(), 124_439_808
     assert numbers["parameter_bytes"] == numbers["gradient_bytes"] == 4 * weights
     assert numbers["optimizer_state_bytes"] == 8 * weights

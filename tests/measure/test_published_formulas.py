@@ -160,15 +160,6 @@ def test_a_baseline_at_its_paper_s_size_saves_the_formula_s_bytes(model: str, re
     assert saved == pytest.approx(expected, rel=0.001)
 
 
-@pytest.mark.parametrize("recipe", ["classic", "modern"])
-def test_fp32_model_state_under_adam_takes_sixteen_bytes_a_parameter(recipe: Any) -> None:
-    """Autocast keeps fp32 weights and gradients: 4 + 4 + 8, the same sum as ZeRO's 2 + 2 + 12."""
-    at = Scale(Setting(baseline="gpt", size="base", recipe=recipe, device="cuda"), batch_size=1, sequence_length=16)
-    numbers = counted("baseline", at).quantities()
-    state = [numbers[name] for name in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes")]
-    assert sum(state) == 16 * numbers["parameter_count"]
-
-
 class MasterAdam(torch.optim.Optimizer):
     """Adam on fp32 copies of fp16 parameters (Micikevicius et al., 1710.03740): the mixed precision that ZeRO means."""
 
