@@ -43,6 +43,7 @@ def around(model: Any, backend: str) -> None:
             stage[index] = torch.compile(stage[index], backend=backend)
 
 
+WHEN = ("before", "after")
 WAYS: dict[str, Callable[[Any, str], None]] = {"in place": in_place, "around": around}
 
 
@@ -80,9 +81,10 @@ def runs_of(model: Any) -> int:
     return attentions.runs
 
 
-@pytest.mark.parametrize("plan", ["middle", *RUNS])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "when", "plan"),
+    [*(("in place", "before", plan) for plan in ("middle", *RUNS)), *(("around", when, "nested") for when in WHEN)],
+)
 def test_gradients_are_those_of_compiled_blocks(way: str, when: str, plan: str) -> None:
     plain, model = expected(way, "aot_eager"), Tokens()
     forget()

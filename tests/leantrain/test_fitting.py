@@ -157,8 +157,7 @@ def test_several_chains_share_a_budget() -> None:
         assert as_predicted(measured(model, batch, lambda: loss_of(model, batch).backward()), fitted)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "vit"])
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("name", "named"), [("gpt2", False), ("vit", True)])
 def test_accumulated_gradients_are_in_the_budget_named_or_found(name: str, named: bool) -> None:
     def passes(model: nn.Module, batch: Batch) -> None:
         for _ in range(3):
@@ -176,8 +175,7 @@ def test_accumulated_gradients_are_in_the_budget_named_or_found(name: str, named
     assert len(fitted.plans) == (1 if named else 2)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize(("name", "inside"), [("gpt2", True), ("bert", False)])
 def test_so_it_is_under_autocast_inside_the_loss_or_around(name: str, inside: bool) -> None:
     def bf16() -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16)
@@ -205,7 +203,7 @@ def test_so_it_is_under_autocast_inside_the_loss_or_around(name: str, inside: bo
         assert as_predicted(measured(model, batch, lambda: one(model, batch)), fitted)
 
 
-@pytest.mark.parametrize(("examples", "length"), [(4, 30), (6, 24), (3, 20)])
+@pytest.mark.parametrize(("examples", "length"), [(4, 30), (3, 20)])
 def test_another_shape_has_a_plan_of_its_own_and_calls_nothing_of_the_user_s(examples: int, length: int) -> None:
     calls = []
 
@@ -233,29 +231,6 @@ def test_another_shape_has_a_plan_of_its_own_and_calls_nothing_of_the_user_s(exa
     with fitted.step():
         peak = measured(model, other, lambda: loss(model, other).backward())
     assert not exact.scaled and 0.99 * exact.peak_bytes <= peak <= exact.peak_bytes <= fitted.memory_bytes
-
-
-def test_a_head_outside_of_the_model_is_as_it_was() -> None:
-    model, head, batch = build("bert"), nn.Linear(64, 1), batch_of("bert")
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return head(model(**batch).logits).mean()
-
-    def one(batch: Batch) -> None:
-        torch.manual_seed(3)
-        loss(model, batch).backward()
-
-    one(batch)
-    expected, held = head.weight.grad.clone(), head.weight.grad
-    fitted = fit(model, batch, loss, f"{sum(ends('bert')) // 2}B")
-    assert fitted.plan.recomputed and head.weight.grad is held and torch.equal(held, expected)
-    for more in ([], [batch_of("bert", 4, 30)]):
-        head.zero_grad(), model.zero_grad()
-        with fitted.step():
-            one(batch)
-            for other in more:
-                loss(model, other)
-        assert torch.equal(head.weight.grad, expected)
 
 
 def test_an_optimizer_s_state_counts_as_it_is_or_as_adamw_s() -> None:
@@ -320,6 +295,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "no unit": ("8", loss_of, "8 of what. Write 8GB or 8GiB"),
     "a number": (8, loss_of, "8 of what"),
     "a vector": ("8GB", lambda m, b: m(**b).logits.mean(-1), r"gives a value of shape \[4, 24\]: make it"),
+    "a pair": ("8GB", lambda m, b: (loss_of(m, b), 1), "gives a value of type tuple"),
     "a float": ("8GB", lambda m, b: loss_of(m, b).item(), "gives a value of type float"),
     "detached": ("8GB", lambda m, b: loss_of(m, b).detach(), "has no gradient"),
     "twice": ("8GB", lambda m, b: loss_of(m, b) + loss_of(m, b), "calls the model 2 times"),
@@ -396,19 +372,10 @@ def test_planning_leaves_no_trace_and_acts_on_no_arriving_gradient(accumulate: b
     assert len(arrived) == 2 * seen and state(model)[2:4] == before[2:4]
 
 
-def test_passes_without_gradients_and_passes_that_fail_are_plain_ones() -> None:
+def test_passes_without_gradients_are_plain_ones() -> None:
     model, batch, fitted = within("vit", 0.5)
     with fitted.step(), torch.no_grad():
         assert torch.equal(model.eval()(batch["images"][:2]), copy.deepcopy(model)(batch["images"][:2]))
-    before = state(model.train())
-    with pytest.raises(RuntimeError), fitted.step():
-        model(batch["images"][:, :1])  # one channel
-    broken = model.blocks[1].mlp.register_forward_hook(lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError), fitted.step():
-        model(batch["images"])
-    broken.remove()
-    before[1] = [torch.get_rng_state()]  # a plain pass draws, too
-    assert same(state(model), before)
 
 
 # others' loops --------------------------------------------------------------------------------------------------------
