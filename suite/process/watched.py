@@ -20,6 +20,7 @@ from suite.process.processes import end_with_parent
 from suite.record.text import printable
 
 LONGEST_LABEL = 200
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _report: int | None = None
 
 
@@ -38,9 +39,11 @@ def watch(silence_s: float) -> int | str | None:
     sys.stderr.flush()
     heard, writing_end = os.pipe()
     watching = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until they are handed on
     if child := os.fork():
         os.close(writing_end)
         return _waited(child, heard, silence_s)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     os.close(heard)
     _report = writing_end
     end_with_parent(watching, signal.SIGTERM)
@@ -48,9 +51,10 @@ def watch(silence_s: float) -> int | str | None:
 
 
 def _waited(child: int, heard: int, limit_s: float) -> int | str:
-    for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the child puts away what it began, and ends
+    for signal_number in ENDING:  # the child puts away what it began, and ends
         if signal.getsignal(signal_number) != signal.SIG_IGN:
             signal.signal(signal_number, lambda number, frame: _sent(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     doing, last_s = "", time.monotonic()
     while True:
         left_s = last_s + limit_s - time.monotonic()
