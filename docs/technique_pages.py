@@ -30,7 +30,7 @@ from suite.show.pages.board import (
     timings_text,
     unverified_text,
 )
-from suite.show.pages.markup import unverified
+from suite.show.pages.markup import fragments
 from suite.show.pages.rendered import as_markdown
 from suite.show.pictures.charts import curves, span, whisker
 from suite.show.pipelines import picture
@@ -248,7 +248,8 @@ def _by_others(entry: Entry, report: Report) -> Iterator[str]:
 
 def _row(row: Row, drawn: str) -> str:
     lean = LEANS[leaning(row.value(HEADLINE.name))]
-    head = f"<th>{html_escape(_where(row))}{unverified(unverified_text(row))}</th><td class='{lean}'>{drawn}</td>"
+    mark = fragments.unverified(unverified_text(row))
+    head = f"<th>{html_escape(_where(row))}{mark}</th><td class='{lean}'>{drawn}</td>"
     if row.failed:
         reason = "; ".join(dict.fromkeys(f"{failure.status}: {failure.reason}" for failure in row.failures))
         return f'{head}<td colspan="{len(SHOWN) + 2}">{html_escape(reason)}</td>'

@@ -16,7 +16,9 @@ import json
 import re
 from typing import Any
 
-PLACE = (
+from markupsafe import Markup
+
+PLACE = Markup(
     '<p class="packed" data-part="{}">This part is packed: a browser that runs this page\'s script unpacks it here.</p>'
 )
 CUTS = re.compile(r'(?=<(?:tr|svg|p|li|table|h\d|details|article|section)\b|[,{]"[a-z_]+":\{)')
@@ -29,14 +31,14 @@ class Pack:
     def __init__(self) -> None:
         self._parts: list[str] = []
 
-    def fold(self, markup: str) -> str:
+    def fold(self, markup: Markup) -> Markup:
         """Returns an element whose content is packed behind its first summary, as far as the last ``</details>``."""
         head, summary, rest = markup.partition("</summary>")
         content, details, tail = rest.rpartition("</details>")
         if not details:
             return markup
         self._parts.append(content)
-        return f"{head}{summary}{PLACE.format(len(self._parts) - 1)}{details}{tail}"
+        return head + summary + PLACE.format(len(self._parts) - 1) + details + tail
 
     @property
     def packed(self) -> str:

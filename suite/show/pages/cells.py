@@ -3,9 +3,9 @@ interval."""
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from suite.judge.metrics import Direction, Metric, MetricValue
-from suite.record.text import in_html
-from suite.show.pages import markup
 from suite.show.pages.board import (
     change,
     decimals,
@@ -18,22 +18,22 @@ from suite.show.pages.board import (
     shown_number,
     text,
 )
+from suite.show.pages.markup import fragments
 from suite.show.pictures.charts import whisker
 
 LEANS = {1: "better", -1: "worse", 0: ""}
 
 
-def value_cell(metric: Metric, value: MetricValue, half_width: float) -> str:
+def value_cell(metric: Metric, value: MetricValue, half_width: float) -> Markup:
     """Draws the value of a metric; ``half_width``: that of the whisker's axis, in logs."""
     if value.kind in ("missed", "unavailable"):
-        return markup.cell(text(value, metric.direction), "", value.kind, value.reason)
+        return fragments.cell(text(value, metric.direction), "", value.kind, value.reason)
     interval = shown_interval(value, metric.direction)
     shown = shown_number(value, metric.direction)
     drawn = whisker(interval, half_width) if interval else ""
-    brackets = f' <span class="ends">{in_html(ends(interval))}</span>' if ends(interval) else ""
     figure = f"{mark(value, metric.direction)}{number(shown, decimals(interval))}"
-    return markup.cell_of(
-        f'{drawn}<span class="number">{in_html(figure)}</span>{brackets}',
+    return fragments.cell_of(
+        fragments.value(drawn, figure, ends(interval)),
         "" if value.kind == "modelled" else f"{shown:.6g}",  # sorted after all that is measured, never among it
         " ".join(filter(None, (value.kind, lean(value, metric.direction)))),
         "; ".join(filter(None, (change(value, metric.unit), value.note))),

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from suite.record.text import code_in_markdown, in_html, in_markdown, printable
@@ -22,10 +23,25 @@ TEMPLATES = Path(__file__).parent / "templates"
 COLONS = {"l": ":--", "r": "--:", "c": ":-:"}
 
 
-def as_html(section: Section | None, rank: int = 2) -> str:
+def as_html(section: Section | None, rank: int = 2) -> Markup:
     """Renders the section of a page, whose heading has that rank; nothing where there is none."""
     template = _environment(in_html).get_template("section.html.jinja")
-    return template.render(section=section, rank=rank) if section else ""
+    return Markup(template.render(section=section, rank=rank) if section else "")
+
+
+def in_page(name: str, folder: Path = TEMPLATES) -> Template:
+    """Returns the template of a page, ``name`` in ``folder``, which may take macros of those beside this file.
+
+    Its macros, the attributes of its ``module``, take text, which they escape, and Markup, which they do not, and give
+    Markup.
+    """
+    return _environment(in_html, folder).get_template(name)
+
+
+def macros_beside(module: str) -> Any:
+    """Returns the macros of the template that stands beside a module, whose file this is, and is called as it."""
+    path = Path(module)
+    return in_page(f"{path.stem}.html.jinja", path.parent).module
 
 
 def as_markdown(section: Section, level: str = "##", pictures: Pictures | None = None) -> list[str]:
@@ -49,9 +65,9 @@ class Pictures:
 
 
 @cache
-def _environment(escape: Callable[[str], str]) -> Environment:
+def _environment(escape: Callable[[str], str], folder: Path = TEMPLATES) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([folder, TEMPLATES]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -23,7 +23,7 @@ from suite.show.described import (
     TableRow,
     slug,
 )
-from suite.show.on_board import OnBoard
+from suite.topics.on_board import OnBoard
 
 TITLE = "At the papers' own sizes"
 READING = (

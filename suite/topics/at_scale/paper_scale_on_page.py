@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from suite.judge.at_scale import CountsAtScale
 from suite.record.paper_scale import Beside, PaperScale
 from suite.record.placed import CountPlace
-from suite.record.text import in_html
-from suite.show.on_board import Draws, OnPage
-from suite.show.pages import markup
+from suite.show.pages.markup import fragments
 from suite.show.pages.places import PlacedRow
+from suite.show.pages.rendered import macros_beside
 from suite.topics.at_scale import paper_scale_on_board as paper_scale
 from suite.topics.at_scale.answer import GPUS, with_band
 from suite.topics.modelled_time.gpu_times import ModelledTime
+from suite.topics.on_board import Draws, OnPage
+
+DRAWN = macros_beside(__file__)
 
 
 @dataclass
@@ -46,39 +50,34 @@ def sizes(counts: PaperScale, times: Iterable[ModelledTime]) -> Mapping[str, Siz
     return of_stacks
 
 
-def _part(placed: PlacedRow, own: SizesOfStack | None, counts: CountsAtScale) -> str:
+def _part(placed: PlacedRow, own: SizesOfStack | None, counts: CountsAtScale) -> Markup:
     """Draws the part; where there is nothing, the command that counts it."""
-    stack, title = placed.row.stack, "<h4>At the papers' own sizes</h4>"
+    stack = placed.row.stack
     if own is None or not (own.counted or own.uncounted or own.times):
-        command = f"leantrain count --keep -t {stack} -b {placed.row.conditions.baseline} --size base"
-        return f"{title}<p>Not counted yet: {markup.code(command)}</p>"
+        return DRAWN.uncounted(f"leantrain count --keep -t {stack} -b {placed.row.conditions.baseline} --size base")
     gpus = [gpu for gpu in GPUS if any(of == gpu for _, of in own.times)]
     lines = [_line(pair, gpus, own, counts) for pair in own.counted]
-    heads = markup.head(["setting", *paper_scale.HEADINGS[1:], *(f"{gpu}, modelled" for gpu in gpus)])
+    heads = fragments.head(["setting", *paper_scale.HEADINGS[1:], *(f"{gpu}, modelled" for gpu in gpus)])
     caption = f"{stack} at the papers' own sizes"
-    drawn = markup.table(f"{placed.technique}--sizes", caption, heads, "\n" + "\n".join(lines) + "\n") if lines else ""
-    reasons = [*own.uncounted, *_untimed(own.times.values())]
-    why = markup.folded("Not counted or not modelled, and why", f"<ul>{markup.items(map(in_html, reasons))}</ul>")
-    return f"{title}{drawn}{why if reasons else ''}"
+    table = fragments.table(f"{placed.technique}--sizes", caption, heads, lines) if lines else ""
+    return DRAWN.sizes(table, [*own.uncounted, *_untimed(own.times.values())])
 
 
-def _line(pair: Beside, gpus: Sequence[str], own: SizesOfStack, counts: CountsAtScale) -> str:
+def _line(pair: Beside, gpus: Sequence[str], own: SizesOfStack, counts: CountsAtScale) -> Markup:
     place = pair.stack.place
     short = " · ".join(place.title.split(" · ")[:4])
-    name = f'<span title="{in_html(place.title)}">{in_html(short)}</span>{paper_scale.mark(counts, pair)}'
-    cells = [markup.cell(words) for words in paper_scale.cells(pair)]
-    return (
-        f"<tr>{markup.row_head(place.title, name)}{''.join(cells)}"
-        f"{''.join(_time(own.times.get((place, gpu))) for gpu in gpus)}</tr>"
-    )
+    name = DRAWN.place(place.title, short, paper_scale.mark(counts, pair))
+    cells = map(fragments.cell, paper_scale.cells(pair))
+    times = (_time(own.times.get((place, gpu))) for gpu in gpus)
+    return fragments.row([fragments.row_head(place.title, name), *cells, *times])
 
 
-def _time(time: ModelledTime | None) -> str:
+def _time(time: ModelledTime | None) -> Markup:
     if time is None or time.step_s is None:
-        return markup.cell("n/a", "", "unavailable", time.unavailable if time else "not modelled")
+        return fragments.cell("n/a", "", "unavailable", time.unavailable if time else "not modelled")
     ratio = f", ≈{with_band(time)}" if time.ratio is not None else ""
-    words = f'<span class="number">≈{1e3 * time.step_s:.3g} ms{in_html(ratio)}</span>'
-    return markup.cell_of(words, f"{time.ratio or 0:.6g}", "modelled")
+    words = fragments.value("", f"≈{1e3 * time.step_s:.3g} ms{ratio}", "")
+    return fragments.cell_of(words, f"{time.ratio or 0:.6g}", "modelled")
 
 
 def _untimed(times: Iterable[ModelledTime]) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import suite.topics
 from suite.show.described import Section
-from suite.show.on_board import OnBoard, OnPage
 from suite.topics.board.report import Report
+from suite.topics.on_board import OnBoard, OnPage
 
 
 @cache

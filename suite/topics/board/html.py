@@ -13,16 +13,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from string import Template
 from typing import Any
+
+from markupsafe import Markup
 
 from suite.entries.card import Card
 from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
-from suite.record.text import in_html
 from suite.show.described import Section
 from suite.show.packing import Pack, packed
-from suite.show.pages import markup, matrix
+from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -39,6 +39,7 @@ from suite.show.pages.board import (
     unverified_text,
 )
 from suite.show.pages.cells import value_cell
+from suite.show.pages.markup import fragments
 from suite.show.pages.places import PlacedRow, categories, kinds
 from suite.show.pages.rendered import as_html
 from suite.show.pictures.charts import by_curve, forest, pareto, ruler, span
@@ -46,10 +47,13 @@ from suite.show.pictures.drawing import charts_css, colours_css
 from suite.topics.at_scale.answer import at_paper_sizes
 from suite.topics.board import overview
 from suite.topics.board.contents import sections
+from suite.topics.board.drawn import macros, template
 from suite.topics.board.pointers import pointers
 from suite.topics.board.report import Report
 from suite.topics.board.sections import techniques
 from suite.topics.stacks import stacks_on_board as stacks
+
+DRAWN = macros("board")
 
 
 def render(report: Report) -> str:
@@ -70,55 +74,44 @@ def render(report: Report) -> str:
         sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
     sized = at_paper_sizes(report.paper_scale, report.gpu_times)
     pack = Pack()
-    of_boards = "\n".join(
-        pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards
-    )
+    of_boards = [pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards]
     parts = [
         techniques(report, placed, pack) if placed else "",
-        f'<div id="boards"><h2>Boards</h2>\n{of_boards}</div>' if placed else "",
+        DRAWN.boards(of_boards) if placed else "",
         *(as_html(section) if section.is_open else pack.fold(as_html(section)) for section in of_topics),
     ]
     further = pointers(report.verdicts, of_stacks, {spot.row.stack: spot.technique for spot in placed})
-    style = colours_css() + (folder / "board.css").read_text("utf-8") + charts_css()
     chosen = _chosen(rows)
     selects = _choices(rows, cards)
-    return Template((folder / "board.html").read_text("utf-8")).substitute(
+    return template("page").render(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=style,
+        style=colours_css() + (folder / "board.css").read_text("utf-8") + charts_css(),
         script=script,
-        summary=in_html(summary.sentence if rows else "No records yet. Measure some: leantrain run"),
+        summary=summary.sentence if rows else "No records yet. Measure some: leantrain run",
         answer=overview.matrix(placed, cards, sized, further) if placed else "",
-        reading=markup.items(map(in_html, sentences)),
+        reading=sentences,
         contents=_contents(placed, of_topics),
-        selects="".join(_select(name, values, chosen.get(name, "")) for name, values in selects.items()),
-        boards="\n".join(filter(None, parts)),
+        selects=[
+            DRAWN.select(name, values, chosen.get(name, "")) for name, values in selects.items() if len(values) > 1
+        ],
+        boards=Markup("\n").join(filter(None, parts)),
         entries=_entries(placed, cards),
         parts=pack.packed,
         data=packed([_thinned(as_dict(row)) for row in rows]),
     )
 
 
-def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> str:
+def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> Markup:
     """Writes links to the sections; a board's link carries the board's conditions, to be filtered with it."""
-    entries = ['<li><a href="#techniques">Techniques</a></li>'] if placed else []
     first_of_boards = {spot.anchor: spot for spot in placed}
-    entries += [
-        f"<li{_conditions(spot.row)}>{markup.link(anchor, in_html(spot.board.title))}</li>"
-        for anchor, spot in first_of_boards.items()
-    ]
-    entries += [f"<li>{markup.link(section.anchor, in_html(section.title))}</li>" for section in of_topics]
-    return "".join(entries)
+    of_boards = [(_filters(spot.row), anchor, spot.board.title) for anchor, spot in first_of_boards.items()]
+    return DRAWN.contents(bool(placed), of_boards, [(section.anchor, section.title) for section in of_topics])
 
 
 def _filters(row: Row) -> dict[str, str]:
     """Returns the values that a board is filtered by; a row is filtered by its category, too."""
     at = row.conditions
     return {"baseline": at.baseline, "recipe": at.recipe, "size": at.size, "machine": row.machine.name}
-
-
-def _conditions(row: Row) -> str:
-    """Writes attributes by which the script filters."""
-    return markup.data(**_filters(row))
 
 
 def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[str]]:
@@ -140,18 +133,7 @@ def _chosen(rows: Sequence[Row]) -> dict[str, str]:
     return {"recipe": at.recipe, "size": at.size, "machine": machines.pop() if len(machines) == 1 else ""}
 
 
-def _select(name: str, values: Sequence[str], first: str) -> str:
-    """Writes a selection of values; nothing where there is no choice."""
-    if len(values) < 2:
-        return ""
-    options = "".join(
-        f'<option value="{in_html(value)}"{" selected" if value == first else ""}>{in_html(value)}</option>'
-        for value in values
-    )
-    return f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>\n'
-
-
-def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
+def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> Markup:
     """Writes the script's table: by a board's anchor what its rows are filtered by, for the script, which counts those
     that are packed, too."""
     entries: dict[str, list[dict[str, str]]] = {}
@@ -159,7 +141,7 @@ def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> str:
         entry = {"name": spot.row.stack, "category": kinds(spot.row.stack, cards)}
         dated = {"unverified": ""} if _dated(spot.row) and not spot.row.failed else {}
         entries.setdefault(spot.anchor, []).append(entry | dated)
-    return json.dumps(entries, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(json.dumps(entries, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _dated(row: Row) -> bool:
@@ -176,82 +158,55 @@ def _thinned(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _board(placed: Sequence[PlacedRow], report: Report) -> str:
+def _board(placed: Sequence[PlacedRow], report: Report) -> Markup:
     """Writes one board's section, from its rows' places: its title and conditions, the rest folded."""
-    board, anchor, cards = placed[0].board, placed[0].anchor, report.cards
+    board, cards = placed[0].board, report.cards
     ranked = [spot for spot in placed if not spot.row.failed]
     columns = board.columns()
-    missing = markup.items(f"{in_html(heading)}: n/a ({in_html(reason)})" for heading, reason in board.empty_columns())
-    remarked = [
-        (candidate.row.stack, sentences) for candidate in ranked if (sentences := remarks(candidate.row, columns))
-    ]
-    notes = markup.items(f"{markup.code(stack)}: {in_html('; '.join(sentences))}" for stack, sentences in remarked)
-    failed = "".join(
-        f'<li id="{spot.identity}"{_named(spot, cards)}>{markup.link(spot.technique, markup.code(spot.row.stack))}'
-        f": {in_html('; '.join(failure_lines(spot.row)))}</li>"
-        for spot in placed
-        if spot.row.failed
-    )
-    rows, links = (
-        [candidate.row for candidate in ranked],
-        {candidate.row.stack: candidate.technique for candidate in ranked},
-    )
-    quality = report.qualities.get(board.rows[0].conditions.baseline, "")
-    drawn = (
-        ("Time to the same quality, sorted by effect", forest(rows, links), FOREST_LEGEND),
-        ("Time and memory", pareto(rows, links), PARETO_LEGEND),
-        *(
-            (
-                "; ".join(filter(None, ("The reference's scaling curve: what each technique's loss is worth", apart))),
-                ruler(read_off, links, quality),
-                RULER_LEGEND,
+    return DRAWN.board(
+        placed[0].anchor,
+        _filters(board.rows[0]),
+        board.title,
+        f"{board.subtitle} {board.detectable}",
+        _table(ranked, columns, cards) if ranked else "",
+        board.empty_columns(),
+        [(spot.row.stack, sentences) for spot in ranked if (sentences := remarks(spot.row, columns))],
+        [
+            DRAWN.failed(
+                spot.identity,
+                _named(spot, cards),
+                spot.technique,
+                spot.row.stack,
+                "; ".join(failure_lines(spot.row)),
             )
+            for spot in placed
+            if spot.row.failed
+        ],
+        _figures(ranked, report.qualities.get(board.rows[0].conditions.baseline, "")),
+    )
+
+
+def _figures(ranked: Sequence[PlacedRow], quality: str) -> list[Markup]:
+    """Draws a board's plots; ``quality``: what its baseline's loss is."""
+    rows, links = [spot.row for spot in ranked], {spot.row.stack: spot.technique for spot in ranked}
+    drawn = (
+        ("Time to the same quality, sorted by effect", forest(rows, links), DRAWN.forest_legend()),
+        ("Time and memory", pareto(rows, links), DRAWN.pareto_legend()),
+        *(
+            (DRAWN.ruler_title(apart), ruler(read_off, links, quality), DRAWN.ruler_legend())
             for apart, read_off in by_curve(rows)
         ),
     )
-    figures = "".join(
-        f'<figure tabindex="0"><h3>{title}</h3>{drawing.svg()}{legend}</figure>'  # on a phone it scrolls
-        for title, drawing, legend in drawn
-        if drawing
-    )
-    parts = [
-        f"<p>{in_html(board.subtitle)} {in_html(board.detectable)}</p>",
-        _table(ranked, columns, cards) if ranked else "",
-        f"<ul>{missing}</ul>" if missing else "",
-        markup.folded("Notes", f"<ul>{notes}</ul>") if notes else "",
-        f"<h3>No numbers</h3><ul>{failed}</ul>" if failed else "",
-        f'<div class="plots">{figures}</div>' if figures else "",
-    ]
-    body = "\n".join(filter(None, parts))
-    return (
-        f'<section class="board" id="{anchor}"{_conditions(board.rows[0])}><details><summary>{in_html(board.title)}'
-        f"</summary>{body}</details></section>"
-    )
+    # on a phone each scrolls
+    return [DRAWN.figure(title, drawing.svg(), legend) for title, drawing, legend in drawn if drawing]
 
 
-def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> str:
-    """Writes attributes by which the script filters what belongs to one stack."""
-    return markup.data(name=placed.row.stack, category=kinds(placed.row.stack, cards))
+def _named(placed: PlacedRow, cards: Mapping[str, Card]) -> dict[str, str]:
+    """Returns the values by which the script filters what belongs to one stack."""
+    return {"name": placed.row.stack, "category": kinds(placed.row.stack, cards)}
 
 
-FOREST_LEGEND = (
-    '<p class="legend">Dots with 95 % intervals; ○ without one; arrows are bounds. Right of 1: sooner than the '
-    "reference. Coloured where the interval excludes 1.</p>"
-)
-PARETO_LEGEND = (
-    '<p class="legend">● reached the reference\'s loss within 1 %, ▲ ended worse. Ringed: no other technique, nor the '
-    "reference, is as good in time, memory and loss. Left and low is better. Coloured where the interval of the time "
-    "to the same quality excludes 1.</p>"
-)
-RULER_LEGEND = (
-    '<p class="legend"><span class="reference">━</span> the reference trained at several budgets, each fully decayed: '
-    "small dots are its seeds, the line is monotone, its band two standard errors. ● a technique at its equivalent "
-    "budget, with its interval: right of 1 it learned more than the reference in as many steps. ▶ ◀ ended beyond the "
-    "curve: a bound.</p>"
-)
-
-
-def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> str:
+def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mapping[str, Card]) -> Markup:
     titles = ["tier", "technique", *(f"{column.heading}\xa0{column.arrow}" for column in columns)]
     titles += ["set-up", "seeds", "timings", "sees"]
     largest = {2 + position for position, column in enumerate(columns) if column.direction == "higher"}
@@ -263,34 +218,30 @@ def _table(ranked: Sequence[PlacedRow], columns: Sequence[Metric], cards: Mappin
         )
         for column in columns
     }
-    body = "\n".join(_line(order, candidate, columns, spans, cards) for order, candidate in enumerate(ranked))
-    return markup.table(
+    return fragments.table(
         f"{ranked[0].anchor}-title",
         ranked[0].board.title,
-        markup.head(titles, sorted_by=0, descending=largest),
-        f"\n{body}\n",
+        fragments.head(titles, sorted_by=0, descending=largest),
+        [_line(order, candidate, columns, spans, cards) for order, candidate in enumerate(ranked)],
     )
 
 
 def _line(
     order: int, placed: PlacedRow, columns: Sequence[Metric], spans: dict[str, float], cards: Mapping[str, Card]
-) -> str:
+) -> Markup:
     row = placed.row
-    unverified = markup.unverified(unverified_text(row))
-    control = " (A/A)" if row.stack == row.reference else ""
-    name = f"{markup.link(placed.technique, markup.code(row.stack))}{unverified}{control}"
+    unverified = fragments.unverified(unverified_text(row))
     cells = [
-        markup.cell(placed.tier, order),
-        markup.row_head(row.stack, name),
+        fragments.cell(placed.tier, order),
+        fragments.row_head(row.stack, DRAWN.name(placed.technique, row.stack, unverified, row.stack == row.reference)),
         *(value_cell(column, row.value(column.name), spans[column.name]) for column in columns),
-        markup.cell(setup_text(row), f"{row.setup.estimate:.6g}" if row.setup else ""),
-        markup.cell(seeds_text(row), len(row.seeds)),
-        markup.cell(timings_text(row), len(row.known.timed)),
-        markup.cell(
+        fragments.cell(setup_text(row), f"{row.setup.estimate:.6g}" if row.setup else ""),
+        fragments.cell(seeds_text(row), len(row.seeds)),
+        fragments.cell(timings_text(row), len(row.known.timed)),
+        fragments.cell(
             detectable_text(row),
             f"{row.detectable_effect:.6g}" if detectable_text(row) else "",
             title=f"the smallest change of the {HEADLINE.title} that it had 80 % power to see",
         ),
     ]
-    dated = " data-unverified" if _dated(row) else ""
-    return f'<tr id="{placed.identity}"{_named(placed, cards)}{dated}>{"".join(cells)}</tr>'
+    return DRAWN.line(placed.identity, _named(placed, cards), _dated(row), cells)

@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from suite.entries.card import Card
 from suite.judge.metrics import METRICS, Metric
 from suite.judge.rows import Row, of_version
 from suite.record.job import Spelling
-from suite.record.text import in_html
 from suite.show.bibtex import bibtex
-from suite.show.on_board import Draws, OnPage
 from suite.show.packing import Pack
-from suite.show.pages import markup, matrix
+from suite.show.pages import matrix
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
+from suite.show.pages.markup import fragments
 from suite.show.pages.places import PlacedRow, categories, kinds
 from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, curves, span
 from suite.show.pictures.drawing import definitions
 from suite.topics.board.contents import on_page
+from suite.topics.board.drawn import macros
 from suite.topics.board.report import Folder, Origin, Report
+from suite.topics.on_board import Draws, OnPage
 
+DRAWN = macros("technique")
 SHOWN = tuple(
     METRICS[name]
     for name in (
@@ -81,7 +85,7 @@ class Ranges:
         return definitions(curve.shared for curve in (*self.curves.values(), *self.costs.values()) if curve)
 
 
-def techniques(report: Report, placed: Sequence[PlacedRow], pack: Pack) -> str:
+def techniques(report: Report, placed: Sequence[PlacedRow], pack: Pack) -> Markup:
     """Draw a section for each stack, packed behind its summary."""
     by_stack: dict[str, list[PlacedRow]] = {}
     for spot in placed:
@@ -91,17 +95,17 @@ def techniques(report: Report, placed: Sequence[PlacedRow], pack: Pack) -> str:
     sentences = {entry.stack: entry.sentence for entry in matrix.matrix((spot.row for spot in placed), goods).entries}
     in_order = sorted((*_own_parts(ranges), *on_page()), key=lambda part: part.order)
     draws = [part.of(report) for part in in_order]
-    parts = "\n".join(
+    parts = [
         pack.fold(_technique(stack, by_stack[stack], sentences[stack], report.cards, draws))
         for stack in sorted(by_stack)
-    )
-    return f'<section id="techniques"><h2>Techniques</h2>{ranges.definitions}\n{parts}\n</section>'
+    ]
+    return DRAWN.techniques(ranges.definitions, parts)
 
 
 def _own_parts(ranges: Ranges) -> tuple[OnPage, ...]:
     """Returns the parts that are no topic's."""
     return (
-        OnPage(10, lambda report: lambda stack, placed: "".join(map(_about, _known(stack, report.cards)))),
+        OnPage(10, lambda report: lambda stack, placed: Markup().join(map(_about, _known(stack, report.cards)))),
         OnPage(30, lambda report: lambda stack, placed: _results(placed, ranges)),
         OnPage(40, lambda report: lambda stack, placed: _plots(placed, ranges)),
         OnPage(80, lambda report: lambda stack, placed: _mutants(Spelling(stack).names, report.folders)),
@@ -120,23 +124,18 @@ def _known(stack: str, cards: Mapping[str, Card]) -> list[Card]:
 
 def _technique(
     stack: str, placed: Sequence[PlacedRow], sentence: str, cards: Mapping[str, Card], draws: Sequence[Draws]
-) -> str:
+) -> Markup:
     names = ", ".join(card.name for card in _known(stack, cards))
     about = " · ".join(filter(None, (names, *categories(stack, cards))))
-    return (
-        f'<details class="technique" id="{placed[0].technique}"'
-        f"{markup.data(name=stack, category=kinds(stack, cards))}><summary>"
-        f'{markup.code(stack)} <span class="kind">{in_html(about)}</span> '
-        f'<span class="said">{in_html(sentence)}</span></summary>'
-        f"<article><h3>{markup.code(stack)}</h3>"
-        f"{''.join(draw(stack, placed) for draw in draws)}</article></details>"
-    )
+    values = {"name": stack, "category": kinds(stack, cards)}
+    parts = [draw(stack, placed) for draw in draws]
+    return DRAWN.technique(placed[0].technique, values, stack, about, sentence, parts)
 
 
 # the card -----------------------------------------------------------------------------------------------------------
 
 
-def _about(card: Card) -> str:
+def _about(card: Card) -> Markup:
     paper = card.paper
     source = f"{paper.authors}: {paper.title}. {paper.venue}{f', arXiv {paper.arxiv}' if paper.arxiv else ''}."
     words_of = [
@@ -144,27 +143,26 @@ def _about(card: Card) -> str:
         ("Limitations", card.limitations),
         ("Counter-evidence", card.counter_evidence),
     ]
-    further = "".join(f"<p><b>{title}.</b> {in_html(words.strip())}</p>" for title, words in words_of if words.strip())
-    return f'<p>{in_html(card.summary)} <span class="source">{in_html(source)}</span></p>{further}'
+    return DRAWN.about(card, source, [(title, words.strip()) for title, words in words_of if words.strip()])
 
 
 # what was seen ------------------------------------------------------------------------------------------------------
 
 
-def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
+def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> Markup:
     """Draws a line for each board; what failed, and what the numbers do not say, below."""
     alive = [spot for spot in placed if not spot.row.failed]
     metrics = [metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)]
-    lines = "\n".join(_result(spot, metrics, ranges) for spot in alive)
-    heads = markup.head(["board", *(f"{metric.heading}\xa0{metric.arrow}" for metric in metrics)])
-    anchor = f"{placed[0].technique}--results"
-    parts = [markup.table(anchor, f"Results of {placed[0].row.stack}", heads, f"\n{lines}\n")] if alive else []
+    heads = fragments.head(["board", *(f"{metric.heading}\xa0{metric.arrow}" for metric in metrics)])
+    lines = [_result(spot, metrics, ranges) for spot in alive]
+    anchor, caption = f"{placed[0].technique}--results", f"Results of {placed[0].row.stack}"
+    table = fragments.table(anchor, caption, heads, lines) if alive else Markup()
     said = [
-        f"{markup.link(spot.identity, in_html(_where(spot.row)))}: {in_html('; '.join(sentences))}"
+        (spot.identity, _where(spot.row), sentences)
         for spot in placed
         if (sentences := failure_lines(spot.row) if spot.row.failed else remarks(spot.row, metrics))
     ]
-    return "".join(parts) + (markup.folded("Notes", f"<ul>{markup.items(said)}</ul>") if said else "")
+    return table + (DRAWN.notes(said) if said else "")
 
 
 def _where(row: Row) -> str:
@@ -173,30 +171,18 @@ def _where(row: Row) -> str:
     return " · ".join([*parts, at.task] if at.task != "pretrain" else parts)
 
 
-def _result(spot: PlacedRow, metrics: Sequence[Metric], ranges: Ranges) -> str:
-    row = spot.row
-    against = "" if row.reference == "baseline" else f' <span class="kind">against {in_html(row.reference)}</span>'
-    name = f"{markup.link(spot.identity, in_html(_where(row)))}{markup.unverified(unverified_text(row))}{against}"
+def _result(spot: PlacedRow, metrics: Sequence[Metric], ranges: Ranges) -> Markup:
+    row, against = spot.row, "" if spot.row.reference == "baseline" else spot.row.reference
+    name = DRAWN.where(spot.identity, _where(row), fragments.unverified(unverified_text(row)), against)
     cells = [value_cell(metric, row.value(metric.name), ranges.widths[metric.name]) for metric in metrics]
-    return f"<tr>{markup.row_head(_where(row), name)}{''.join(cells)}</tr>"
+    return fragments.row([fragments.row_head(_where(row), name), *cells])
 
 
-CURVES_LEGEND = (
-    '<p class="legend"><span class="reference">╌╌</span> reference, <span class="technique">━━</span> technique: '
-    "validation loss, the mean over seeds; each seed is a thin line. All plots of a board have one range.</p>"
-)
-COST_LEGEND = (
-    '<p class="legend"><span class="reference">━━</span> the reference, fully trained at several budgets. ● what the '
-    "technique's final loss is worth on that curve, with its interval; ○ the time that it took, set-up included. "
-    "○ left of ●: sooner than the reference.</p>"
-)
-
-
-def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
+def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> Markup:
     """Draws learning curves and cost against quality, a figure for each board."""
     alive = [spot for spot in placed if not spot.row.failed]
-    learned: list[str] = []
-    costs: list[str] = []
+    learned: list[tuple[str, str]] = []
+    costs: list[tuple[str, str]] = []
     for spot in alive:
         quality = ranges.qualities.get(spot.row.conditions.baseline, "")
         where = _where(spot.row) + (f" · {quality}" if quality else "")
@@ -205,34 +191,28 @@ def _plots(placed: Sequence[PlacedRow], ranges: Ranges) -> str:
             (cost_and_quality(spot.row, ranges.costs[spot.anchor]), costs),
         ):
             if drawn:
-                into.append(f"<figure>{drawn.svg()}<figcaption>{in_html(where)}</figcaption></figure>")
-    titled = (("Learning curves", CURVES_LEGEND, learned), ("Cost against quality", COST_LEGEND, costs))
-    return "".join(
-        f'<h4>{title}</h4><div class="grid">{"".join(figures)}</div>{legend}'
-        for title, legend, figures in titled
-        if figures
+                into.append((drawn.svg(), where))
+    titled = (
+        ("Learning curves", learned, DRAWN.curves_legend()),
+        ("Cost against quality", costs, DRAWN.cost_legend()),
     )
+    return Markup().join(DRAWN.plots(*each) for each in titled if each[1])
 
 
 # whether its claims could have failed ---------------------------------------------------------------------------------
 
 
-def _mutants(names: Sequence[str], folders: Mapping[str, Folder]) -> str:
+def _mutants(names: Sequence[str], folders: Mapping[str, Folder]) -> Markup:
     """Says how the claims are put to the test."""
     if len(names) != 1 or not (folder := folders.get(names[0])) or not folder.mutants:
-        return ""
-    return (
-        f"<p><b>Mutants.</b> {len(folder.mutants)} broken variants are written beside it, and each method that it "
-        f"overrides is taken away: a claim must notice every one, or the tests fail. "
-        f"<code>leantrain claims {in_html(names[0])} --mutants</code> tries them.</p>"
-        f"{markup.folded('The broken variants', f'<ul>{markup.items(map(in_html, folder.mutants))}</ul>')}"
-    )
+        return Markup()
+    return DRAWN.mutants(names[0], folder.mutants)
 
 
 # how to use it ------------------------------------------------------------------------------------------------------
 
 
-def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folders: Mapping[str, Folder]) -> str:
+def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folders: Mapping[str, Folder]) -> Markup:
     """Shows commands, a stack, one's own loop, citations."""
     baseline = placed[0].row.conditions.baseline
     commands = [f"leantrain compare {stack} -b {baseline}"]
@@ -243,25 +223,18 @@ def _usage(stack: str, placed: Sequence[PlacedRow], cards: Sequence[Card], folde
             f"leantrain count -t {stack} -b {baseline}     # bytes and FLOPs at the paper's size, in seconds",
             f"leantrain claims {stack}",
         ]
-    parts = [f'<pre tabindex="0"><code>{in_html(chr(10).join(commands))}</code></pre>']
     imports = [
         f"from {folder.module} import {', '.join(folder.names)}"
         for name in Spelling(stack).names
         if (folder := folders.get(name)) and folder.names
     ]
-    if imports:
-        own = "\n".join(imports)
-        parts.append(f'<p>In your own loop:</p><pre tabindex="0"><code>{in_html(own)}</code></pre>')
-    if cards:
-        cited = "\n\n".join(map(bibtex, cards))
-        parts.append(markup.folded("BibTeX", f'<pre tabindex="0"><code>{in_html(cited)}</code></pre>'))
-    return f"<h4>How to use it</h4>{''.join(parts)}"
+    return DRAWN.usage(commands, imports, "\n\n".join(map(bibtex, cards)).splitlines())
 
 
 # the evidence -------------------------------------------------------------------------------------------------------
 
 
-def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
+def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> Markup:
     """Says where the numbers come from: a line for what one machine counted, learned or timed of one stack."""
     groups: dict[tuple[str, ...], list[tuple[str, Origin]]] = {}
     for spot in placed:
@@ -272,7 +245,7 @@ def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
                 key = (_where(spot.row), origin.kind, origin.stack, origin.machine, state)
                 groups.setdefault(key, []).append((id, origin))
     if not groups:
-        return ""
+        return Markup()
     lines = []
     for (where, kind, stack, machine, state), of in groups.items():
         dates = sorted({origin.started[:10] for _, origin in of})
@@ -287,10 +260,10 @@ def _records(placed: Sequence[PlacedRow], origins: Mapping[str, Origin]) -> str:
             state,
             ids,
         )
-        cells = "".join(markup.cell(word, kind="words") for word in words)
-        lines.append(f"<tr>{markup.row_head(where, in_html(where))}{cells}</tr>")
+        cells = (fragments.cell(word, kind="words") for word in words)
+        lines.append(fragments.row([fragments.row_head(where, where), *cells]))
     titles = ("board", "evidence", "of", "machine", "date", "commit", "code", "records, for leantrain repro")
     anchor = f"{placed[0].technique}--records"
     caption = f"Records of {placed[0].row.stack}"
-    drawn = markup.table(anchor, caption, markup.head(titles), "\n" + "\n".join(lines) + "\n", "records")
-    return markup.folded(f"Records: {sum(map(len, groups.values()))}", drawn)
+    drawn = fragments.table(anchor, caption, fragments.head(titles), lines, "records")
+    return fragments.folded(f"Records: {sum(map(len, groups.values()))}", drawn)

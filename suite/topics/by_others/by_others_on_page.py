@@ -8,8 +8,8 @@ from statistics import median
 
 from suite.entries.card import Card
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
-from suite.show.on_board import OnPage, of_card
 from suite.topics.by_others.by_others import OthersLine, RatioByOthers, lines_by_others
+from suite.topics.on_board import OnPage, of_card
 
 TITLE = "Measured by others"
 READING = (

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 from suite.entries.card import Property
 from suite.judge.claims import ClaimPlace, Judgement, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.verdicts import FAILS, HOLDS, UNREAD, Unjudged, rank
 from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
-from suite.show.on_board import OnBoard
 from suite.show.pages.places import kinds
 from suite.topics.claims.negative import NegativeResult
+from suite.topics.on_board import OnBoard
 
 COLUMNS = ("verdict", "claim", "what the paper says", "claimed", "seen", "distance from the paper", "why")
 OF_PROPERTIES = ("verdict", "property", "what must hold", "bound", "seen", "distance from the paper", "why")
@@ -275,12 +275,11 @@ def log_line(result: NegativeResult) -> tuple[str, ...]:
     )
 
 
-def _of_claims(report: Any) -> Section | None:
-    return section(report.verdicts, partial(kinds, cards=report.cards)) if report.verdicts else None
-
-
-def _of_log(report: Any) -> Section | None:
-    return log(report.negative) if report.negative else None
-
-
-ON_BOARD = (OnBoard(30, _of_claims, "claims of the papers"), OnBoard(40, _of_log, "negative results"))
+ON_BOARD = (
+    OnBoard(
+        30,
+        lambda report: section(report.verdicts, partial(kinds, cards=report.cards)) if report.verdicts else None,
+        "claims of the papers",
+    ),
+    OnBoard(40, lambda report: log(report.negative) if report.negative else None, "negative results"),
+)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from suite.entries.card import Card
 from suite.judge.rows import Row
 from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
-from suite.show.on_board import OnPage, of_card
 from suite.topics.modelled_time.claimed import beside_model
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 from suite.topics.modelled_time.modelled import PROVENANCE
+from suite.topics.on_board import OnPage, of_card
 
 TITLE = "On a GPU, modelled"
 READING = (

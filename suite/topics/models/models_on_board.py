@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from suite.show.described import Folded, Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
-from suite.show.on_board import OnBoard
 from suite.topics.models.tried_models import Cell as ModelCell
 from suite.topics.models.tried_models import ModelsMatrix, Placed, Verdict
+from suite.topics.on_board import OnBoard
 
 TITLE = "Models"
 SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}

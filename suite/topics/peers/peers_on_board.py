@@ -19,8 +19,8 @@ from suite.judge.rows import Row
 from suite.record.job import Spelling, is_updates_alone, package_of
 from suite.record.schema import Timed
 from suite.show.described import Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow
-from suite.show.on_board import OnBoard
 from suite.show.pages.board import change, failure_lines, leaning, machine_line, text, timings_text, unverified_text
+from suite.topics.on_board import OnBoard
 
 TITLE = "Against other implementations"
 READING = (

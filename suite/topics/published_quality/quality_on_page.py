@@ -11,7 +11,7 @@ from suite.entries.card import Card
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
-from suite.show.on_board import OnPage, of_card
+from suite.topics.on_board import OnPage, of_card
 from suite.topics.published_quality.judged_quality import JudgedQuality, QualityByOthers, quality_by_others
 from suite.topics.published_quality.quality_rows import SCALES, PublishedQuality, Scale
 

@@ -19,7 +19,7 @@ from suite.show.described import (
     TableCell,
     TableRow,
 )
-from suite.show.on_board import OnBoard
+from suite.topics.on_board import OnBoard
 from suite.topics.references.learned_references import LearnedReference, OfReference, Picture, Power, References
 
 TITLE = "References"

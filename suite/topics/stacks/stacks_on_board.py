@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from suite.judge.interaction import Interaction, interactions
 from suite.judge.metrics import IN_STACKS, METRICS, Direction, MetricValue
 from suite.show.described import Item, Items, PageTable, Paragraph, Part, Section, Subheading, TableCell, TableRow
-from suite.show.on_board import OnBoard
 from suite.show.pages.board import Board, against_text, how_many, shown_number, text
+from suite.topics.on_board import OnBoard
 
 DIRECTION: Direction = "higher"  # of an interaction, whatever the metric's own is
 READING = (

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from suite.entries.card import Card
 from suite.judge.study_tables import Study, StudyTable
 from suite.record.job import Spelling
 from suite.show.described import Article, Figure, Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow, slug
-from suite.show.on_board import OnBoard
-from suite.show.pages import markup
 from suite.show.pages.board import how_many
+from suite.show.pages.markup import fragments, free_anchor
 from suite.show.pages.places import PlacedRow, kinds
+from suite.topics.on_board import OnBoard
 from suite.topics.studies import study_plots
 from suite.topics.studies.study_plots import MOST_ROWS
 
@@ -80,7 +82,7 @@ def placed_studies(
                 study,
                 " · ".join((name, *_title(study)[1:])),
                 studied.unverified,
-                markup.free_anchor(f"study-{slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
+                free_anchor(f"study-{slug(' '.join((*_title(study), study.machine.key[:4])))}", taken),
                 section.technique if section else "",
                 studied.plot,
             )
@@ -117,8 +119,8 @@ def _article(placed: PlacedStudy, cards: Mapping[str, Card], most_in_text: int) 
     return Article(placed.anchor, placed.title, placed.subtitle, parts, filtered, placed.technique, dated)
 
 
-def mark(placed: PlacedStudy) -> str:
-    return markup.unverified(CHANGED if placed.unverified else "")
+def mark(placed: PlacedStudy) -> Markup:
+    return fragments.unverified(CHANGED if placed.unverified else "")
 
 
 def _table(anchor: str, study: str, table: StudyTable, most_in_text: int) -> PageTable:

@@ -11,12 +11,12 @@ import pytest
 from suite.entries.catalogue import catalogue
 from suite.record.store import Store
 from suite.show.described import Paragraph, Section
-from suite.show.on_board import OnBoard, OnPage
 from suite.show.packing import Pack
 from suite.topics.board import contents, html, markdown, sections
 from suite.topics.board.report import Report
 from suite.topics.models import tried_models as matrix
 from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
+from suite.topics.on_board import OnBoard, OnPage
 from tests.factories import MACHINE, evidence, records, rows
 
 LIGHT = """

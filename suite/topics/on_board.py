@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from suite.entries.card import Card
 from suite.show.described import Section
 from suite.show.pages.places import PlacedRow
 from suite.show.pages.rendered import as_html
+
+if TYPE_CHECKING:
+    from suite.topics.board.report import Report
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,11 @@ class OnBoard:
     """
 
     order: int
-    section: Callable[[Any], Section | None]
+    section: Callable[[Report], Section | None]
     link: str = ""
 
 
-Draws = Callable[[str, Sequence[PlacedRow]], str]
+Draws = Callable[[str, Sequence[PlacedRow]], Markup]
 """Draws a part of a stack's own section as HTML, of the stack and its rows; empty where there is nothing of it."""
 
 
@@ -45,9 +50,9 @@ class OnPage:
     """
 
     order: int
-    of: Callable[[Any], Draws]
+    of: Callable[[Report], Draws]
 
 
 def of_card(cards: Mapping[str, Card], section: Callable[[Card], Section | None]) -> Draws:
     """Gives what draws a card's section for the stack that is this one technique."""
-    return lambda stack, placed: as_html(section(cards[stack]), rank=4) if stack in cards else ""
+    return lambda stack, placed: as_html(section(cards[stack]) if stack in cards else None, rank=4)
