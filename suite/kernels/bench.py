@@ -177,14 +177,16 @@ def has_form(arguments: Mapping[str, Any], manifest: Manifest) -> bool:
     """Tells whether a launch with these arguments is of the manifest's form: by its constants, and the types of
     pointers."""
     for name, value in manifest.constants.items():
-        given = arguments.get(name, value)
+        argument, _, part = name.partition(".")
+        given = arguments.get(argument, value)
+        given = getattr(given, part) if part and argument in arguments else given
         if (given is None) != (value is None) or (value is not None and given != value):
             return False
-    pointed = {name: given for name, given in arguments.items() if isinstance(given, Tensor)}
+    pointers = {name: kind for name, kind in manifest.signature.items() if kind[:1] == "*"}
     return all(
-        manifest.signature.get(name, "")[1:] == POINTEES.get(tensor.dtype, "")
-        for name, tensor in pointed.items()
-        if manifest.signature.get(name, "").startswith("*")
+        pointers[name] == f"*{POINTEES.get(given.dtype, '')}"
+        for name, given in arguments.items()
+        if isinstance(given, Tensor) and name in pointers
     )
 
 

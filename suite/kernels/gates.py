@@ -119,14 +119,21 @@ def compiled(manifest: Manifest) -> MachineCode:
     source = ASTSource(
         fn=kernel,
         signature={name: manifest.signature.get(name, "constexpr") for name in kernel.arg_names},
-        constexprs=dict(manifest.constants),
-        attrs={(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in manifest.aligned},
+        constexprs={_path(manifest, name): value for name, value in manifest.constants.items()},
+        attrs={_path(manifest, name): [["tt.divisibility", 16]] for name in manifest.aligned},
     )
     options = {"num_warps": manifest.num_warps, "num_stages": manifest.num_stages, **manifest.options}
     binary = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, _WARP_THREADS), options=options)
     sass, usage = _disassembled(binary.asm["cubin"])
     threads = manifest.num_warps * _WARP_THREADS
     return read(sass, usage, binary.metadata.shared, manifest.elements_per_program / threads)
+
+
+def _path(manifest: Manifest, name: str) -> tuple[int, ...]:
+    """Returns where Triton has an argument, or a part of one that is a named tuple."""
+    argument, _, part = name.partition(".")
+    place = manifest.kernel.arg_names.index(argument)
+    return (place, manifest.signature[argument]._fields.index(part)) if part else (place,)
 
 
 def read(sass: str, usage: str, dynamic_shared_bytes: int, elements_per_thread: float) -> MachineCode:

@@ -37,14 +37,16 @@ class Budget:
 class Manifest:
     """Describes one compilation of ``kernel`` (a ``@triton.jit`` function).
 
-    ``signature`` maps run-time arguments to Triton's types ("*fp32", "i64", "fp32"), ``constants`` the constexpr ones
-    to values; together they are all of the kernel's arguments. ``aligned`` names arguments that are multiples of 16.
+    ``signature`` maps run-time arguments to Triton's types ("*fp32", "i64", "fp32"), or named tuples of such,
+    ``constants`` the constexpr ones to values; together they are all of the kernel's arguments. ``aligned`` names
+    arguments that are multiples of 16. A part of a tuple is called ``sizes.groups``, and is "constexpr" in the
+    signature where the constants have it.
     ``options`` are compiler options beside ``num_warps`` and ``num_stages``. ``elements_per_program`` is the number of
     elements of work that instructions are counted for.
     """
 
     kernel: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, Any]
     constants: Mapping[str, Any]
     elements_per_program: int
     aligned: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,11 +16,13 @@ from suite.kernels.bench import (
     Prepare,
     error_units,
     examine,
+    has_form,
     misaligned,
     random_lists,
     timed_bench,
     with_gradients,
 )
+from suite.kernels.manifest import Manifest
 
 CPU = torch.device("cpu")
 EPS = torch.finfo(torch.float32).eps
@@ -135,3 +138,20 @@ def test_a_peers_gradients_are_the_kernels() -> None:
     grad: Tensor | None = parameter.grad
     assert grad is not None and grad.data_ptr() == inputs["gradients"][0].data_ptr()
     assert parameter.data_ptr() == inputs["parameters"][0].data_ptr()
+
+
+class _Sizes(NamedTuple):
+    rows: object
+    groups: object
+
+
+def test_a_form_is_known_by_a_part_of_a_tuple_too() -> None:
+    manifest = Manifest(
+        kernel=None,
+        signature={"x": "*fp32", "sizes": _Sizes("i32", "constexpr")},
+        constants={"sizes.groups": 1},
+        elements_per_program=1,
+    )
+    assert has_form({"x": torch.zeros(1), "sizes": _Sizes(4, 1)}, manifest)
+    assert not has_form({"x": torch.zeros(1), "sizes": _Sizes(4, 2)}, manifest)
+    assert not has_form({"x": torch.zeros(1, dtype=torch.bfloat16), "sizes": _Sizes(4, 1)}, manifest)

@@ -27,6 +27,7 @@ from techniques.attention.flashattention.forward_kernel import (
     OF_FLOOR,
     ends_of,
     extent_of,
+    first_row,
     kept_weights,
     load_tile,
     seen_products,
@@ -73,8 +74,7 @@ def _queries_gradient(
     k_row,
     v_row,
     mask,
-    mask_row,
-    mask_column,
+    mask_at,
     in_two,
     unscale,
     keep_p,
@@ -106,8 +106,7 @@ def _queries_gradient(
             queries,
             keys,
             mask,
-            mask_row,
-            mask_column,
+            mask_at,
             unscale,
             CAUSAL,
             KEYS,
@@ -134,43 +133,18 @@ def queries_kernel(
     logarithms,
     deltas,
     mask,
-    q_starts,
-    q_lengths,
-    k_starts,
-    k_lengths,
-    seed,
-    q_batch,
-    q_head,
-    q_row,
-    k_batch,
-    k_head,
-    k_row,
-    v_batch,
-    v_head,
-    v_row,
-    o_batch,
-    o_head,
-    o_row,
-    d_batch,
-    d_head,
-    d_row,
-    dq_batch,
-    dq_head,
-    dq_row,
-    l_batch,
-    l_head,
-    mask_batch,
-    mask_head,
-    mask_row,
-    mask_column,
-    batches,
-    heads,
-    groups,
-    queries,
-    keys,
+    spans,
+    dropout,
+    q_at,
+    k_at,
+    v_at,
+    o_at,
+    d_at,
+    dq_at,
+    l_at,
+    mask_at,
+    sizes,
     scale,
-    keep_p,
-    threshold,
     CAUSAL: tl.constexpr,
     KEYS: tl.constexpr,
     ADDED: tl.constexpr,
@@ -183,31 +157,29 @@ def queries_kernel(
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
     """Computes the queries' gradient, with arguments as of :func:`forward_kernel`."""
-    plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
+    heads = sizes.heads
+    plane, number = tl.program_id(0) % (sizes.batches * heads), tl.program_id(0) // (sizes.batches * heads)
     if CAUSAL:
-        number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first
+        number = tl.cdiv(sizes.queries, ROWS) - 1 - number  # the longest first
     batch, head, first = (plane // heads).to(tl.int64), (plane % heads).to(tl.int64), number * ROWS
-    shared = head // groups
-    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
-    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
-    k = source_of(k + batch * k_batch + shared * k_head + k_first * k_row, keys, k_row, COLUMNS, D, DIM, TMA)
-    v = source_of(v + batch * v_batch + shared * v_head + k_first * v_row, keys, v_row, COLUMNS, D, DIM, TMA)
+    shared = head // sizes.groups
+    q_first, queries = extent_of(spans.q_starts, spans.q_lengths, batch, sizes.queries)
+    k_first, keys = extent_of(spans.k_starts, spans.k_lengths, batch, sizes.keys)
+    k = source_of(first_row(k, k_at, batch, shared, k_first), keys, k_at.row, COLUMNS, D, DIM, TMA)
+    v = source_of(first_row(v, v_at, batch, shared, k_first), keys, v_at.row, COLUMNS, D, DIM, TMA)
     if mask is not None:
-        mask += batch * mask_batch + head * mask_head
+        mask += batch * mask_at.batch + head * mask_at.head
+    seed = dropout.seed
     if DROPPED:
         seed = tl.load(seed)
     row = first + tl.arange(0, ROWS)
-    query = load_tile(
-        q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row, ROWS, D, DIM, True, False
-    )
-    output = load_tile(
-        o + batch * o_batch + head * o_head + q_first * o_row, first, queries, o_row, ROWS, D, DIM, True, False
-    )
+    query = load_tile(first_row(q, q_at, batch, head, q_first), first, queries, q_at.row, ROWS, D, DIM, True, False)
+    output = load_tile(first_row(o, o_at, batch, head, q_first), first, queries, o_at.row, ROWS, D, DIM, True, False)
     d_output = load_tile(
-        d_out + batch * d_batch + head * d_head + q_first * d_row, first, queries, d_row, ROWS, D, DIM, True, False
+        first_row(d_out, d_at, batch, head, q_first), first, queries, d_at.row, ROWS, D, DIM, True, False
     )
     delta = tl.sum(output.to(tl.float32) * d_output.to(tl.float32), 1)
-    of_plane = batch * l_batch + head * l_head + q_first
+    of_plane = batch * l_at.batch + head * l_at.head + q_first
     tl.store(deltas + of_plane + row, delta, mask=row < queries)
     logarithm, base = _of_rows(logarithms + of_plane, row, queries, ADDED)
     sums = tl.zeros((ROWS, DIM), tl.float32)
@@ -231,17 +203,16 @@ def queries_kernel(
             row,
             queries,
             keys,
-            k_row,
-            v_row,
+            k_at.row,
+            v_at.row,
             mask,
-            mask_row,
-            mask_column,
+            mask_at,
             scale * LOG2E,
             1.0 / scale,
-            keep_p,
+            dropout.keep_p,
             seed,
             plane.to(tl.int64),
-            threshold,
+            dropout.threshold,
             CAUSAL,
             KEYS,
             ADDED,
@@ -254,7 +225,7 @@ def queries_kernel(
             PRECISION,
         )
     component = tl.arange(0, DIM)
-    there = dq + batch * dq_batch + head * dq_head + (q_first + row[:, None]) * dq_row + component[None, :]
+    there = first_row(dq, dq_at, batch, head, q_first + row[:, None]) + component[None, :]
     tl.store(there, narrow(sums * scale, dq.dtype.element_ty), mask=(row < queries)[:, None] & (component < D)[None, :])
 
 
@@ -276,8 +247,7 @@ def _keys_gradient(
     q_row,
     d_row,
     mask,
-    mask_row,
-    mask_column,
+    mask_at,
     in_two,
     unscale,
     keep_p,
@@ -312,8 +282,7 @@ def _keys_gradient(
             queries,
             keys,
             mask,
-            mask_row,
-            mask_column,
+            mask_at,
             unscale,
             CAUSAL,
             KEYS,
@@ -342,43 +311,18 @@ def keys_kernel(
     logarithms,
     deltas,
     mask,
-    q_starts,
-    q_lengths,
-    k_starts,
-    k_lengths,
-    seed,
-    q_batch,
-    q_head,
-    q_row,
-    k_batch,
-    k_head,
-    k_row,
-    v_batch,
-    v_head,
-    v_row,
-    d_batch,
-    d_head,
-    d_row,
-    dk_batch,
-    dk_head,
-    dk_row,
-    dv_batch,
-    dv_head,
-    dv_row,
-    l_batch,
-    l_head,
-    mask_batch,
-    mask_head,
-    mask_row,
-    mask_column,
-    batches,
-    heads,
-    groups,
-    queries,
-    keys,
+    spans,
+    dropout,
+    q_at,
+    k_at,
+    v_at,
+    d_at,
+    dk_at,
+    dv_at,
+    l_at,
+    mask_at,
+    sizes,
     scale,
-    keep_p,
-    threshold,
     CAUSAL: tl.constexpr,
     KEYS: tl.constexpr,
     ADDED: tl.constexpr,
@@ -392,21 +336,19 @@ def keys_kernel(
 ):  # fmt: skip - a line for each tensor
     """Computes the gradients of keys and values, with arguments as of :func:`forward_kernel`; ``heads`` are the
     queries'."""
+    heads, groups = sizes.heads, sizes.groups
     shareds = heads // groups
-    plane, number = tl.program_id(0) % (batches * shareds), tl.program_id(0) // (batches * shareds)
+    plane, number = tl.program_id(0) % (sizes.batches * shareds), tl.program_id(0) // (sizes.batches * shareds)
     batch, shared, first = (plane // shareds).to(tl.int64), (plane % shareds).to(tl.int64), number * COLUMNS
-    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
-    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
+    q_first, queries = extent_of(spans.q_starts, spans.q_lengths, batch, sizes.queries)
+    k_first, keys = extent_of(spans.k_starts, spans.k_lengths, batch, sizes.keys)
+    seed = dropout.seed
     if DROPPED:
         seed = tl.load(seed)
     column = first + tl.arange(0, COLUMNS)
     component = tl.arange(0, DIM)
-    key = load_tile(
-        k + batch * k_batch + shared * k_head + k_first * k_row, first, keys, k_row, COLUMNS, D, DIM, True, False
-    )
-    value = load_tile(
-        v + batch * v_batch + shared * v_head + k_first * v_row, first, keys, v_row, COLUMNS, D, DIM, True, False
-    )
+    key = load_tile(first_row(k, k_at, batch, shared, k_first), first, keys, k_at.row, COLUMNS, D, DIM, True, False)
+    value = load_tile(first_row(v, v_at, batch, shared, k_first), first, keys, v_at.row, COLUMNS, D, DIM, True, False)
     of_keys, of_values = tl.zeros((COLUMNS, DIM), tl.float32), tl.zeros((COLUMNS, DIM), tl.float32)
     begin, diagonal = 0, 0
     if CAUSAL:  # whole tiles see every key of this one
@@ -415,14 +357,12 @@ def keys_kernel(
     if first < keys:
         for member in tl.range(0, groups):
             head = shared * groups + member
-            of_q = source_of(q + batch * q_batch + head * q_head + q_first * q_row, queries, q_row, ROWS, D, DIM, TMA)
-            of_d = source_of(
-                d_out + batch * d_batch + head * d_head + q_first * d_row, queries, d_row, ROWS, D, DIM, TMA
-            )
+            of_q = source_of(first_row(q, q_at, batch, head, q_first), queries, q_at.row, ROWS, D, DIM, TMA)
+            of_d = source_of(first_row(d_out, d_at, batch, head, q_first), queries, d_at.row, ROWS, D, DIM, TMA)
             of_mask = mask
             if mask is not None:
-                of_mask = mask + batch * mask_batch + head * mask_head
-            of_rows = batch * l_batch + head * l_head + q_first
+                of_mask = mask + batch * mask_at.batch + head * mask_at.head
+            of_rows = batch * l_at.batch + head * l_at.head + q_first
             for part in tl.static_range(2):
                 if (part == 1) or CAUSAL:
                     if part == 0:
@@ -443,17 +383,16 @@ def keys_kernel(
                         column,
                         queries,
                         keys,
-                        q_row,
-                        d_row,
+                        q_at.row,
+                        d_at.row,
                         of_mask,
-                        mask_row,
-                        mask_column,
+                        mask_at,
                         scale * LOG2E,
                         1.0 / scale,
-                        keep_p,
+                        dropout.keep_p,
                         seed,
                         batch * heads + head,
-                        threshold,
+                        dropout.threshold,
                         CAUSAL,
                         KEYS,
                         ADDED,
@@ -466,7 +405,7 @@ def keys_kernel(
                         PRECISION,
                     )
     inside = (column < keys)[:, None] & (component < D)[None, :]
-    of_dk = dk + batch * dk_batch + shared * dk_head + (k_first + column[:, None]) * dk_row + component[None, :]
-    of_dv = dv + batch * dv_batch + shared * dv_head + (k_first + column[:, None]) * dv_row + component[None, :]
+    of_dk = first_row(dk, dk_at, batch, shared, k_first + column[:, None]) + component[None, :]
+    of_dv = first_row(dv, dv_at, batch, shared, k_first + column[:, None]) + component[None, :]
     tl.store(of_dk, narrow(of_keys * scale, dk.dtype.element_ty), mask=inside)
     tl.store(of_dv, narrow(of_values, dv.dtype.element_ty), mask=inside)

@@ -21,8 +21,11 @@ multiplied. Rows that see no key give 0.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from suite.kernels.portable import dot, narrow
 from techniques.attention.flashattention import tiled
@@ -32,6 +35,57 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FLOOR = tl.constexpr(tiled.FLOOR)
 OF_FLOOR = tl.constexpr(tiled.OF_FLOOR)
 HIDDEN = tl.constexpr(float("-inf"))
+
+
+class Strides(NamedTuple):
+    """Holds the strides, in elements, of a tensor [batch, head, row, width], whose last is 1."""
+
+    batch: int
+    head: int
+    row: int
+
+
+class MaskStrides(NamedTuple):
+    """Holds the strides, in elements, of a mask [batch, head, query, key]; all 0 where there is none."""
+
+    batch: int = 0
+    head: int = 0
+    row: int = 0
+    column: int = 0
+
+
+class Sizes(NamedTuple):
+    """Counts sequences, heads of queries, how many of these share one of keys, and the rows of the longest sequence."""
+
+    batches: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+
+
+class Spans(NamedTuple):
+    """Says where each sequence begins and how long it is, int32 [batches]; None where each has its own row of a batch,
+    or is as long as the longest."""
+
+    q_starts: Tensor | None = None
+    q_lengths: Tensor | None = None
+    k_starts: Tensor | None = None
+    k_lengths: Tensor | None = None
+
+
+class Dropout(NamedTuple):
+    """Holds dropout's seed, int64 [1] (None: no dropout), 1 minus its probability, and that probability times 2^31."""
+
+    seed: Tensor | None
+    keep_p: float
+    threshold: int
+
+
+@triton.jit
+def first_row(pointer, at, batch, head, row):
+    """Returns where ``row`` of a head begins, of a tensor with strides ``at``."""
+    return pointer + batch * at.batch + head * at.head + row * at.row
 
 
 @triton.jit
@@ -92,8 +146,7 @@ def seen_products(
     queries,
     keys,
     mask,
-    mask_row,
-    mask_column,
+    mask_at,
     unscale,
     CAUSAL: tl.constexpr,
     KEYS: tl.constexpr,
@@ -111,9 +164,9 @@ def seen_products(
             visible = column < keys
         products = tl.where(visible, products, HIDDEN)
     if mask is not None:
-        place, inside = mask + column.to(tl.int64) * mask_column, column < keys
+        place, inside = mask + column.to(tl.int64) * mask_at.column, column < keys
         if not KEYS:
-            place, inside = place + row.to(tl.int64) * mask_row, inside & (row < queries)
+            place, inside = place + row.to(tl.int64) * mask_at.row, inside & (row < queries)
         if ADDED:
             entries = tl.load(place, mask=inside, other=float("-inf"))
             wide = entries.to(tl.float32)
@@ -153,8 +206,7 @@ def _attended(
     k_row,
     v_row,
     mask,
-    mask_row,
-    mask_column,
+    mask_at,
     scale,
     unscale,
     seed,
@@ -184,8 +236,7 @@ def _attended(
             queries,
             keys,
             mask,
-            mask_row,
-            mask_column,
+            mask_at,
             unscale,
             CAUSAL,
             KEYS,
@@ -227,37 +278,16 @@ def forward_kernel(
     o,
     logarithms,
     mask,
-    q_starts,
-    q_lengths,
-    k_starts,
-    k_lengths,
-    seed,
-    q_batch,
-    q_head,
-    q_row,
-    k_batch,
-    k_head,
-    k_row,
-    v_batch,
-    v_head,
-    v_row,
-    o_batch,
-    o_head,
-    o_row,
-    l_batch,
-    l_head,
-    mask_batch,
-    mask_head,
-    mask_row,
-    mask_column,
-    batches,
-    heads,
-    groups,
-    queries,
-    keys,
+    spans,
+    dropout,
+    q_at,
+    k_at,
+    v_at,
+    o_at,
+    l_at,
+    mask_at,
+    sizes,
     scale,
-    keep_p,
-    threshold,
     CAUSAL: tl.constexpr,
     KEYS: tl.constexpr,
     ADDED: tl.constexpr,
@@ -269,26 +299,24 @@ def forward_kernel(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip - a line for each tensor
-    """Computes the forward pass of a tile; ``*_batch``, ``*_head``, ``*_row``: strides. ``groups``: heads of queries to
-    one of keys. ``q_starts``, ``q_lengths`` and the keys': int32 [batches], or None where sequences have ``queries``
-    and ``keys``. ``keep_p``: 1 minus dropout's probability, and ``threshold`` that probability times 2^31."""
-    plane, number = tl.program_id(0) % (batches * heads), tl.program_id(0) // (batches * heads)
+    """Computes the forward pass of a tile; ``*_at``: a tensor's :class:`Strides`."""
+    heads = sizes.heads
+    plane, number = tl.program_id(0) % (sizes.batches * heads), tl.program_id(0) // (sizes.batches * heads)
     if CAUSAL:
-        number = tl.cdiv(queries, ROWS) - 1 - number  # the longest first
+        number = tl.cdiv(sizes.queries, ROWS) - 1 - number  # the longest first
     batch, head, first = (plane // heads).to(tl.int64), (plane % heads).to(tl.int64), number * ROWS
-    shared = head // groups
-    q_first, queries = extent_of(q_starts, q_lengths, batch, queries)
-    k_first, keys = extent_of(k_starts, k_lengths, batch, keys)
-    k = source_of(k + batch * k_batch + shared * k_head + k_first * k_row, keys, k_row, COLUMNS, D, DIM, TMA)
-    v = source_of(v + batch * v_batch + shared * v_head + k_first * v_row, keys, v_row, COLUMNS, D, DIM, TMA)
+    shared = head // sizes.groups
+    q_first, queries = extent_of(spans.q_starts, spans.q_lengths, batch, sizes.queries)
+    k_first, keys = extent_of(spans.k_starts, spans.k_lengths, batch, sizes.keys)
+    k = source_of(first_row(k, k_at, batch, shared, k_first), keys, k_at.row, COLUMNS, D, DIM, TMA)
+    v = source_of(first_row(v, v_at, batch, shared, k_first), keys, v_at.row, COLUMNS, D, DIM, TMA)
     if mask is not None:
-        mask += batch * mask_batch + head * mask_head
+        mask += batch * mask_at.batch + head * mask_at.head
+    seed = dropout.seed
     if DROPPED:
         seed = tl.load(seed)
     row = first + tl.arange(0, ROWS)
-    query = load_tile(
-        q + batch * q_batch + head * q_head + q_first * q_row, first, queries, q_row, ROWS, D, DIM, True, False
-    )
+    query = load_tile(first_row(q, q_at, batch, head, q_first), first, queries, q_at.row, ROWS, D, DIM, True, False)
     sums, total = tl.zeros((ROWS, DIM), tl.float32), tl.zeros((ROWS,), tl.float32)
     peak = tl.full((ROWS,), HIDDEN, tl.float32)
     whole, end = ends_of(first, queries, keys, ROWS, COLUMNS, CAUSAL)
@@ -310,16 +338,15 @@ def forward_kernel(
             row,
             queries,
             keys,
-            k_row,
-            v_row,
+            k_at.row,
+            v_at.row,
             mask,
-            mask_row,
-            mask_column,
+            mask_at,
             in_two,
             unscale,
             seed,
             plane.to(tl.int64),
-            threshold,
+            dropout.threshold,
             CAUSAL,
             KEYS,
             ADDED,
@@ -332,12 +359,12 @@ def forward_kernel(
             PRECISION,
         )
     seen = total > 0.0
-    of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * keep_p))
+    of_row = tl.where(total == 0.0, 0.0, 1.0 / (total * dropout.keep_p))
     component, inside = tl.arange(0, DIM), row < queries
-    there = o + batch * o_batch + head * o_head + (q_first + row[:, None]) * o_row + component[None, :]
+    there = first_row(o, o_at, batch, head, q_first + row[:, None]) + component[None, :]
     tl.store(there, narrow(sums * of_row[:, None], o.dtype.element_ty), mask=inside[:, None] & (component < D)[None, :])
     logarithm = tl.where(total == 0.0, HIDDEN, peak + tl.log2(tl.where(seen, total, 1.0)))
     if ADDED:
         logarithm = tl.where(peak == FLOOR * in_two, -OF_FLOOR * total, logarithm)
     logarithm = tl.where(total == total, logarithm, total)  # not a number stays
-    tl.store(logarithms + batch * l_batch + head * l_head + q_first + row, logarithm, mask=inside)
+    tl.store(logarithms + batch * l_at.batch + head * l_at.head + q_first + row, logarithm, mask=inside)

@@ -17,7 +17,14 @@ from torch import Tensor
 from suite.kernels.manifest import Budget, Manifest
 from suite.kernels.portable import INTERPRET
 from techniques.attention.flashattention.backward_kernel import keys_kernel, queries_kernel
-from techniques.attention.flashattention.forward_kernel import forward_kernel
+from techniques.attention.flashattention.forward_kernel import (
+    Dropout,
+    MaskStrides,
+    Sizes,
+    Spans,
+    Strides,
+    forward_kernel,
+)
 from techniques.attention.flashattention.tiled import Attention, by_tokens, threshold
 
 INTERPRETED = bool(INTERPRET.value)
@@ -150,8 +157,9 @@ def forward(
         return output, logarithms
     plan = plan or plan_of(q, k, v)
     common, constants = _arguments(q, k, form, packed, key_lengths)
+    sizes = common["sizes"]
     tiles = plan.causal if form.causal and plan.causal else plan.forward
-    programs = triton.cdiv(common["queries"], tiles.rows) * common["batches"] * common["heads"]
+    programs = triton.cdiv(sizes.queries, tiles.rows) * sizes.batches * sizes.heads
     with torch.cuda.device_of(q):
         forward_kernel[(programs,)](
             q=q,
@@ -188,10 +196,11 @@ def backward(
     plan = plan or plan_of(q, k, v, d)
     common, constants = _arguments(q, k, form, packed, key_lengths)
     deltas = torch.empty_like(logarithms)
-    planes = common["batches"] * common["heads"]
+    sizes = common["sizes"]
+    planes = sizes.batches * sizes.heads
     with torch.cuda.device_of(q):
         tiles = plan.queries
-        queries_kernel[(triton.cdiv(common["queries"], tiles.rows) * planes,)](
+        queries_kernel[(triton.cdiv(sizes.queries, tiles.rows) * planes,)](
             q=q,
             k=k,
             v=v,
@@ -206,7 +215,7 @@ def backward(
             **_options(tiles, q.device),
         )
         tiles = plan.keys
-        keys_kernel[(triton.cdiv(common["keys"], tiles.columns) * planes // common["groups"],)](
+        keys_kernel[(triton.cdiv(sizes.keys, tiles.columns) * planes // sizes.groups,)](
             q=q,
             k=k,
             v=v,
@@ -232,14 +241,18 @@ def _like(tensor: Tensor, uneven: Any) -> Tensor:
     return by_tokens(tensor) if uneven is None else by_tokens(tensor).zero_()
 
 
-def _strides(**tensors: Tensor) -> dict[str, int]:
+def _strides(**tensors: Tensor) -> dict[str, Strides]:
     """Returns the strides of batch, head and row. Packed sequences are many in a single batch; of a single row a
     descriptor wants a stride that is aligned."""
-    of_one = {"batch": 0, "head": 0, "row": ALIGNED_BYTES}
+    of_one = Strides(0, 0, ALIGNED_BYTES)
     return {
-        f"{name}_{part}": stride if size > 1 else of_one[part]
+        f"{name}_at": Strides(
+            *(
+                stride if size > 1 else alone
+                for alone, size, stride in zip(of_one, tensor.shape, tensor.stride(), strict=False)
+            )
+        )
         for name, tensor in tensors.items()
-        for part, size, stride in zip(of_one, tensor.shape, tensor.stride(), strict=False)
     }
 
 
@@ -247,29 +260,19 @@ def _arguments(
     q: Tensor, k: Tensor, form: Attention, packed: Packed | None, key_lengths: Tensor | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what all kernels get: arguments, and constants."""
-    mask = form.mask
+    mask, spans = form.mask, Spans(k_lengths=key_lengths)
     batches, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if packed is not None:
+        spans = Spans(packed.q_starts, packed.q_starts.diff(), packed.k_starts, packed.k_starts.diff())
         batches, queries, keys = len(packed.q_starts) - 1, packed.longest_query, packed.longest_key
-    of_mask = (0, 0, 0, 0) if mask is None else mask.stride()
     common = {
         "mask": mask,
-        "q_starts": None if packed is None else packed.q_starts,
-        "q_lengths": None if packed is None else packed.q_starts.diff(),
-        "k_starts": None if packed is None else packed.k_starts,
-        "k_lengths": key_lengths if packed is None else packed.k_starts.diff(),
-        "seed": form.seed,
-        "l_batch": 0 if packed is not None else q.shape[1] * q.shape[2],
-        "l_head": q.shape[2],
-        **dict(zip(("mask_batch", "mask_head", "mask_row", "mask_column"), of_mask, strict=True)),
-        "batches": batches,
-        "heads": q.shape[1],
-        "groups": q.shape[1] // k.shape[1],
-        "queries": queries,
-        "keys": keys,
+        "mask_at": MaskStrides() if mask is None else MaskStrides(*mask.stride()),
+        "spans": spans,
+        "dropout": Dropout(form.seed, 1 - form.dropout_p, threshold(form.dropout_p)),
+        "l_at": Strides(0 if packed is not None else q.shape[1] * q.shape[2], q.shape[2], 1),
+        "sizes": Sizes(batches, q.shape[1], q.shape[1] // k.shape[1], queries, keys),
         "scale": form.scale,
-        "keep_p": 1 - form.dropout_p,
-        "threshold": threshold(form.dropout_p),
     }
     return common, {
         "CAUSAL": form.causal,
@@ -310,11 +313,9 @@ def _manifest(
     """Describes the kernel for heads that each have their own keys, which Triton compiles in; ``masked``: by a mask
     that is added."""
     constants: dict[str, Any] = {
-        "q_starts": None,
-        "q_lengths": None,
-        "k_starts": None,
-        "k_lengths": None,
-        "groups": 1,
+        **{f"spans.{part}": None for part in Spans._fields},
+        "sizes.groups": 1,
+        "l_at.row": 1,
         "CAUSAL": causal,
         "KEYS": False,
         "ADDED": masked,
@@ -325,25 +326,39 @@ def _manifest(
         "COLUMNS": tiles.columns,
         "TMA": tiles.tma,
         "PRECISION": "tf32x3",
-        **({} if dropped else {"seed": None}),
+        **({} if dropped else {"dropout.seed": None}),
         **({} if masked else {"mask": None}),
     }
-    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
-    streams = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
-    floats = dict.fromkeys(("scale", "keep_p"), "fp32")
-    types = {**streams, **floats, "logarithms": "*fp32", "deltas": "*fp32", "seed": "*i64", "mask": "*fp32"}
-    signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in constants}
-    strides = ("_batch", "_head", "_row")
+    pointers = dict.fromkeys(("q", "k", "v", "o", "d_out", "dq", "dk", "dv"), POINTERS[dtype])
+    pointers |= dict.fromkeys(("logarithms", "deltas", "mask"), "*fp32")
+    strides = dict.fromkeys((name for name in kernel.arg_names if name.endswith("_at")), _types_of(Strides, "i32"))
+    types = {
+        **pointers,
+        **strides,
+        "l_at": _types_of(Strides, "i32", "i32", "constexpr"),
+        "mask_at": _types_of(MaskStrides, "i32"),
+        "spans": _types_of(Spans, "constexpr"),
+        "dropout": _types_of(Dropout, "*i64" if dropped else "constexpr", "fp32", "i32"),
+        "sizes": _types_of(Sizes, "i32", "i32", "constexpr", "i32", "i32"),
+        "scale": "fp32",
+    }
+    aligned = [f"{name}.{part}" for name in strides for part in Strides._fields if name != "l_at" or part != "row"]
+    signature = {name: types[name] for name in kernel.arg_names if name in types and name not in constants}
     return Manifest(
         kernel=kernel,
         signature=signature,
         constants=constants,
         elements_per_program=tiles.rows * tiles.columns,
-        aligned=tuple(name for name in signature if types.get(name, "")[:1] == "*" or name.endswith(strides)),
+        aligned=(*(name for name in pointers if name in signature), *(["dropout.seed"] if dropped else []), *aligned),
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         budget=Budget(instructions_per_element=instructions_per_element, needs_hgmma=True, spills=spills),
     )
+
+
+def _types_of(of: Any, *types: str) -> Any:
+    """Returns the named tuple with Triton's types in its places; a single one stands in all of them."""
+    return of(*(types * len(of._fields) if len(types) == 1 else types))
 
 
 # Instructions are of all paths through the code, over one tile's scores: what is unrolled, or done twice, shows. Some
