@@ -37,7 +37,8 @@ class OnBoard:
 
 
 Draws = Callable[[str, Sequence[PlacedRow]], Markup]
-"""Draws a part of a stack's own section as HTML, of the stack and its rows; empty where there is nothing of it."""
+"""Draws a part of a stack's own section as Markup, of the stack and its rows; empty where there is nothing of it. Text
+that is no Markup is escaped."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from suite.entries.catalogue import catalogue
 from suite.record.store import Store
@@ -91,7 +92,7 @@ def test_a_section_stands_where_its_order_says_and_may_read_a_file_of_its_own(
 class Unpacked(Pack):
     """A page whose folded parts stay as they are."""
 
-    def fold(self, markup: str) -> str:
+    def fold(self, markup: Markup) -> Markup:
         return markup
 
 
@@ -99,7 +100,8 @@ def test_a_topic_s_part_of_a_technique_s_section_stands_where_its_order_says(mon
     known = contents.on_page()
     orders = [one.order for one in known]
     assert orders == sorted({*orders}) and len(orders) >= 6
-    own = OnPage(35, lambda report: lambda stack, placed: f"<p>{report.records} records of {stack}</p>")
+    said = Markup("<p>{} records of {}</p>")
+    own = OnPage(35, lambda report: lambda stack, placed: said.format(report.records, stack))
     monkeypatch.setattr(sections, "on_page", lambda: (own, *known))
     report = Report(rows(evidence("lion")), records=7, cards={"lion": catalogue()["lion"].card})
     page = sections.techniques(report, report.placed, Unpacked())
