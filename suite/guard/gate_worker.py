@@ -99,7 +99,7 @@ class Worker:
         its threads computed for. Where there is no account, it is what the clock says.
         """
         assert self._contender is not None
-        pid = self._contender.pids[0]
+        pid = self._contender._ranks[0].pid
         before_s = waited_s(pid)
         block = self._contender.block(steps)
         cores = max(self._contender.job.setting.threads, self._contender.world_size)
