@@ -29,20 +29,18 @@ if __name__ == "__main__":  # before torch is loaded, as conftest.py does for te
 
 import torch
 import torch.distributed
-import torch.multiprocessing
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from suite.device.ranks import joined
 from suite.entries.catalogue import Entry, catalogue, reference_of
 from suite.loop.run import Run
-from suite.measure.contenders.fork_servers import shared
 from suite.measure.exact import one_thread
 from suite.meters.communication import Communication
 from suite.record.job import StackError
-from suite.record.numerics import off_the_clock
 from tests.only import problem
 from tests.points import Point, ranks_of
+from tests.real_ranks import Forked
 
 FILE = "golden.txt"
 STEPS = (0, 1, 2, 8)
@@ -129,10 +127,8 @@ def record(entry: Entry) -> str:
         with one_thread():
             return "".join(f"{line}\n" for line in lines(entry))
     with tempfile.TemporaryDirectory() as folder:
-        with shared(off_the_clock()).starting():
-            torch.multiprocessing.start_processes(
-                _rank, (ranks, entry.id, folder), nprocs=ranks, start_method="forkserver"
-            )
+        with Forked(ranks) as each:
+            each.do(_rank, ranks, entry.id, folder)
         return Path(folder, FILE).read_text("utf-8")
 
 
