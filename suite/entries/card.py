@@ -400,6 +400,7 @@ class Card(Origins):
     peers: tuple[str, ...] = ()
     by_others: tuple[MeasuredByOthers, ...] = ()
     sells: Good | None = None  # where the claims do not say so
+    acts: Mapping[str, str] = {}  # where a hyper-parameter acts that changes nothing in a short run at pico
     tune: tuple[Literal["rate"], ...] = ()  # what is chosen on validation data, of one grid for both sides
     claim: tuple[Claim, ...] = ()
     study: SharedStudy | None = None  # the one that it takes part in; a study of its own is a study.py beside the card
