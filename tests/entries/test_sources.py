@@ -22,7 +22,7 @@ from suite.entries.sources import OUTSIDE, Reach, code_of, installed_code, roots
 from suite.record.job import Setting
 from suite.record.schema import Code
 from tests.entries import loading
-from tests.record.test_names import with_other_names
+from tests.entries.test_names import with_other_names
 from tests.runs import IN_EVERY_RUN, unless
 
 TREE = Path(__file__).parents[2]

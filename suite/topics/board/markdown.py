@@ -116,10 +116,11 @@ def matrix_section(
     known = [column for column in whole.columns if any(_is_known(entry.best.get(column)) for entry in whole.entries)]
     columns = known or whole.columns
     costs = [metric for metric in matrix.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
+    has_others = any(quality_on_page.column_cell(entry.stack).words for entry in whole.entries)
     titles = [
         "technique",
         *(title for title, _ in answer.heads(sized)),
-        quality_on_page.COLUMN,
+        *([quality_on_page.COLUMN] if has_others else []),
         *(f"here: {whole.title(column)}" for column in columns),
         *(f"here: {metric.heading} {metric.arrow}" for metric in costs),
         "in words",
@@ -138,7 +139,7 @@ def matrix_section(
         for entry in entries[:left]:
             own, best = sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
             cells = list(map(_sized, answer.cells(own, best, every[entry.stack], sized)))
-            cells.append(escape(quality_on_page.column_cell(entry.stack).words))
+            cells += [escape(quality_on_page.column_cell(entry.stack).words)] if has_others else []
             cells += [
                 _headline(entry.best[column], entry.versions.get(column, "")) if column in entry.best else ""
                 for column in columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from markupsafe import Markup
@@ -83,6 +84,11 @@ class LineSources:
     def goods(self) -> dict[str, Good]:
         return {id: card.good for id, card in self.cards.items()}
 
+    @cached_property
+    def has_others(self) -> bool:
+        """Tells whether somebody published the quality of one of them at scale: else there is no column for it."""
+        return any(quality_on_page.column_cell(stack).words for stack in {*self.every, *self.cards})
+
 
 def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> Markup:
     """Draws the matrix of one recipe, size and machine, with its answers above."""
@@ -92,7 +98,7 @@ def _part(placed: Sequence[PlacedRow], known: LineSources, position: int) -> Mar
     has_mean = not known.sized and any(entry.mean for entry in whole.entries)  # there is no room for all
     heads = [
         *((title, DRAWN.attribute("sized"), largest) for title, largest in answer.heads(known.sized)),
-        (quality_on_page.COLUMN, DRAWN.attribute("sized"), False),
+        *([(quality_on_page.COLUMN, DRAWN.attribute("sized"), False)] if known.has_others else []),
         *((whole.title(column), fragments.data({"baseline": column}), True) for column in whole.columns),
         *([("mean", fragments.data({"baseline": ""}), True)] if has_mean else []),
         *((f"{metric.heading}\xa0{metric.arrow}", DRAWN.attribute("cost"), False) for metric in costs),
@@ -133,7 +139,7 @@ def _entry(
     cells = [
         fragments.row_head(entry.stack, fragments.link(section, fragments.code(entry.stack))),
         *map(_sized, answer.cells(own, shown, known.every.get(entry.stack, shown), known.sized)),
-        _by_others(entry.stack),
+        *_by_others(entry.stack, known),
         *(
             _headline_cell(rows[column], column, entry.versions.get(column, ""), entry.good)
             if column in rows
@@ -159,10 +165,11 @@ def _sized(content: SizedCell) -> Markup:
     return DRAWN.sized(shown, ends, values, f"sized {content.kind}".strip(), content.title)
 
 
-def _by_others(stack: str) -> Markup:
-    """Draws the cell of what others published at scale."""
+def _by_others(stack: str, known: LineSources) -> list[Markup]:
+    """Draws the cell of what others published at scale, where there is such a column."""
     content = quality_on_page.column_cell(stack)
-    return _sized(SizedCell(quality_on_page.COLUMN, content.words, str(content.sort or ""), title=content.title))
+    drawn = SizedCell(quality_on_page.COLUMN, content.words, str(content.sort or ""), title=content.title)
+    return [_sized(drawn)] if known.has_others else []
 
 
 def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) -> list[Markup]:
@@ -172,7 +179,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
     if not missing:
         return []
     lines = [DRAWN.group("Not measured here yet", order + 0.5, columns + 1)]
-    width = columns - len(answer.heads(known.sized)) - 2
+    width = columns - len(answer.heads(known.sized)) - known.has_others - 1
     for name in missing:
         order += 1
         own, card = known.sized.get(name, answer.NOTHING), known.cards[name]
@@ -181,7 +188,7 @@ def _unmeasured_lines(known: LineSources, columns: int, order: int, costs: int) 
         cells = [
             fragments.row_head(name, fragments.code(name)),
             *map(_sized, answer.cells(own, (), (), known.sized)),
-            _by_others(name),
+            *_by_others(name, known),
             DRAWN.unmeasured(width, costs),
             fragments.cell(words, order, "words"),
         ]
