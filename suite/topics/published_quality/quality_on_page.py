@@ -40,7 +40,7 @@ HEAD = (
 TUNED = {"yes": "both sides", "no": "one side", "same recipe": "one recipe", "unknown": "unsaid"}
 
 
-def section(card: Card, rows: Iterable[Row] = (), scales: Collection[Scale] = tuple(SCALES)) -> Section | None:
+def section(card: Card, rows: Iterable[Row] | None = None, scales: Collection[Scale] = tuple(SCALES)) -> Section | None:
     """Builds the section of one technique, whose ``rows`` are those measured here, with tables of some ``scales``; None
     where nothing is published."""
     known = quality_by_others(card.id)
@@ -61,19 +61,19 @@ def section(card: Card, rows: Iterable[Row] = (), scales: Collection[Scale] = tu
     return Section(anchor, TITLE, READING, parts, is_open=True)
 
 
-def sentence(known: QualityByOthers, rows: Iterable[Row] = ()) -> str:
-    """Says what is published at scale, by whom, and whether it points where the rows here point."""
+def sentence(known: QualityByOthers, rows: Iterable[Row] | None = None) -> str:
+    """Says what is published at scale, by whom, and whether it points where the ``rows`` here point, where there are
+    any."""
     if not known.at_scale:
         return "Nothing is published on a Transformer of 10 million parameters and more."
     judged = [one.word for one in known.at_scale]
     counts = (f"{judged.count(word)} {word}" for word in ("better", "worse", "no difference shown", "not judged"))
     size = f", up to {in_millions(known.parameters)} parameters" if known.parameters else ""
     authors = "its authors alone" if known.by_authors_alone else "others than its authors"
-    here = known.agrees(intervals_here(known.technique, rows))
+    here = "" if rows is None else f" Beside the rows here: {known.agrees(intervals_here(known.technique, rows))}."
     return (
         f"On Transformers{size}, {len(judged)} comparison{'s' * (len(judged) != 1)}, measured by {authors}: "
-        f"{known.words}; as judged: {', '.join(part for part in counts if not part.startswith('0 '))}. Beside the "
-        f"rows here: {here}."
+        f"{known.words}; as judged: {', '.join(part for part in counts if not part.startswith('0 '))}.{here}"
     )
 
 
