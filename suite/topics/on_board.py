@@ -1,7 +1,8 @@
 """A topic's section of the board, and its part of each technique's own section there.
 
-Any module ``suite/topics/TOPIC/*_on_board.py`` has its section as ``ON_BOARD``, any ``*_on_page.py`` its part as
-``ON_PAGE``, and nothing else names it: the board finds them all (:mod:`suite.topics.board.contents`).
+Any module ``suite/topics/TOPIC/*_on_board.py`` has its section as ``ON_BOARD``, or several in a tuple; any
+``*_on_page.py`` has its part as ``ON_PAGE``. Nothing else names them: the board finds the files
+(:mod:`suite.topics.board.contents`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class OnBoard:
     """A section of the board, made of a :class:`suite.topics.board.report.Report`.
 
     Attributes:
-        order: sections stand in ascending order.
+        order: sections stand in ascending order, no two with the same.
         section: makes it of a report; None where the report has nothing of it.
         link: the words of a link to the page that it has in Markdown; empty where it stands on the baselines' pages.
     """
@@ -46,7 +47,8 @@ class OnPage:
     """A part of each technique's own section, made of a :class:`suite.topics.board.report.Report`.
 
     Attributes:
-        order: parts stand in ascending order, the board's own among them (:mod:`suite.topics.board.sections`).
+        order: parts stand in ascending order, no two with the same, the board's own among them
+            (:mod:`suite.topics.board.sections`).
         of: gives what draws the part, of a report.
     """
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import suite.topics
@@ -28,10 +28,10 @@ def on_page() -> tuple[OnPage, ...]:
 
 
 def _found(kind: str) -> Iterator[Any]:
-    """Yields what modules that are called so have under that name."""
-    for module in pkgutil.walk_packages(suite.topics.__path__, "suite.topics."):
-        if module.name.endswith(f"_{kind}"):
-            yield getattr(import_module(module.name), kind.upper())
+    """Yields what files that are called so have under that name: a new topic is a folder with such a file alone."""
+    for topics in suite.topics.__path__:
+        for path in sorted(Path(topics).glob(f"*/*_{kind}.py")):
+            yield getattr(import_module(f"suite.topics.{path.parent.name}.{path.stem}"), kind.upper())
 
 
 def sections(report: Report) -> list[Section]:

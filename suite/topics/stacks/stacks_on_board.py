@@ -182,8 +182,4 @@ def _line(interaction: Interaction) -> TableRow:
     return TableRow(counted, dated=bool(interaction.whole.unverified or interaction.whole.newer_version))
 
 
-def _sorted_by(value: MetricValue) -> str:
-    return repr(shown_number(value, DIRECTION)) if value.known else ""
-
-
 ON_BOARD = OnBoard(10, lambda report: section(stacks(report.boards)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
+import suite.topics
 from suite.entries.catalogue import catalogue
 from suite.record.store import Store
 from suite.show.described import Paragraph, Section
@@ -87,6 +88,18 @@ def test_a_section_stands_where_its_order_says_and_may_read_a_file_of_its_own(
     front, pages = markdown.split(report, "boards")
     assert "[the weather](boards/weather.md)" in front and "rain" in pages["weather.md"]
     assert '<a href="#weather">' in html.render(report)
+
+
+def test_a_new_topic_s_section_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weather").mkdir()
+    (tmp_path / "weather" / "weather_on_board.py").write_text(
+        "from suite.show.described import Section\n"
+        "from suite.topics.on_board import OnBoard\n"
+        "ON_BOARD = OnBoard(1, lambda report: Section('weather', 'Weather', 'Rain.', []))\n"
+    )
+    monkeypatch.setattr(suite.topics, "__path__", [*suite.topics.__path__, str(tmp_path)])
+    found = contents.on_board.__wrapped__()
+    assert [one.section(Report()).anchor for one in found[:1]] == ["weather"] and len(found) > 5
 
 
 class Unpacked(Pack):
