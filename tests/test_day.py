@@ -85,6 +85,7 @@ class Copy:
         elif path.exists():
             assert path.read_text("utf-8") == block
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(block, "utf-8")
 
     def install(self) -> None:
@@ -157,12 +158,14 @@ def test_a_day(copy: Copy, tmp_path: Path) -> None:
     )
     # the baseline, its size
     assert seen["models"] == ["LlamaForCausalLM"] * 2 and seen["widths"] == [32, 48]
-    # the metric, the column
+    # the metric, the column, the section
     results = factories.put(tmp_path / "results", factories.evidence("x", ruler=False, seeds=1))
     board, table = tmp_path / "board.md", tmp_path / "board.csv"
     copy.python("-m", "suite.cli", "leaderboard", "--results", results, "--write", board, "--write", table)
     with table.open(encoding="utf-8", newline="") as file:
         values = {row["metric"]: row["value"] for row in csv.DictReader(file)}
     assert float(values["setup_time"]) == 1 and float(values["processor_time"]) > 0
-    heads = [line for line in (results / "boards" / "gpt.md").read_text("utf-8").splitlines() if "step time" in line]
+    page = (results / "boards" / "gpt.md").read_text("utf-8")
+    assert "## Categories" in page and "| optimizers | " in page
+    heads = [line for line in page.splitlines() if "step time" in line]
     assert "training time ↓ | processor time ↓ |" in heads[0]

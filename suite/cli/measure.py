@@ -93,11 +93,9 @@ def new(
     for path in files:
         out.print(escape(str(path)))
     first = f"install it: pip install -e {root / name}; " if own else ""
-    out.print(
-        escape(
-            f"{first}try it: leantrain compare {name} -b gpt, pytest {files[0]}, and leantrain claims {name} --mutants"
-        )
-    )
+    tries = f"leantrain compare {name} -b gpt, pytest {files[0]}, and leantrain claims {name} --mutants"
+    last = "" if own else f"; when it is right: python -m tests.golden {name} --renew"
+    out.print(escape(f"{first}try it: {tries}{last}"))
 
 
 @app.command(rich_help_panel=MEASURE)

@@ -25,6 +25,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_new_technique_trains_and_its_test_passes(checkout: Path) -> None:
     written = plugin.leantrain(checkout, "new", "my_idea", "--category", "thoughts")
     assert written.returncode == 0, written.stderr
+    assert "python -m tests.golden my_idea --renew" in " ".join(written.stdout.split())
     listed = json.loads(plugin.leantrain(checkout, "list", "--json").stdout)
     assert [each["id"] for each in listed] == ["my_idea"]
     tested = subprocess.run(
