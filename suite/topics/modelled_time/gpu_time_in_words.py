@@ -27,7 +27,8 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     steps = [side.step for side in sides]
     if not any(steps):
         return []
-    rows = [_line("step, ms", steps, [1e3 * step.step_s if step else None for step in steps], times.ratio)]
+    name = "own operators of a rank, ms" if any(side.why_not_whole for side in sides) else "step, ms"
+    rows = [_line(name, steps, [1e3 * step.step_s if step else None for step in steps], times.ratio)]
     kinds = dict.fromkeys(kind for step in reversed(steps) if step for kind in step.by_kind)
     for kind in kinds:
         shares = [step.by_kind.get(kind, 0.0) / step.step_s for step in steps if step]
@@ -53,8 +54,10 @@ def notes(times: TimesBeside) -> list[str]:
     """Says how far it is believed and by what, and why a side has no time."""
     sides = [side for side in (times.reference, times.stack) if side is not None]
     sentences = [f"{side.stack}: time unavailable: {side.unavailable}" for side in sides if side.step is None]
+    parts = [side for side in sides if side.why_not_whole]
+    sentences += [f"{side.stack}: {side.why_not_whole}, and no band holds for it" for side in parts]
     band = times.time_band
-    if any(side.step for side in sides):
+    if any(side.step for side in sides if side not in parts):
         sentences.append(f"a step's time: {_within(band.half_width)}; {_evidence(band.residuals, band.sources)}")
     if times.ratio is not None and times.change is None:
         sentences.append(

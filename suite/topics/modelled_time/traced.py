@@ -38,6 +38,7 @@ from suite.measure.at_scale.full_size import (
 )
 from suite.measure.at_scale.weightless import replaced
 from suite.measure.contenders import compiled_graphs
+from suite.measure.contenders.world import is_distributed
 from suite.measure.provenance import Progress, silent
 from suite.meters.operators import OperatorTrace
 from suite.process.child import ContenderFailed
@@ -203,6 +204,8 @@ def _declared_bytes(stack: str, dtype: str) -> float | None:
     return None
 
 
+NOT_SENT = "what its ranks send one another is not modelled: this is the time of one rank's own operators"
+
 # a step's time ------------------------------------------------------------------------------------------------------
 
 
@@ -215,12 +218,18 @@ class StepTime:
     trace: TracedStep | None = None
     unavailable: str = ""
 
+    @property
+    def why_not_whole(self) -> str:
+        """Tells what a step's time lacks; empty where it lacks nothing."""
+        return NOT_SENT if self.step is not None and is_distributed(self.stack) else ""
+
     def as_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         return {
             "stack": self.stack,
             "provenance": PROVENANCE if self.step else "unavailable",
             "reason": self.unavailable,
+            "lacks": self.why_not_whole,
             **(asdict(self.step) if self.step else {}),
         }
 
@@ -245,10 +254,17 @@ class TimesBeside:
 
     @property
     def ratio(self) -> float | None:
-        """Returns stack over reference; None where either has no time."""
+        """Returns stack over reference; None where either has no time, or not the whole one."""
         if self.reference is None or self.reference.step is None or self.stack.step is None:
             return None
+        if self.reference.why_not_whole or self.stack.why_not_whole:
+            return None
         return self.stack.step.step_s / self.reference.step.step_s
+
+    @property
+    def step_s(self) -> float | None:
+        """Returns the stack's; None where it has no time, or not the whole one."""
+        return self.stack.step.step_s if self.stack.step and not self.stack.why_not_whole else None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns JSON values. Equal operators take equal time: a band without width."""
@@ -308,7 +324,8 @@ def beside(
     theirs = _time(*reference, device, software) if reference else None
     change = band = None
     before, after = theirs.trace if theirs else None, ours.trace
-    if before is not None and after is not None and before != after:  # equal operators take equal time
+    whole = not ours.why_not_whole and not (theirs and theirs.why_not_whole)
+    if before is not None and after is not None and whole and before != after:  # equal operators take equal time
         change = change_between(before, after)
         band = known.band(change)
     return TimesBeside(device, software, theirs, ours, change, known.band(TIME), band)
@@ -372,10 +389,10 @@ def survey_times(
                 gpu=device.name,
                 stack=stack,
                 reference=reference if other else "",
-                step_s=comparison.stack.step.step_s if comparison.stack.step else None,
+                step_s=comparison.step_s,
                 ratio=comparison.ratio,
                 half_width=comparison.ratio_band.half_width if comparison.ratio_band else None,
-                unavailable=comparison.stack.unavailable,
+                unavailable=comparison.stack.unavailable or comparison.stack.why_not_whole,
             )
         )
         gpu_times.write(times, folder)

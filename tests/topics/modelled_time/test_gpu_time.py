@@ -61,6 +61,15 @@ def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
     assert times.as_dict()["ratio_band"]["half_width"] == 0
 
 
+def test_what_ranks_send_is_missed_and_there_is_no_ratio_without_it() -> None:
+    times = beside("dp_ddp")
+    assert times.ratio is None and times.change is None and times.step_s is None and times.stack.step is not None
+    assert any(
+        each.startswith("dp_ddp: what its ranks send one another is not modelled") for each in shown.notes(times)
+    )
+    assert times.as_dict()["stack"]["lacks"] and times.as_dict()["ratio_band"] is None
+
+
 def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:
     times = beside("lora")
     assert times.ratio is not None and times.ratio < 1.2 and times.ratio_band is not None
