@@ -70,6 +70,7 @@ def rank_main(rank, folder):
         results[program.__name__] = dict(meter.bytes_by_collective)
     results["shards"] = shards()
     torch.save(results, f"{folder}/rank{rank}.pt")
+    dist.barrier()  # a rank that leaves while the other still sends can end in an abort
     dist.destroy_process_group()
 
 
