@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from leantrain.fitting import Fitted, fit
 from suite.chain.schedule import Op, Schedule
 from suite.meters.live import LiveBytes
+from tests.leaving import leave
 
 WIDTH, DEPTH, WORDS, STEPS = 16, 4, 32, 3
 Batch = dict[str, Tensor]
@@ -468,7 +469,7 @@ def main(rank: int, folder: Path, only: str = "") -> None:
             except Exception as error:
                 results[name] = f"{type(error).__name__}: {error}"
     torch.save(results, folder / f"out{rank}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 from leantrain import optim
 from suite.kernels import optimizer as base
+from tests.leaving import leave
 
 STEPS = 3
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -148,7 +149,7 @@ def main(rank: int, folder: Path) -> None:
     for name in KERNELS:
         results["kernel"][name] = whole(trained(name, shard))
     torch.save(results, folder / f"out{rank}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from techniques.communication.powersgd.technique import PowerSGD
 from techniques.communication.qsgd.technique import QSGD
 from techniques.communication.shared.exchange import from_bytes, gathered, in_bytes, mean_over_ranks
 from techniques.communication.topk_ef.technique import TopK
+from tests.leaving import leave
 from tests.techniques.communication.given import STEPS, gradients
 
 TRIED = {
@@ -86,7 +87,7 @@ def main(rank: int, folder: Path) -> None:
     out: dict[str, Any] = {name: tried(make, group, rank) for name, make in TRIED.items()}
     out |= {"theirs": theirs(group, rank), "messages": messages(group, rank)}
     torch.save(out, folder / f"out{rank}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from techniques.parallelism.shared.collectives import all_gather_flat, begin_red
 from techniques.parallelism.zero1.technique import Zero1
 from techniques.parallelism.zero2.technique import Zero2
 from techniques.parallelism.zero3_fsdp.technique import Zero3
+from tests.leaving import leave
 from tests.runs import Planted, new_run
 
 STEPS = 3
@@ -236,7 +237,7 @@ def main(rank: int, folder: Path) -> None:
     out["counted"] = {name: counted(mesh, each) for name, each in COUNTED.items()}
     out["collectives"] = collectives(mesh.get_group(), rank)
     torch.save(out, folder / f"out{rank}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
