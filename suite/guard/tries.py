@@ -108,9 +108,9 @@ def tried(
     """Tries the working tree against a revision, whose code is run, and writes the ledger. Raises LedgerError,
     RevisionError."""
     top = top_of(Path())
-    begun = ledger.begin(against=revision)
     end_s = time.monotonic() + 60 * minutes
-    with checked_out(revision, top) as tree:
+    with checked_out(revision, top) as tree:  # a revision that is none is no try
+        begun = ledger.begin(against=revision)
         exact = exact_against(tree, revision, top, selection, part(progress, 0, 4), True)
         evidence = of_exact(exact)
         if evidence is None:
