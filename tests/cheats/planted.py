@@ -102,7 +102,7 @@ plant(
                 at = each.clock.now_s()
                 each.clock.now_s = lambda: at
         return model
-    def after_step(self, run): time.sleep(0.1)
+    def after_step(self, run): time.sleep(0.3)  # a busy machine takes a part of it for its own
 """,
 )
 plant(
