@@ -105,7 +105,7 @@ def said(claim: dict[str, Any], outcome: str, is_near: bool, size: str) -> str:
 
 def recomputed(judgement: Judgement, stored: dict[str, dict[str, Any]], kept: list[dict[str, Any]]) -> str | None:
     """The word for a judgement on an exact count or a final loss; None where this reader knows no such metric."""
-    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
+    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.basis
     metric, technique = claim["metric"], judgement.technique
     beside = claim.get("against") or card_of(technique).get("reference", "baseline")
     if not place.records:  # counted at the paper's own size
@@ -176,7 +176,7 @@ def test_thirty_verdicts_drawn_at_random_are_recomputed_from_the_stored_files() 
             continue
         done += 1
         if word != judgement.word:
-            differing.append((judgement.technique, judgement.claim.id, judgement.place.title, judgement.word, word))
+            differing.append((judgement.technique, judgement.claim.id, judgement.basis.title, judgement.word, word))
         if done == DRAWN:
             break
     assert done == DRAWN and not differing, differing
@@ -186,7 +186,7 @@ def recomputed_noise(judgement: Judgement, stored: dict[str, dict[str, Any]]) ->
     """Of a final loss: where several seeds tell it, the far word of a plain t interval of its ratios (the near one of
     what is said of any model), where that is far from the claim's edge; of one seed the side that it is on. None for
     other metrics, and near an edge."""
-    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.place
+    claim, place = claim_of(judgement.technique, judgement.claim.id), judgement.basis
     if claim["metric"] != "loss" or claim["kind"] != "quality":
         return None
     runs = [stored[id] for id in place.records if stored[id]["kind"] == "learned"]
@@ -219,7 +219,7 @@ def test_far_words_name_the_size_and_near_ones_are_few() -> None:
     unread = [each for each in judged if not each.claim.read]
     assert {each.word for each in unread} <= {"statement not read", *UNJUDGED}
     far = [each for each in judged if re.match("holds at|not seen at", each.word)]
-    assert far and all(each.place.differs and each.word.endswith(each.place.size) for each in far)
+    assert far and all(each.basis.differs and each.word.endswith(each.basis.size) for each in far)
 
 
 def test_what_was_not_exercised_has_no_quality_on_any_row() -> None:

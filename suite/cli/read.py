@@ -268,7 +268,7 @@ def _show_judged(judgements: Sequence[Judgement], with_commands: bool) -> None:
     out.print(by_worth.sentence)
     for judgement in judgements if with_commands else ():
         records = f" (records {' '.join(judgement.evidence)})" if judgement.evidence else ""
-        said = f"{judgement.claim.id}, {judgement.place.title or 'quoted'}: {judgement.command}{records}"
+        said = f"{judgement.claim.id}, {judgement.basis.title or 'quoted'}: {judgement.command}{records}"
         out.print(escape(said))
 
 

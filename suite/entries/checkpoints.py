@@ -29,7 +29,7 @@ AGAIN = "the download is not complete: fetch the folder again, with `hf download
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in checkpoints of BERT's first years
 
 
-class Place(NamedTuple):
+class TensorInFile(NamedTuple):
     """Holds a tensor's file and shape."""
 
     file: Path
@@ -71,16 +71,16 @@ def weight_files(folder: str | Path) -> list[Path]:
     return []
 
 
-def places(folder: str | Path) -> dict[str, Place]:
+def stored_tensors(folder: str | Path) -> dict[str, TensorInFile]:
     """Returns the place of every tensor of a checkpoint by name. Raises ValueError where a file is not whole."""
     from safetensors import safe_open  # it comes with the models' libraries
 
-    known: dict[str, Place] = {}
+    known: dict[str, TensorInFile] = {}
     for file in weight_files(folder):
         shapes = _header(folder, file)
         with understood(folder, f"cannot read {file.name}"), safe_open(file, framework="np"):
             pass  # it looks at types and sizes of all tensors
-        known |= {name: Place(file, shape) for name, shape in shapes.items()}
+        known |= {name: TensorInFile(file, shape) for name, shape in shapes.items()}
     return known
 
 
@@ -116,7 +116,7 @@ def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
 
     Raises ValueError for a checkpoint of another architecture: a parameter of a block is missing, or of another shape.
     """
-    saved = places(folder)
+    saved = stored_tensors(folder)
     by_name = _names(saved)
     fitting: dict[str, str] = {}
     own = dict(model.named_parameters(remove_duplicate=False))
@@ -136,7 +136,7 @@ def fitted(folder: str | Path, model: nn.Module) -> dict[str, str]:
     return fitting
 
 
-def _names(saved: Mapping[str, Place]) -> dict[str, str]:
+def _names(saved: Mapping[str, TensorInFile]) -> dict[str, str]:
     """Returns the checkpoint's names by every spelling under which a model may have them."""
     known: dict[str, str] = {}
     for name in saved:
@@ -157,7 +157,7 @@ def weights(folder: str | Path, model: nn.Module) -> dict[str, Tensor]:
     """Returns the checkpoint's tensors by the names of ``model``'s parameters. Raises ValueError as :func:`fitted`."""
     from safetensors import safe_open
 
-    fitting, saved = fitted(folder, model), places(folder)
+    fitting, saved = fitted(folder, model), stored_tensors(folder)
     by_file: dict[Path, list[str]] = {}
     for name, theirs in fitting.items():
         by_file.setdefault(saved[theirs].file, []).append(name)

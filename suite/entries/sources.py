@@ -36,7 +36,7 @@ METERS = "suite.meters"
 OUTSIDE = ("suite.record", "suite.entries.card", "suite.entries.catalogue", "suite.entries.sources")
 """What describes and records."""
 
-Place = tuple[str, int]
+Definition = tuple[str, int]
 """A definition: its module, and its number there."""
 
 CodeOf = Callable[[Setting, str], Code | None]
@@ -115,10 +115,10 @@ class Reach:
 
     def sha256(self, roots: frozenset[str]) -> str:
         """Returns the hash of all that is reached from the modules ``roots``."""
-        hashes = sorted(_used(self, place)[0] for place in self.places(roots))
+        hashes = sorted(_used(self, definition)[0] for definition in self.definitions(roots))
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
 
-    def places(self, roots: frozenset[str]) -> frozenset[Place]:
+    def definitions(self, roots: frozenset[str]) -> frozenset[Definition]:
         """Returns the definitions that are reached from the modules ``roots``."""
         return frozenset().union(*(_reached(self, root) for root in roots))
 
@@ -128,7 +128,7 @@ class Reach:
 
 
 @cache
-def _reached(reach: Reach, root: str) -> frozenset[Place]:
+def _reached(reach: Reach, root: str) -> frozenset[Definition]:
     """Returns the definitions that are reached from a module."""
     waiting = _all_of(root)
     reached = set(waiting)
@@ -140,9 +140,9 @@ def _reached(reach: Reach, root: str) -> frozenset[Place]:
 
 
 @cache
-def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
+def _used(reach: Reach, definition: Definition) -> tuple[str, frozenset[Definition]]:
     """Returns the hash of a definition and of what its names stand for, and the definitions that it needs."""
-    module, number = place
+    module, number = definition
     statement = _code_in(module).statements[number]
     standing = [(chain[0], *_standing(module, chain)) for chain in statement.uses]
     meant: set[str] = set()
@@ -150,28 +150,28 @@ def _used(reach: Reach, place: Place) -> tuple[str, frozenset[Place]]:
         standing += [(name, *_named(dotted.split("."))) for name, dotted in statement.when_called]
         meant |= set(_beside(module))
     needed = set(_at_loading(reach, module))
-    for name, places, elsewhere in standing:
-        inside = [place for place in places if not reach.leaves_out(place[0])]
+    for name, definitions, elsewhere in standing:
+        inside = [definition for definition in definitions if not reach.leaves_out(definition[0])]
         needed |= set(inside)
         meant |= {f"{name}={meaning}" for meaning in (*map(_text_hash, inside), *elsewhere)}
     return _sha256("\0".join([statement.text, *sorted(meant)])), frozenset(needed)
 
 
-def _standing(module: str, chain: Chain) -> tuple[list[Place], list[str]]:
+def _standing(module: str, chain: Chain) -> tuple[list[Definition], list[str]]:
     """Finds what a name with its attributes stands for in a module: definitions of the project, and the names of what
     is somebody else's."""
-    places: list[Place] = []
+    definitions: list[Definition] = []
     elsewhere: list[str] = []
     for bound in _code_in(module).bindings.get(chain[0], ()):
         if isinstance(bound, int):
-            places.append((module, bound))
+            definitions.append((module, bound))
         else:
             more, others = _named(bound.split("."), chain[1:])
-            places, elsewhere = places + more, elsewhere + others
-    return places, elsewhere
+            definitions, elsewhere = definitions + more, elsewhere + others
+    return definitions, elsewhere
 
 
-def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[str]]:
+def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Definition], list[str]]:
     """Does as :func:`_standing`, of a dotted name that is imported and the attributes read off it. A module that is
     used as a whole stands for all that it defines."""
     whole = [*parts, *attributes]
@@ -184,9 +184,9 @@ def _named(parts: list[str], attributes: Chain = ()) -> tuple[list[Place], list[
 
 
 @cache
-def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
+def _at_loading(reach: Reach, module: str) -> frozenset[Definition]:
     """Returns what is done when a module is loaded: by it, its packages, and what it imports and does not use."""
-    waiting, loaded, done = [module], set[str](), set[Place]()
+    waiting, loaded, done = [module], set[str](), set[Definition]()
     while waiting:
         name = waiting.pop()
         if name in loaded or reach.leaves_out(name) or _source(name) is None:
@@ -200,12 +200,12 @@ def _at_loading(reach: Reach, module: str) -> frozenset[Place]:
     return frozenset(done)
 
 
-def _all_of(module: str) -> list[Place]:
+def _all_of(module: str) -> list[Definition]:
     return [(module, number) for number in range(len(_code_in(module).statements))]
 
 
-def _text_hash(place: Place) -> str:
-    return _sha256(_code_in(place[0]).statements[place[1]].text)
+def _text_hash(definition: Definition) -> str:
+    return _sha256(_code_in(definition[0]).statements[definition[1]].text)
 
 
 @cache

@@ -137,7 +137,7 @@ def quickest(records: Records, machine: Machine) -> Learned:
     ]
     if not known:
         raise NoRecord("no learned run of the installed code and libraries is known; learn one: leantrain run -b gpt")
-    return min(known, key=lambda run: (run.place.key == machine.key, run.cpu_s or math.inf))
+    return min(known, key=lambda run: (run.home.key == machine.key, run.cpu_s or math.inf))
 
 
 def _is_embedded(learned: Learned) -> bool:

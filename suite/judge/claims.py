@@ -88,7 +88,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class ClaimPlace:
+class VerdictBasis:
     """Says where a claim was judged, and the command that measures the evidence again. ``size`` may be a model's name.
 
     ``unverified``: kinds of evidence whose code has changed since. ``differs``: what sets it apart from the paper's
@@ -115,7 +115,7 @@ class ClaimPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Holds the verdict on one claim at one place, in two fields: ``outcome`` and ``place.differs``.
+    """Holds one verdict on one claim, in two fields: ``outcome`` and ``basis.differs``.
 
     ``evidence``: its ids. ``detectable``: the smallest effect that the test had 80 % power to see, in log units of a
     ratio or in the metric's own unit; None for exact verdicts and where nothing was tested.
@@ -125,21 +125,21 @@ class Judgement:
     technique: str
     outcome: Outcome | Unjudged
     reason: str
-    place: ClaimPlace
+    basis: VerdictBasis
     interval: Interval | None = None
     detectable: float | None = None
 
     @property
     def near(self) -> bool:
         """Tells whether the evidence is from a setting like the paper's."""
-        return not self.place.differs
+        return not self.basis.differs
 
     @property
     def word(self) -> str:
         """Returns what is said: ``reproduced``, ``holds at nano``; of a property its outcome."""
         if isinstance(self.claim, Property):
             return self.outcome
-        return word(self.outcome, self.near, bool(self.claim.read), self.place.size)
+        return word(self.outcome, self.near, bool(self.claim.read), self.basis.size)
 
     @property
     def contradicted(self) -> bool:
@@ -148,15 +148,15 @@ class Judgement:
 
     @property
     def baseline(self) -> str:
-        return self.place.baseline
+        return self.basis.baseline
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        return self.place.records
+        return self.basis.records
 
     @property
     def command(self) -> str:
-        return self.place.command
+        return self.basis.command
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the judgement as JSON values; None stands for what is not finite."""
@@ -176,19 +176,19 @@ class Judgement:
             "setting": self.claim.setting and self.claim.setting.model_dump(exclude_defaults=True),
             "outcome": self.outcome,
             "near": self.near,
-            "differs": list(self.place.differs),
+            "differs": list(self.basis.differs),
             "word": self.word,
             "reason": self.reason,
-            "baseline": self.place.baseline,
-            "recipe": self.place.recipe,
-            "size": self.place.size,
-            "machine": self.place.machine,
+            "baseline": self.basis.baseline,
+            "recipe": self.basis.recipe,
+            "size": self.basis.size,
+            "machine": self.basis.machine,
             "interval": interval and {name: interval[name] for name in ("estimate", "low", "high", "level")},
             "smallest_detectable_effect": None if self.detectable is None else finite(self.detectable),
             "records": list(self.evidence),
-            "unverified": list(self.place.unverified),
-            "cpu_s": self.place.cpu_s,
-            "newest": self.place.newest,
+            "unverified": list(self.basis.unverified),
+            "cpu_s": self.basis.cpu_s,
+            "newest": self.basis.newest,
             "command": self.command,
         }
 
@@ -196,8 +196,8 @@ class Judgement:
 # the decision -------------------------------------------------------------------------------------------------------
 
 
-def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) -> Judgement:
-    """Judge one claim at one place by what was observed there."""
+def judge(claim: Claim, technique: str, seen: Observation, basis: VerdictBasis) -> Judgement:
+    """Judge one claim by what was observed on one basis."""
     outcome, reason = decide(claim, seen)
     tested = seen.spread if outcome not in ("quoted", "not measured") and not seen.exact else None
     return Judgement(
@@ -205,7 +205,7 @@ def judge(claim: Claim, technique: str, seen: Observation, place: ClaimPlace) ->
         technique,
         outcome,
         "; ".join(filter(None, (reason, seen.note))),
-        place,
+        basis,
         interval=None if outcome == "quoted" else seen.interval,
         detectable=detectable_effect(tested) if tested else None,
     )
@@ -498,11 +498,11 @@ def verdicts(
     at_scale: CountsAtScale = NONE_AT_SCALE,
     studies: Iterable[Study] = (),
 ) -> list[Judgement]:
-    """Judge every claim of the cards (all installed ones) at every place with evidence that it applies to: rows, for
+    """Judge every claim of the cards (all installed ones) by all evidence that it applies to: rows, for
     exact claims about bytes, FLOPs and parameters the counts at the papers' own sizes, and studies.
 
     Recipes, sizes and machines are judged apart, since a gain over the classic recipe may be none over the modern one.
-    At one place a row of the installed code is preferred to an unverified one, then the one of more replicates.
+    In one setting a row of the installed code is preferred to an unverified one, then the one of more replicates.
     """
     known: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -633,7 +633,7 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
     here = EvidenceSetting(
         place.baseline, place.size, parameters=counted.reference.quantities.get("parameter_count"), device=place.device
     )
-    where = ClaimPlace(
+    basis = VerdictBasis(
         place.baseline,
         place.recipe,
         place.size,
@@ -641,13 +641,13 @@ def _by_count(card: Card, claim: Claim, counted: Beside, value: float, changed: 
         command=command,
         differs=differences(claim, is_exact(claim), here),
     )
-    return judge(claim, card.id, seen, where)
+    return judge(claim, card.id, seen, basis)
 
 
 def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[Judgement]) -> list[Judgement]:
     """Judges a claim by ``rows``: those of the technique against its reference."""
     if claim.kind == "literature":
-        return [judge(claim, card.id, Observation(), ClaimPlace())]
+        return [judge(claim, card.id, Observation(), VerdictBasis())]
     judgements: list[Judgement] = []
     for baseline in claim.baselines or card.baselines:
         near = [row for row in rows if (row.conditions.baseline, row.conditions.task) == (baseline, card.task)]
@@ -658,8 +658,8 @@ def _of_claim(card: Card, claim: Claim, rows: Sequence[Row], at_scale: Sequence[
         if not fitting and not counted:
             others = sorted({unfit_row(claim, row) for row in near})
             reason = "no evidence" + (f", only of {' and of '.join(others)}" if others else "")
-            place = ClaimPlace(baseline, command=_command(card, claim, baseline))
-            judgements.append(judge(claim, card.id, Observation(reason=reason), place))
+            basis = VerdictBasis(baseline, command=_command(card, claim, baseline))
+            judgements.append(judge(claim, card.id, Observation(reason=reason), basis))
     return judgements
 
 
@@ -675,8 +675,8 @@ def _by_studies(card: Card, claim: Claim, studies: Sequence[Study]) -> list[Judg
         ]
         judgements += [_by_study(card, claim, study) for study in own_studies]
         if not own_studies:
-            place = ClaimPlace(baseline, command=f"leantrain study {card.id} -b {baseline}")
-            judgements.append(judge(claim, card.id, Observation(reason="the study was not made"), place))
+            basis = VerdictBasis(baseline, command=f"leantrain study {card.id} -b {baseline}")
+            judgements.append(judge(claim, card.id, Observation(reason="the study was not made"), basis))
     return judgements
 
 
@@ -685,7 +685,7 @@ def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
     seen = replace(_in_study(claim, study), note="unverified: the code changed since the study" if changed else "")
     here = EvidenceSetting(study.baseline, study.size, device=study.device)
     options = f"-b {study.baseline} --size {study.size} --seeds {max(3, study.seeds)}"
-    place = ClaimPlace(
+    basis = VerdictBasis(
         study.baseline,
         study.recipe,
         study.size,
@@ -695,7 +695,7 @@ def _by_study(card: Card, claim: Claim, study: Study) -> Judgement:
         differs=differences(claim, False, here),
         newest=study.made.isoformat(),
     )
-    return judge(claim, card.id, seen, place)
+    return judge(claim, card.id, seen, basis)
 
 
 def _in_study(claim: Claim, study: Study) -> Observation:
@@ -733,18 +733,18 @@ def _share(row: Mapping[str, Any], column: str) -> Observation:
 
 def judge_row(card: Card, claim: Claim, row: Row) -> Judgement:
     """Judge a claim by one row."""
-    return judge(claim, card.id, observed(claim, row), _place(card, claim, row))
+    return judge(claim, card.id, observed(claim, row), _basis(card, claim, row))
 
 
 def best(claim: Claim, rows: Iterable[Row]) -> list[Row]:
     """Choose one row for each baseline, recipe, size, model, device and machine; of an older version of the baseline
     only where no machine has one of a newer version that tells anything of the claim."""
-    places: dict[tuple[Any, ...], dict[tuple[int, str], Row]] = {}
+    by_setting: dict[tuple[Any, ...], dict[tuple[int, str], Row]] = {}
     for row in sorted(rows, key=lambda row: (not row.unverified, len(row.seeds), len(row.known.timed), row.newest)):
         c = row.conditions
-        place = c.baseline, c.recipe, c.size, c.model or "", c.device
-        places.setdefault(place, {})[c.baseline_version, row.machine.key] = row
-    return [row for _, of_place in sorted(places.items()) for row in _of_newest(claim, of_place)]
+        setting = c.baseline, c.recipe, c.size, c.model or "", c.device
+        by_setting.setdefault(setting, {})[c.baseline_version, row.machine.key] = row
+    return [row for _, of_setting in sorted(by_setting.items()) for row in _of_newest(claim, of_setting)]
 
 
 def _of_newest(claim: Claim, of_place: Mapping[tuple[int, str], Row]) -> list[Row]:
@@ -764,8 +764,8 @@ def _tells(claim: Claim, row: Row) -> bool:
 
 def unfit_row(claim: Claim, row: Row) -> str:
     """Name what a row is of or lacks that the claim is not about; "" where the claim can be judged by it."""
-    place = unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
-    return place or ("" if is_exact(claim) else _lacks(claim, row))
+    why = unfit(claim, row.conditions.recipe, row.conditions.size, row.conditions.device)
+    return why or ("" if is_exact(claim) else _lacks(claim, row))
 
 
 def _lacks(claim: Claim, row: Row) -> str:
@@ -812,7 +812,7 @@ def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:
     return ""
 
 
-def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
+def _basis(card: Card, claim: Claim, row: Row) -> VerdictBasis:
     c = row.conditions
     setting = {
         "-b": c.baseline,
@@ -825,7 +825,7 @@ def _place(card: Card, claim: Claim, row: Row) -> ClaimPlace:
         "--device": c.device,
         "--threads": c.threads,
     }
-    return ClaimPlace(
+    return VerdictBasis(
         c.baseline,
         c.recipe,
         c.model or c.size,

@@ -129,10 +129,10 @@ def _tried(line: Line) -> tuple[object, ...]:
     if isinstance(line, Timed):
         if any(map(_may_pass, line.contenders)):
             sides = [(side.stack, side.code.trajectory) for side in line.contenders]
-            return line.kind, line.conditions.key, line.place.key, line.replicate, *sides
+            return line.kind, line.conditions.key, line.home.key, line.replicate, *sides
     elif isinstance(line, Counted | Trained) and _may_pass(line):
         seed = line.seed if isinstance(line, Trained) else None
-        return line.kind, line.conditions.key, line.place.key, line.stack, line.code.trajectory, seed
+        return line.kind, line.conditions.key, line.home.key, line.stack, line.code.trajectory, seed
     return ()
 
 
@@ -196,13 +196,13 @@ class EvidenceIndex:
         for run in records.learned:
             of_bits = self.learned.setdefault((run.conditions.key, run.stack), {}).setdefault(run.bits, {})
             of_bits.setdefault(run.seed, []).append(run)
-            self._learners[run.bits].add(run.place.key)
+            self._learners[run.bits].add(run.home.key)
         for count in records.counted:
             self.counted[count.conditions.key, count.stack].append(count)
         for timing in records.timed:
             for index, side in enumerate(timing.contenders[1:], 1):
                 at = timing.conditions.key, timing.reference.stack, side.stack
-                self.timed.setdefault(at, {}).setdefault(timing.place.key, []).append((timing, index))
+                self.timed.setdefault(at, {}).setdefault(timing.home.key, []).append((timing, index))
 
     def holds(self, run: Counted | Learned) -> bool:
         """Whether a run is of the installed code, and no failure that another try may mend."""
@@ -227,7 +227,7 @@ class EvidenceIndex:
 
         def goodness(count: Counted) -> tuple[bool, bool, bool, bool, str]:
             current, sound, ours, started = self._goodness(count)
-            return current, sound, count.place.key == machine, ours, started
+            return current, sound, count.home.key == machine, ours, started
 
         return max(self.counted.get((key, stack), ()), key=goodness, default=None)
 
@@ -356,8 +356,8 @@ class EvidenceIndex:
     # timed ----------------------------------------------------------------------------------------------------------
 
     def timings(self, at: PairAt, windows: int) -> list[tuple[Timed, int]]:
-        """The best timing of each set of processes on the machine, with the contender's place in it: of those that show
-        as many parts of a run as ``windows``, or fail to."""
+        """The best timing of each set of processes on the machine, and which contender of it this is: of those that
+        show as many parts of a run as ``windows``, or fail to."""
 
         def goodness(known: tuple[Timed, int]) -> tuple[bool, bool, bool, str]:
             timing, index = known

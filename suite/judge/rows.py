@@ -167,11 +167,11 @@ class _Pool:
 
     def _admit(self, piece: Piece) -> None:
         """Takes what a record says of itself."""
-        place, c = piece.place, piece.conditions
+        home, c = piece.home, piece.conditions
         _ = self.currency.has_side(piece, piece.reference) if isinstance(piece, Timed) else self.currency.has(piece)
         self.conditions[c.key] = c
         self.newest[c.baseline] = max(c.baseline_version, self.newest.get(c.baseline, c.baseline_version))
-        self.machines[place.key] = place
+        self.machines[home.key] = home
 
     def newer_version(self, conditions: Conditions) -> int | None:
         """Returns the newest version of the baseline, where it is newer than that of the conditions."""
@@ -218,48 +218,45 @@ def _pairs(
     """Returns the rows, and what could not be computed."""
     currency = Currency.of(records.renewals, code_of)
     pool = _Pool(records, currency, version_of)
-    places = _places(pool, reference)
     failing, drafts, all_rows = pool.failing, [], []
     shared: dict[tuple[str, str], list[Known]] = defaultdict(list)
-    for place in places:
+    for pair in _pairs_known(pool, reference):
         try:
-            drafts.append(_Draft.of(place, pool, tuned(place.stack)))
+            drafts.append(_Draft.of(pair, pool, tuned(pair.stack)))
         except Exception as error:  # whatever its records hold; the others are shown
-            failing.append(_failing(place, pool, records, error))
+            failing.append(_failing(pair, pool, records, error))
     for draft in drafts:
-        shared[draft.place.conditions.key, draft.place.machine].append(draft.known)
+        shared[draft.at.conditions.key, draft.at.machine].append(draft.known)
     moderation: dict[tuple[str, str], Priors] = {}
     for draft in drafts:
-        board = draft.place.conditions.key, draft.place.machine
+        board = draft.at.conditions.key, draft.at.machine
         try:
             if board not in moderation:
                 moderation[board] = priors(shared[board])
-            if wanted(draft.place.stack):
-                all_rows.append(draft.row(moderation[board], active(draft.place.stack)))
+            if wanted(draft.at.stack):
+                all_rows.append(draft.row(moderation[board], active(draft.at.stack)))
         except Exception as error:
-            failing.append(_failing(draft.place, pool, records, error))
+            failing.append(_failing(draft.at, pool, records, error))
     return all_rows, failing
 
 
-def _failing(place: PairAt, pool: _Pool, records: Records, error: Exception) -> Failing:
-    """Reports that the row of a place could not be computed, from all that is known of its two sides."""
-    family, sides = place.conditions.family, {*place.sides}
+def _failing(pair: PairAt, pool: _Pool, records: Records, error: Exception) -> Failing:
+    """Reports that no row could be computed of a pair, from all that is known of its two sides."""
+    family, sides = pair.conditions.family, {*pair.sides}
     of_pair = [
         (piece, stacks)
         for piece in pieces_of(records)
         if piece.conditions.family == family and (stacks := {*stacks_of(piece)}) & sides
     ]
-    return Failing(
-        [piece for piece, _ in of_pair], [piece for piece, stacks in of_pair if place.stack in stacks], error
-    )
+    return Failing([piece for piece, _ in of_pair], [piece for piece, stacks in of_pair if pair.stack in stacks], error)
 
 
-def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
+def _pairs_known(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
     """Where there are rows: on each machine that timed a pair; else on one that learned most of it, or counted it."""
     index = pool.index
-    places: dict[PairAt, None] = {}
+    pairs: dict[PairAt, None] = {}
     for (key, against, stack), by_machine in index.timed.items():
-        places |= {PairAt(stack, against, pool.conditions[key], machine): None for machine in by_machine}
+        pairs |= {PairAt(stack, against, pool.conditions[key], machine): None for machine in by_machine}
     owners: dict[tuple[str, str], Counted | Learned] = {at: counts[0] for at, counts in index.counted.items()}
     owners |= {at: next(iter(max(by_bits.values(), key=len).values()))[0] for at, by_bits in index.learned.items()}
     for (key, stack), own in owners.items():
@@ -269,15 +266,15 @@ def _places(pool: _Pool, reference: Callable[[str], str]) -> dict[PairAt, None]:
         if (key, stack) not in index.counted and index.is_twin(key, stack, against):
             continue
         if (key, against) in index.learned or (key, against) in index.counted:
-            places[PairAt(stack, against, pool.conditions[key], own.place.key)] = None
-    return places
+            pairs[PairAt(stack, against, pool.conditions[key], own.home.key)] = None
+    return pairs
 
 
 @dataclass(frozen=True)
 class _Draft:
     """Holds a row before its metrics are computed, which takes all rows of its board."""
 
-    place: PairAt
+    at: PairAt
     pool: _Pool
     known: Known
     failures: tuple[Failure, ...]
@@ -288,14 +285,14 @@ class _Draft:
 
     @property
     def learned_on(self) -> str:
-        return ", ".join(sorted({pair.contender.place.name for pair in self.learned.pairs}))
+        return ", ".join(sorted({pair.contender.home.name for pair in self.learned.pairs}))
 
     @classmethod
-    def of(cls, place: PairAt, pool: _Pool, to_tune: bool) -> _Draft:
+    def of(cls, at: PairAt, pool: _Pool, to_tune: bool) -> _Draft:
         failures: list[Failure] = []
         evidence: list[Counted | Learned | Timed] = []
         unverified: dict[str, None] = {}
-        learned = pool.index.learned_pairs(place, to_tune)
+        learned = pool.index.learned_pairs(at, to_tune)
         good: list[LearnedPair] = []
         for pair in learned.pairs:
             evidence += [*pair.sides, *pair.twins]
@@ -305,7 +302,7 @@ class _Draft:
                 failures.append(Failure("learned", pair.seed, broken.stack, broken.status, broken.reason))
             else:
                 good.append(pair)
-        counted = [pool.index.count(place.conditions.key, stack, place.machine) for stack in place.sides]
+        counted = [pool.index.count(at.conditions.key, stack, at.machine) for stack in at.sides]
         for one in counted:
             if one is None:
                 continue
@@ -315,7 +312,7 @@ class _Draft:
             if one.status != "ok":
                 failures.append(Failure("counted", None, one.stack, one.status, one.reason))
         timed: list[TimedPair] = []
-        for timing, index in pool.index.timings(place, windows_of(counted)):
+        for timing, index in pool.index.timings(at, windows_of(counted)):
             evidence.append(timing)
             sides = timing.contenders[index], timing.reference
             if not all(pool.currency.has_side(timing, side) for side in sides):
@@ -327,11 +324,11 @@ class _Draft:
                 timed.append(replace(timed_pair(timing, index), replicate=len(timed)))
             except (ValueError, ArithmeticError) as error:
                 why = f"its samples give no ratio: {error}"
-                failures.append(Failure("timed", timing.replicate, place.stack, "failed", why))
+                failures.append(Failure("timed", timing.replicate, at.stack, "failed", why))
         sound = tuple(one if one and one.status == "ok" else None for one in counted)
-        rate = learned.rates[0].rate if learned.rates else place.conditions.rate
-        known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.index.ruler(place.conditions, rate))
-        return cls(place, pool, known, tuple(failures), tuple(evidence), tuple(unverified), learned, to_tune)
+        rate = learned.rates[0].rate if learned.rates else at.conditions.rate
+        known = Known((sound[0], sound[1]), tuple(good), tuple(timed), pool.index.ruler(at.conditions, rate))
+        return cls(at, pool, known, tuple(failures), tuple(evidence), tuple(unverified), learned, to_tune)
 
     def row(self, moderation: Priors, active: Sequence[str]) -> Row:
         metrics = values(self.known, moderation)
@@ -341,18 +338,18 @@ class _Draft:
         elif inactive := self.known.never_acted(active):
             metrics = {name: _unexercised(name, value, inactive) for name, value in metrics.items()}
         learned = [failure for failure in self.failures if failure.kind == "learned"]
-        if diverged := sum((failure.stack, failure.status) == (self.place.stack, "diverged") for failure in learned):
+        if diverged := sum((failure.stack, failure.status) == (self.at.stack, "diverged") for failure in learned):
             of = len(learned) + len(self.known.learned)
             metrics["time_to_quality"] = MetricValue("missed", reason=f"diverged in {diverged} of {of} seeds")
         headline = metrics["time_to_quality"].log
-        conditions = self.place.conditions
+        conditions = self.at.conditions
         newer_version = self.pool.newer_version(conditions)
         setup = [pair.setup_cost for pair in self.known.timed]
         return Row(
-            stack=self.place.stack,
-            reference=self.place.reference,
+            stack=self.at.stack,
+            reference=self.at.reference,
             conditions=conditions,
-            machine=self.pool.machines[self.place.machine],
+            machine=self.pool.machines[self.at.machine],
             known=self.known,
             failures=self.failures,
             metrics=metrics,
@@ -371,7 +368,7 @@ class _Draft:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        known, here = self.known, self.pool.machines[self.place.machine].name
+        known, here = self.known, self.pool.machines[self.at.machine].name
         notes = []
         if known.does_the_same:
             notes.append("a control: it does what the reference does, in every bit and count")

@@ -183,7 +183,7 @@ def ruler_of(learned: Iterable[Learned], own_steps: int) -> Ruler | None:
     for run in learned:
         if run.status == "ok" and run.final and run.steps and 0 < run.final.loss < math.inf:
             by_budget.setdefault(run.conditions.steps, {})[run.seed] = run.final.loss
-            machine = run.place.name
+            machine = run.home.name
     if len(by_budget) < FEWEST or own_steps not in by_budget:
         return None
     budgets = sorted(by_budget)

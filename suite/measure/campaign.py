@@ -278,7 +278,7 @@ class _Campaign:
         new_ids = {line.id for line in self.measured.added}
         read = [piece for piece in plan.used() if piece.id not in new_ids]
         self.measured.read = tally(read)
-        names = {piece.place.name for piece in read} - {self.machine}
+        names = {piece.home.name for piece in read} - {self.machine}
         self.measured.read_from = tuple(sorted(names))
 
     def _part(self, now: float, later: float) -> None:

@@ -57,10 +57,10 @@ def examine(device: str, threads: int, results: Path) -> dict[str, list[str]]:
 def among(machine: Machine, records: Records) -> list[str]:
     """Tells which machine of the records this one is, and what follows; a sentence each."""
     lines = [line for line in records.lines if not isinstance(line, Renewal)]
-    known = {line.place.key: line.place for line in lines}
+    known = {line.home.key: line.home for line in lines}
     if not known:
         return ["there are no records yet, so none that this machine could share; measure some with: leantrain run"]
-    timings = Counter(timing.place.key for timing in records.timed)
+    timings = Counter(timing.home.key for timing in records.timed)
     others = [other for key, other in sorted(known.items()) if key != machine.key]
     said = []
     if equal := known.get(machine.key):

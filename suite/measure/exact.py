@@ -18,9 +18,9 @@ import torch
 
 from suite.entries.card import Card, Claim
 from suite.judge.claims import (
-    ClaimPlace,
     Judgement,
     Observation,
+    VerdictBasis,
     control_of,
     exact_command,
     exactly,
@@ -75,8 +75,8 @@ def exact_verdicts(
         progress(done / len(asked), f"{card.id} on {baseline}")
         command = exact_command(card, claim, baseline, size, settings)
         differs = differences(claim, True, EvidenceSetting(baseline, size))
-        place = ClaimPlace(baseline, RECIPE, size, command=command, differs=differs)
-        judgements.append(judge(claim, card.id, _count(card, claim, baseline, size, settings), place))
+        basis = VerdictBasis(baseline, RECIPE, size, command=command, differs=differs)
+        judgements.append(judge(claim, card.id, _count(card, claim, baseline, size, settings), basis))
     return judgements
 
 

@@ -16,7 +16,7 @@ from suite.record.job import Setting
 from suite.record.schema import Counted, Learned, Line, Timed
 from suite.record.store import Records
 
-Place = tuple[str, str, str, str]
+CostKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ def forecast(plan: CampaignPlan, records: Records) -> Forecast:
 def sides_s(known: Iterable[Timed]) -> Callable[[Setting, str], float]:
     """Returns how long a stack's side of a timing takes, from its set-up to its last block, by those that are known of
     whichever machine, of the baseline's newest version: the median; 0 where there is none."""
-    lengths: dict[Place, dict[int, list[float]]] = {}
+    lengths: dict[CostKey, dict[int, list[float]]] = {}
     for timed in known:
         for side in filter(lambda side: side.status == "ok", timed.contenders):
             blocks = (seconds for window in side.windows for pair in window.block_s for seconds in pair)
-            of_place = lengths.setdefault(_place(timed.conditions, side.stack), {})
+            of_key = lengths.setdefault(_cost_key(timed.conditions, side.stack), {})
             version = timed.conditions.baseline_version
-            of_place.setdefault(version, []).append((side.setup_s or 0.0) + sum(blocks))
+            of_key.setdefault(version, []).append((side.setup_s or 0.0) + sum(blocks))
 
     def of(setting: Setting, stack: str) -> float:
-        of_place = lengths.get(_place(setting, stack))
-        return statistics.median(of_place[max(of_place)]) if of_place else 0.0
+        of_key = lengths.get(_cost_key(setting, stack))
+        return statistics.median(of_key[max(of_key)]) if of_key else 0.0
 
     return of
 
@@ -95,34 +95,34 @@ def _part(
     what: str,
     wanted: Sequence[tuple[Setting, str]],
     known: Iterable[Line],
-    places_of: Callable[[Line], Sequence[Place]],
+    keys_of: Callable[[Line], Sequence[CostKey]],
 ) -> Share:
-    lengths: dict[Place | tuple[str, ...], list[tuple[float, float]]] = {}
+    lengths: dict[CostKey | tuple[str, ...], list[tuple[float, float]]] = {}
     for line in known:
-        places = places_of(line)
-        if places and isinstance(line, Counted | Learned | Timed):
-            of_one = line.duration_s / len(places), len(line.model_dump_json()) / len(places)
-            for place in places:
-                for key in (place, place[1:]):
-                    lengths.setdefault(key, []).append(of_one)
+        keys = keys_of(line)
+        if keys and isinstance(line, Counted | Learned | Timed):
+            of_one = line.duration_s / len(keys), len(line.model_dump_json()) / len(keys)
+            for key in keys:
+                for known_by in (key, key[1:]):
+                    lengths.setdefault(known_by, []).append(of_one)
     seconds, size, foreseen = 0.0, 0.0, 0
     for setting, stack in wanted:
-        place = _place(setting, stack)
-        if samples := lengths.get(place) or lengths.get(place[1:]):
+        key = _cost_key(setting, stack)
+        if samples := lengths.get(key) or lengths.get(key[1:]):
             foreseen += 1
             seconds += statistics.median(length for length, _ in samples)
             size += statistics.median(length for _, length in samples)
     return Share(what, len(wanted), foreseen, seconds, size)
 
 
-def _run(line: Line) -> list[Place]:
-    return [_place(line.conditions, line.stack)] if isinstance(line, Counted | Learned) else []
+def _run(line: Line) -> list[CostKey]:
+    return [_cost_key(line.conditions, line.stack)] if isinstance(line, Counted | Learned) else []
 
 
-def _timing(line: Line) -> list[Place]:
-    """Returns the places of all contenders of a set, which share what it took."""
-    return [_place(line.conditions, side.stack) for side in line.contenders[1:]] if isinstance(line, Timed) else []
+def _timing(line: Line) -> list[CostKey]:
+    """Returns the keys of all contenders of a set, which share what it took."""
+    return [_cost_key(line.conditions, side.stack) for side in line.contenders[1:]] if isinstance(line, Timed) else []
 
 
-def _place(setting: Setting, stack: str) -> Place:
+def _cost_key(setting: Setting, stack: str) -> CostKey:
     return stack, setting.baseline, setting.size, setting.recipe

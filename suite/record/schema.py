@@ -279,7 +279,7 @@ class Evidence(Stored):
     numerics: Annotated[str, Field(max_length=200)] = NATIVE
 
     @property
-    def place(self) -> Machine:
+    def home(self) -> Machine:
         """Returns the machine for which it counts: the one that it names, where it was measured here; else that one of
         its source alone."""
         return elsewhere(self.machine, self.source) if self.source else self.machine
@@ -287,7 +287,7 @@ class Evidence(Stored):
     @property
     def bits(self) -> str:
         """Tells where it repeats to the bit."""
-        return bits_of(self.numerics, self.place)
+        return bits_of(self.numerics, self.home)
 
 
 class Ended(Stored):

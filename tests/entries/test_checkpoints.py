@@ -118,7 +118,7 @@ def test_a_file_that_is_cut_off_is_refused(folder: Path, labelled: str, kept: in
 def test_what_is_no_safetensors_is_refused(folder: Path, header: bytes) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(ValueError, match="is cut off or damaged"):
-        checkpoints.places(folder)
+        checkpoints.stored_tensors(folder)
 
 
 def test_a_shard_that_is_missing_is_refused_by_name(folder: Path, labelled: str) -> None:

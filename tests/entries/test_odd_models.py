@@ -263,7 +263,7 @@ def test_weights_are_whole_or_refused_in_a_sentence(name: str, tmp_path: Path) -
     (tmp_path / "config.json").write_text(cfg())
     file = checkpoints.SINGLE if name in WEIGHTS else checkpoints.INDEX
     (tmp_path / file).write_bytes({**WEIGHTS, **INDICES}[name])
-    said = outcome(lambda: checkpoints.places(tmp_path))
+    said = outcome(lambda: checkpoints.stored_tensors(tmp_path))
     assert (said == "") == (name == "whole")
 
 

@@ -45,7 +45,7 @@ def test_the_hash_covers_what_is_really_called(techniques: str) -> None:
     reach = Reach(OUTSIDE)
     for name, run in runs.items():
         reached: dict[str, set[int]] = defaultdict(set)
-        for module, number in reach.places(roots_of(Setting(baseline=run["baseline"], task=run["task"]), name)):
+        for module, number in reach.definitions(roots_of(Setting(baseline=run["baseline"], task=run["task"]), name)):
             reached[module].update(sources._code_in(module).statements[number].lines)
         called = [(module, line) for module, line in run["called"] if not reach.leaves_out(module)]
         assert len(called) > 100

@@ -15,9 +15,9 @@ from suite.entries.card import Card, Claim
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.claims import (
     BEYOND,
-    ClaimPlace,
     Judgement,
     Observation,
+    VerdictBasis,
     band,
     decide,
     is_exact,
@@ -175,7 +175,7 @@ def test_exact_claims_have_no_shades(kind: str) -> None:
     assert word(half, seeds(0.5, 0.504)) == "holds"
     assert word(half, seeds(0.5, 0.506)) == "does not hold"  # one seed is enough
     assert word(half, seeds(0.7, 0.7)) == "does not hold"
-    assert judge(half, "fast", seeds(0.5, 0.5), ClaimPlace()).detectable is None
+    assert judge(half, "fast", seeds(0.5, 0.5), VerdictBasis()).detectable is None
 
 
 def test_literature_is_quoted_and_models_are_not_judged() -> None:
@@ -312,15 +312,15 @@ def test_counts_at_the_papers_size_judge_exact_claims_about_them() -> None:
     half = claim(metric="saved_activation_bytes", kind="counted", expected=0.5, sizes=["large"])
     (verdict,) = at(50, half)
     assert (verdict.outcome, verdict.reason) == ("holds", "exactly; counted at paper scale")
-    assert verdict.place.title == "gpt · classic · large"
+    assert verdict.basis.title == "gpt · classic · large"
     assert verdict.command == "leantrain count --keep -t fast -b gpt --size large --recipe classic"
     assert at(60, half)[0].outcome == "does not hold"
-    assert at(50, half, changed=True)[0].place.unverified == ("counted",)
+    assert at(50, half, changed=True)[0].basis.unverified == ("counted",)
     assert at(50, half.model_copy(update={"expected": 50.0, "absolute": True}))[0].outcome == "holds"
     (elsewhere,) = at(50, half.model_copy(update={"recipes": ("modern",)}))
     assert elsewhere.outcome == "not measured"
-    assert {each.place.size for each in at(50, half.model_copy(update={"sizes": ()}))} == {"nano", "large"}
-    assert not [each for each in at(50, claim()) if each.place.size == "large"]  # of a time, which no count tells
+    assert {each.basis.size for each in at(50, half.model_copy(update={"sizes": ()}))} == {"nano", "large"}
+    assert not [each for each in at(50, claim()) if each.basis.size == "large"]  # of a time, which no count tells
 
 
 def test_bytes_of_a_rank_of_many_are_judged_by_counts_alone() -> None:
@@ -342,7 +342,7 @@ def test_bytes_of_a_rank_of_many_are_judged_by_counts_alone() -> None:
     assert is_exact(held) and is_exact(sent)
     assert (at(419, held).outcome, at(500, held).outcome, at(0, sent).outcome) == ("holds", "does not hold", "holds")
     (unknown,) = verdicts(rows(evidence("fast")), [card(held)])
-    assert unknown.outcome == "not measured" and "--exact -b gpt --size base" in unknown.place.command
+    assert unknown.outcome == "not measured" and "--exact -b gpt --size base" in unknown.basis.command
 
 
 def test_what_was_not_measured_yet_is_not_testable_and_says_how_to_measure_it() -> None:
@@ -424,14 +424,14 @@ def moved(lines: list[Line], prefix: str, **changes: Any) -> list[Line]:
 def test_recipes_and_machines_are_judged_apart() -> None:
     classic = moved(evidence("fast", pace_s=0.03), "c", conditions=conditions(recipe="classic"))
     both = judged([*evidence("fast", pace_s=0.014), *classic], claim())
-    assert [(each.place.recipe, each.outcome) for each in both] == [
+    assert [(each.basis.recipe, each.outcome) for each in both] == [
         ("classic", "does not hold"),
         ("modern", "holds"),
     ]
     other = MACHINE.model_copy(update={"name": "other", "key": "other"})
     there = [each for each in moved(evidence("fast", pace_s=0.03), "m", machine=other) if isinstance(each, Timed)]
     both = judged([*evidence("fast", pace_s=0.014), *there], claim())
-    assert {each.place.machine: each.outcome for each in both} == {
+    assert {each.basis.machine: each.outcome for each in both} == {
         MACHINE.name: "holds",
         "other": "does not hold",
     }
@@ -442,7 +442,7 @@ def test_verified_rows_come_first_and_a_verdict_on_unverified_ones_says_so() -> 
     old = moved(evidence("fast", pace_s=0.03, ruler=False), "o", conditions=conditions(data="the same by another name"))
     old = [each.model_copy(update={"code": unlike}) if isinstance(each, Learned) else each for each in old]
     (verdict,) = judged([*old, *evidence("fast", pace_s=0.014)], claim())
-    assert verdict.outcome == "holds" and verdict.place.unverified == ()
+    assert verdict.outcome == "holds" and verdict.basis.unverified == ()
     (verdict,) = judged(old, claim())
     assert "unverified" not in verdict.reason, "the step time was not learned"
     (of_loss,) = judged(old, claim(metric="loss", kind="quality"))

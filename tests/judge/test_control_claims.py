@@ -126,7 +126,7 @@ def test_a_share_of_a_study_s_seeds_is_judged() -> None:
     verdict = seen(of_cell(), study())
     assert (verdict.outcome, verdict.word) == ("holds", "statement not read")
     assert verdict.command == "leantrain study fast -b gpt --size nano --seeds 3"
-    assert verdict.place.newest.startswith("2026-01-02") and "unverified" in verdict.reason  # nobody installed it
+    assert verdict.basis.newest.startswith("2026-01-02") and "unverified" in verdict.reason  # nobody installed it
     assert seen(of_cell(), study(trained=2 / 3)).outcome == "does not hold"
     assert seen(of_cell(cell={"side": "neither", "depth": 64}, relation="<"), study()).outcome == "holds"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.entries.card import Property
-from suite.judge.claims import ClaimPlace, judge
+from suite.judge.claims import VerdictBasis, judge
 from suite.judge.distance import UNSAID, EvidenceSetting, differences, out_of_reach
 from suite.judge.verdicts import word
 from tests.factories import between, claim
@@ -96,7 +96,7 @@ def test_only_near_evidence_of_a_statement_that_was_read_reproduces_or_contradic
     low: float, high: float, near: str, far: str
 ) -> None:
     seen, read = between(low, high), claim(read="Table 1")
-    here = ClaimPlace("gpt", "modern", "nano")
+    here = VerdictBasis("gpt", "modern", "nano")
     there = replace(here, differs=("cpu, not 8 A100",))
     assert [judge(read, "fast", seen, place).word for place in (here, there)] == [near, far]
     assert {judge(claim(), "fast", seen, place).word for place in (here, there)} == {"statement not read"}
@@ -106,6 +106,6 @@ def test_only_near_evidence_of_a_statement_that_was_read_reproduces_or_contradic
 
 def test_properties_and_what_is_not_judged_have_no_distance() -> None:
     own = Property(id="same", statement="No bit changes.", metric="probe.fast.same", expected=1.0)
-    assert judge(own, "fast", replace(between(2, 3), exact=True), ClaimPlace("gpt")).word == "does not hold"
-    assert judge(own, "fast", replace(between(2, 3), exact=True), ClaimPlace("gpt")).contradicted
+    assert judge(own, "fast", replace(between(2, 3), exact=True), VerdictBasis("gpt")).word == "does not hold"
+    assert judge(own, "fast", replace(between(2, 3), exact=True), VerdictBasis("gpt")).contradicted
     assert word("quoted", True, False, "nano") == "quoted"

@@ -367,7 +367,7 @@ def test_exact_claims_of_bytes_and_flops_are_judged_at_larger_sizes() -> None:
     state = verdicts["state_bytes"]
     assert (state.outcome, state.reason) == ("holds", "exactly; counted at paper scale")
     assert state.interval is not None and state.interval.estimate == 0.5
-    assert state.place.size == "micro" and state.command.endswith("--size micro")
+    assert state.basis.size == "micro" and state.command.endswith("--size micro")
     assert verdicts["sign_step"].outcome == "not measured" and "no count" in verdicts["sign_step"].reason
     assert verdicts["state_divided_by_ranks"].outcome == "holds"
     assert CliRunner().invoke(app, ["claims", "lion", "--size", "base"]).exit_code == 2

@@ -90,7 +90,7 @@ def origins(records: Records) -> dict[str, Origin]:
     timings = [(timing, timing.contenders[1].stack if len(timing.contenders) > 1 else "") for timing in records.timed]
     return {
         piece.id: Origin(
-            piece.kind, stack, piece.started, piece.place.name, str(piece.machine.context.get("git_commit") or "")
+            piece.kind, stack, piece.started, piece.home.name, str(piece.machine.context.get("git_commit") or "")
         )
         for piece, stack in [*((run, run.stack) for run in runs), *timings]
     }

@@ -13,7 +13,7 @@ from functools import partial
 from typing import get_args
 
 from suite.entries.card import Property
-from suite.judge.claims import ClaimPlace, Judgement, expectation, is_exact, shown
+from suite.judge.claims import Judgement, VerdictBasis, expectation, is_exact, shown
 from suite.judge.distance import summary
 from suite.judge.verdicts import FAILS, HOLDS, UNREAD, Unjudged, rank
 from suite.show.described import Folded, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
@@ -35,7 +35,7 @@ NEVER_JUDGED = get_args(Unjudged)
 
 @dataclass(frozen=True)
 class ClaimLine:
-    """Holds one claim with one verdict, over all places where it got that."""
+    """Holds one claim with one verdict, over all settings where it got that."""
 
     verdict: str
     name: str
@@ -171,7 +171,7 @@ def _verdict(judgement: Judgement) -> str:
 def _line(group: Sequence[Judgement]) -> ClaimLine:
     first = group[0]
     places: dict[str, list[str]] = {}
-    for judgement, where in zip(group, _told_apart([judgement.place for judgement in group]), strict=True):
+    for judgement, where in zip(group, _told_apart([judgement.basis for judgement in group]), strict=True):
         places.setdefault(shown(judgement), []).append(where)
     seen = "; ".join(f"{', '.join(filter(None, where))} {number}".strip() for number, where in places.items())
     clauses = "; ".join(judgement.reason for judgement in group).split("; ")
@@ -186,19 +186,19 @@ def _line(group: Sequence[Judgement]) -> ClaimLine:
         f"{first.claim.statement}{f' ({first.claim.source})' if first.claim.source else ''}",
         expectation(first.claim),
         seen,
-        summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.place.differs)))
+        summary(tuple(dict.fromkeys(words for judgement in judged for words in judgement.basis.differs)))
         if judged
         else "",
         "; ".join(dict.fromkeys(filter(None, clauses))),
         f"{sum(costs):.0f} s"
-        if (costs := [judgement.place.cpu_s for judgement in group if judgement.place.cpu_s is not None])
+        if (costs := [judgement.basis.cpu_s for judgement in group if judgement.basis.cpu_s is not None])
         else "",
-        max((judgement.place.newest[:10] for judgement in group), default=""),
+        max((judgement.basis.newest[:10] for judgement in group), default=""),
         first.command,
     )
 
 
-def _told_apart(places: Sequence[ClaimPlace]) -> list[str]:
+def _told_apart(places: Sequence[VerdictBasis]) -> list[str]:
     """A name for each place: its baseline, and of recipe and size what is not the same of all; the machine where two
     have all that alike."""
     telling = [name for name in ("baseline", "recipe", "size") if name == "baseline" or _differ(name, places)]
@@ -210,7 +210,7 @@ def _told_apart(places: Sequence[ClaimPlace]) -> list[str]:
     ]
 
 
-def _differ(name: str, places: Sequence[ClaimPlace]) -> bool:
+def _differ(name: str, places: Sequence[VerdictBasis]) -> bool:
     return len({getattr(place, name) for place in places}) > 1
 
 
@@ -260,17 +260,17 @@ def log(results: Sequence[NegativeResult]) -> Section:
 
 def log_line(result: NegativeResult) -> tuple[str, ...]:
     own = result.judgement
-    version = f" (version {own.place.version})" if own.place.version is not None else ""
+    version = f" (version {own.basis.version})" if own.basis.version is not None else ""
     later = [
-        f"{judgement.place.newest[:10]}, version {judgement.place.version}: {judgement.word} {shown(judgement)}".strip()
+        f"{judgement.basis.newest[:10]}, version {judgement.basis.version}: {judgement.word} {shown(judgement)}".strip()
         for judgement in result.later
     ]
     return (
         result.date,
         f"{own.technique}.{own.claim.id}",
         f"{own.claim.statement} {expectation(own.claim)}",
-        f"{own.place.title}{version}: {shown(own)}",
-        f"{own.word}; {summary(own.place.differs)}",
+        f"{own.basis.title}{version}: {shown(own)}",
+        f"{own.word}; {summary(own.basis.differs)}",
         "; ".join(later) or "nothing newer",
     )
 

@@ -26,7 +26,7 @@ class NegativeResult:
     @property
     def date(self) -> str:
         """Returns the date of the newest evidence, ISO 8601 without the time."""
-        return self.judgement.place.newest[:10]
+        return self.judgement.basis.newest[:10]
 
 
 def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[NegativeResult]:
@@ -54,7 +54,7 @@ def negative_results(rows: Iterable[Row], cards: Iterable[Card]) -> list[Negativ
 
 
 def _of_place(history: Sequence[Judgement]) -> list[NegativeResult]:
-    ordered = sorted(history, key=lambda judgement: (judgement.place.version or 0, judgement.place.newest))
+    ordered = sorted(history, key=lambda judgement: (judgement.basis.version or 0, judgement.basis.newest))
     return [
         NegativeResult(judgement, tuple(later for later in ordered[at + 1 :] if later.outcome != "not measured"))
         for at, judgement in enumerate(ordered)

@@ -312,7 +312,7 @@ def series(
                     moment.replicate,
                     value,
                     moment.revision,
-                    line.place.name,
+                    line.home.name,
                     str(line.machine.context.get("git_commit") or ""),
                     line.id,
                 )

@@ -133,7 +133,7 @@ def sides_of(line: Piece) -> list[Run]:
 def group(line: Piece) -> str:
     """Names a group that is the same for all evidence under equal conditions on one machine, and for no other."""
     at = line.conditions
-    return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.place.name} [{at.key[:6]}]"
+    return f"{at.baseline} {at.size} {at.recipe} {at.task} on {line.home.name} [{at.key[:6]}]"
 
 
 def name(line: Piece, side: Run) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.judge.claims import ClaimPlace, judge
+from suite.judge.claims import VerdictBasis, judge
 from suite.topics.board.html import render
 from suite.topics.board.report import Report
 from suite.topics.studies.studies_on_board import Studied
@@ -45,7 +45,7 @@ def small_page() -> str:
         lines, on(lines, baseline="vit"), failing("broken", "crashed", "no reason"), changed=("fast", "broken")
     )
     cards = {name: card(name, f"{name}_ones") for name in ("fast", "slow")}
-    judged = [judge(claim(read="Table 1"), "fast", between(0.4, 0.6), ClaimPlace("gpt"))]
+    judged = [judge(claim(read="Table 1"), "fast", between(0.4, 0.6), VerdictBasis("gpt"))]
     studies = [Studied(study()), Studied(study("fast"), unverified=True)]
     return render(Report(rows, verdicts=judged, cards=cards, studies=studies))
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suite.entries.catalogue import catalogue
-from suite.judge.claims import ClaimPlace, Observation, judge
+from suite.judge.claims import Observation, VerdictBasis, judge
 from suite.judge.metrics import MetricValue
 from suite.judge.statistics import Interval
 from suite.record.placed import CountPlace
@@ -84,9 +84,9 @@ def evil_packed_page():
     rows = shown([each.model_copy(update={"machine": machine}) for each in lines], changed=["slow", EVIL])
     wicked = claim(statement=EVIL, metric=EVIL, note=EVIL, setting={"architecture": EVIL}, read=EVIL)
     judged = [
-        judge(wicked, EVIL, between(0.7, 0.75), ClaimPlace(EVIL, EVIL, EVIL, EVIL)),
-        judge(wicked, EVIL, Observation(reason=EVIL), ClaimPlace()),
-        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), ClaimPlace()),
+        judge(wicked, EVIL, between(0.7, 0.75), VerdictBasis(EVIL, EVIL, EVIL, EVIL)),
+        judge(wicked, EVIL, Observation(reason=EVIL), VerdictBasis()),
+        judge(wicked.model_copy(update={"kind": "literature"}), EVIL, Observation(), VerdictBasis()),
     ]
     tables = [StudyTable(EVIL, (EVIL, EVIL), [(EVIL, n) for n in range(1000)], EVIL), StudyTable("none", ("x",), [])]
     hostile = {"baseline": EVIL, "size": EVIL, "recipe": EVIL, "machine": machine, "tables": tables}
@@ -245,7 +245,7 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
         shown(lines, changed=["lossy"]),
         cards=cards,
         qualities={"gpt": "next-token cross-entropy (nats)"},
-        verdicts=[judge(half, "lossy", between(0.4, 0.6), ClaimPlace("gpt"))],
+        verdicts=[judge(half, "lossy", between(0.4, 0.6), VerdictBasis("gpt"))],
         folders={"lossy": Folder("techniques.evil.lossy.technique", ("Lossy", "lossy_step"), ("no sign", "uphill"))},
         origins=origins(records(lines)),
     )

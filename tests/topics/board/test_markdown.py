@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.judge.claims import ClaimPlace, Observation, judge
+from suite.judge.claims import Observation, VerdictBasis, judge
 from suite.judge.metrics import MetricValue
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
@@ -110,7 +110,7 @@ def test_the_front_page_of_a_catalogue_is_short_and_leads_to_every_baseline_s_nu
     lines = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.03)]
     (one, two), rest = shown(lines), on(evidence("fast"), baseline="vit")
     many = [type(one)(**vars(one) | {"stack": f"stack_{number:03}"}) for number in range(300)]
-    judged = [judge(claim(read="Table 1"), "fast", between(0.7, 0.75), ClaimPlace("gpt"))]
+    judged = [judge(claim(read="Table 1"), "fast", between(0.7, 0.75), VerdictBasis("gpt"))]
     report = Report([*many, two, *shown(rest)], verdicts=judged)
     front, pages = split(report, "results/boards")
     assert len(front.splitlines()) <= MOST_LINES
@@ -213,8 +213,8 @@ def test_ordinary_names_stay_readable(name):
 def test_claims_are_counted_and_shown_and_their_words_stay_words():
     evil = Observation(reason="<script>alert(1)</script> | `x`")
     judged = [
-        judge(claim(read="Table 1"), "fast", between(0.7, 0.75), ClaimPlace("gpt")),
-        judge(claim(), "slow", evil, ClaimPlace("gpt")),
+        judge(claim(read="Table 1"), "fast", between(0.7, 0.75), VerdictBasis("gpt")),
+        judge(claim(), "slow", evil, VerdictBasis("gpt")),
     ]
     page = render(Report(of_every_sort(), verdicts=judged))
     counts = "Of 2 claims 1 are read, 1 judged, 1 decided. Measured: 1 reproduced. 1 not measured."

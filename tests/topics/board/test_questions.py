@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from suite.judge.at_scale import CountsAtScale
-from suite.judge.claims import ClaimPlace, judge
+from suite.judge.claims import VerdictBasis, judge
 from suite.record.paper_scale import PaperScale, SizeCount
 from suite.record.placed import CountPlace
 from suite.topics.board.html import render
@@ -59,7 +59,7 @@ def page() -> str:
             shown(asked, others, [learned()]),
             cards=cards,
             paper_scale=CountsAtScale(counts),
-            verdicts=[judge(statement, "lawa", between(1.2, 1.3), ClaimPlace("gpt", size="large"))],
+            verdicts=[judge(statement, "lawa", between(1.2, 1.3), VerdictBasis("gpt", size="large"))],
             gpu_times=GpuTimes().with_newer(step),
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from suite.entries.card import Property
-from suite.judge.claims import ClaimPlace, Judgement, Observation, judge
+from suite.judge.claims import Judgement, Observation, VerdictBasis, judge
 from suite.judge.statistics import Interval
 from suite.topics.claims import claims_on_board as claims
 from tests.factories import between, claim
@@ -15,8 +15,8 @@ def exactly(value: float) -> Observation:
     return Observation(Interval(value, value, value, 1.0, "every seed", 1), exact=True)
 
 
-def at(baseline: str, *differs: str) -> ClaimPlace:
-    return ClaimPlace(baseline, "modern", "nano", "m", differs=differs)
+def at(baseline: str, *differs: str) -> VerdictBasis:
+    return VerdictBasis(baseline, "modern", "nano", "m", differs=differs)
 
 
 def some() -> list[Judgement]:
@@ -37,8 +37,8 @@ def some() -> list[Judgement]:
         judge(claim(id="from_memory"), "fast", between(1.4, 1.6), at("bert")),
         judge(half, "fast", exactly(0.5), at("gpt")),
         judge(half, "slow", exactly(0.6), at("gpt")),
-        judge(claim(), "none", Observation(reason="no evidence"), ClaimPlace("gpt")),
-        judge(claim(kind="literature"), "fast", Observation(), ClaimPlace()),
+        judge(claim(), "none", Observation(reason="no evidence"), VerdictBasis("gpt")),
+        judge(claim(kind="literature"), "fast", Observation(), VerdictBasis()),
     ]
 
 
@@ -67,16 +67,18 @@ def test_a_line_is_a_claim_with_a_verdict_and_names_the_places_with_their_number
 
 
 def test_places_of_several_recipes_are_named_whole() -> None:
-    judged = [judge(claim(), "fast", between(0.4, 0.6), ClaimPlace("gpt", recipe)) for recipe in ("classic", "modern")]
+    judged = [
+        judge(claim(), "fast", between(0.4, 0.6), VerdictBasis("gpt", recipe)) for recipe in ("classic", "modern")
+    ]
     (line,) = claims.lines(judged)
     assert line.seen.startswith("gpt · classic, gpt · modern 0.")
 
 
 def test_a_place_is_named_by_what_sets_it_apart() -> None:
-    here = ClaimPlace("gpt", "modern", "nano", "a-machine")
-    at_scale, elsewhere = ClaimPlace("gpt", "modern", "large"), ClaimPlace("gpt", "modern", "nano", "another")
+    here = VerdictBasis("gpt", "modern", "nano", "a-machine")
+    at_scale, elsewhere = VerdictBasis("gpt", "modern", "large"), VerdictBasis("gpt", "modern", "nano", "another")
 
-    def seen(*places: ClaimPlace) -> str:
+    def seen(*places: VerdictBasis) -> str:
         (line,) = claims.lines([judge(claim(), "fast", exactly(0.5), place) for place in places])
         return line.seen
 
@@ -103,7 +105,7 @@ def test_one_claim_is_counted_as_one() -> None:
 def of_implementation(id: str, technique: str, seen: float | None) -> Judgement:
     own = Property(id=id, statement="No bit changes.", metric=f"probe.{technique}.{id}")
     there = exactly(seen) if seen is not None else Observation(reason="no evidence")
-    return judge(own, technique, there, ClaimPlace("gpt"))
+    return judge(own, technique, there, VerdictBasis("gpt"))
 
 
 def test_properties_are_a_line_and_no_claims() -> None:
