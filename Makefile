@@ -21,7 +21,7 @@ NATIVE_TESTS = tests/record/test_numerics.py tests/measure/test_learning.py test
 	$(patsubst %,tests/kernels/test_%.py,multi_tensor optimizer optimizer_parts portable) \
 	$(patsubst %,tests/baselines/test_%.py,baselines classical models)
 
-.PHONY: bench learn evidence gpu test mutants torture docs lint numbers axe clean
+.PHONY: bench learn evidence gpu test mutants torture docs lint numbers axe lock clean
 
 # What was measured is drawn whatever the run said, whose exit code is that of all: not 0 where nothing was measured.
 bench: $(READY)
@@ -54,7 +54,7 @@ mutants: $(READY)
 
 # The documentation, from the README, the cards and the committed records: site/index.html opens without a server;
 # its search needs one: python -m http.server -d site.
-docs: $(VENV)/.docs
+docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 lint: $(READY)
@@ -75,15 +75,18 @@ numbers: $(READY)
 axe: $(READY)
 	$(VENV)/bin/python -m tests.show.axe
 
-$(READY): pyproject.toml constraints.txt
+# All is in the lock, so nothing is resolved; pip checks each file by its hash. What is imported is compiled then.
+$(READY): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation -e .
 	touch $(READY)
 
-$(VENV)/.docs: pyproject.toml constraints.txt
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $@
+# What the tests and the documentation need, with its hashes, in the versions of constraints.txt. Needs uv.
+lock:
+	uv pip compile pyproject.toml --extra test --extra docs --constraints constraints.txt --universal \
+		--python-version 3.11.7 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+		--custom-compile-command "make lock" --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) site
