@@ -14,45 +14,53 @@ from pathlib import Path
 
 import pytest
 
+from suite.entries.sources import code_of
+from suite.record.job import Setting
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("leantrain", "suite", "baselines", "techniques")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 USED = """
 import importlib.metadata, json
 from pathlib import Path
-import leantrain, suite, techniques, baselines
-here = Path(suite.__file__).parents[1]
-assert all(here in Path(each.__file__).parents for each in (leantrain, techniques, baselines))
+import leantrain
+from leantrain import suite, techniques, baselines
+here = Path(leantrain.__file__).parents[1]
+assert all(here in Path(each.__file__).parents for each in (suite, techniques, baselines))
 (found,) = importlib.metadata.distributions(name="leantrain", path=[str(here)])
 assert {point.group for point in found.entry_points} == {
     "console_scripts", "leantrain.baselines", "leantrain.techniques"
 }
-from suite.entries.catalogue import catalogue
+from leantrain.suite.entries.catalogue import catalogue
+from leantrain.suite.entries.sources import code_of
+from leantrain.suite.record.job import Setting
 entries = catalogue()
 assert all(here in entry.folder.parents for entry in entries.values())
 assert entries["lion"].card.claim
 counted = leantrain.count("lion", baseline="gpt", size="pico")
-print(json.dumps({"techniques": sorted(entries), "state": counted.to_frame().ratio["optimizer_state_bytes"]}))
+code = {stack: code_of(Setting(baseline="gpt", size="pico"), stack).model_dump() for stack in %r}
+state = counted.to_frame().ratio["optimizer_state_bytes"]
+print(json.dumps({"techniques": sorted(entries), "code": code, "state": state}))
 """
 LOADED = """
-import importlib, pkgutil
-import baselines, leantrain, suite
-for package in (baselines, leantrain, suite):
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-from suite.cli import app
-from suite.entries.catalogue import catalogue
-from suite.topics.by_others.by_others_on_page import section
-from suite.topics.modelled_time.devices import devices
-from suite.topics.modelled_time.modelled import believed
+import importlib, pkgutil, sys
+import leantrain
+for module in pkgutil.walk_packages(leantrain.__path__, "leantrain."):
+    if not module.name.startswith("leantrain.techniques.") and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+from leantrain.suite.cli import app
+from leantrain.suite.entries.catalogue import catalogue
+from leantrain.suite.topics.by_others.by_others_on_page import section
+from leantrain.suite.topics.modelled_time.devices import devices
+from leantrain.suite.topics.modelled_time.modelled import believed
 from typer.testing import CliRunner
-assert "research" not in {name.split(".")[0] for name in __import__("sys").modules}
+assert not {"research", "suite", "techniques", "baselines"} & {name.split(".")[0] for name in sys.modules}
 assert believed().bands and devices() and section(catalogue()["lora"].card)
 for command in app.registered_commands:
     name = command.name or command.callback.__name__.strip("_")
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0, name
 """
+STACKS = ("baseline", "lion", "flashattention", "int8_mixed", "zero3_fsdp", "ckpt_chen_sqrt+lora", "powersgd")
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
@@ -70,7 +78,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's wheel, built from a copy of what git tracks."""
     tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
     listed = subprocess.run(
-        ["git", "ls-files", "-z", *PACKAGES, "research", "pyproject.toml", "README.md", "LICENSE"],
+        ["git", "ls-files", "-z", *PACKAGES, "distribution", "research", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -89,8 +97,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_file_of_its_packages_and_no_other(wheel: Path) -> None:
     listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == {name for name in listed.stdout.splitlines() if not name.endswith("/golden.txt")}  # tests' own
-    assert not any(name.startswith("research/") for name in held)  # studies that no command reaches
+    ours = [name for name in listed.stdout.splitlines() if not name.endswith("/golden.txt")]  # tests' own
+    assert held == {name if name.startswith("leantrain/") else f"leantrain/{name}" for name in ours}
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class Installed:
     work: Path
 
     def leantrain(self, *arguments: object) -> str:
-        return ran([self.python, "-m", "suite.cli", *arguments], self.work)
+        return ran([self.python, "-m", "leantrain", *arguments], self.work)
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +121,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     site = Path(ran([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], root).strip())
     libraries = sysconfig.get_path("purelib")  # those that the tests run with
     (site / "libraries.pth").write_text(f"{packages}\n{libraries}\n")
-    assert ran([python, "-c", "import suite; print(suite.__file__)"], work).startswith(str(packages))
+    assert ran([python, "-c", "import leantrain; print(leantrain.__file__)"], work).startswith(str(packages))
     return Installed(python, work)
 
 
 def test_the_installed_package_works_from_anywhere(installed: Installed) -> None:
-    said = json.loads(ran([installed.python, "-c", USED], installed.work))
+    said = json.loads(ran([installed.python, "-c", USED % (STACKS,)], installed.work))
     assert "lion" in said["techniques"] and said["state"] == 0.5
+    here = {stack: code_of(Setting(baseline="gpt", size="pico"), stack).model_dump() for stack in STACKS}
+    assert said["code"] == here  # what a checkout measured, the wheel knows as its own
     assert ran([installed.python, "-m", "leantrain", "list", "lion"], installed.work).startswith("Lion")
 
 
@@ -148,3 +158,19 @@ def test_its_own_test_passes_and_its_claim_holds(plugged_in: Installed) -> None:
     ran([plugged_in.python, "-m", "pytest", "-p", "no:cacheprovider", "my_idea/tests"], plugged_in.work)
     claim = ("my_idea.scaled_gradients", "--exact", "-b", "gpt", "--size", "pico", "--json")
     assert [each["outcome"] for each in json.loads(plugged_in.leantrain("claims", *claim))] == ["holds"]
+
+
+def test_what_cannot_be_renamed_is_refused() -> None:
+    """A wheel is what a checkout is, or is not built."""
+    sys.path.insert(0, str(ROOT / "distribution"))
+    try:
+        from backend import under_one_name
+    finally:
+        sys.path.pop(0)
+    modules = frozenset(["suite.record", "suite.loop"])
+    said = 'from suite.loop import run  # suite.loop, suite.other\nx = f"python -m suite.record.seal {suite.loop}"\n'
+    renamed = under_one_name(said, modules, "suite/here.py")
+    assert renamed.splitlines()[0] == "from leantrain.suite.loop import run  # leantrain.suite.loop, suite.other"
+    assert "python -m leantrain.suite.record.seal" in renamed
+    with pytest.raises(ValueError, match="suite/here.py imports suite by a bare name"):
+        under_one_name("import suite.loop\nprint(suite.loop)\n", modules, "suite/here.py")

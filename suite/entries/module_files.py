@@ -6,10 +6,19 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+OURS = __name__.removesuffix("suite.entries.module_files")
+"""What stands before the names of our packages: nothing in a checkout, ``leantrain.`` in an installed wheel."""
+
 
 def package_folder(package: str) -> Path:
     """Returns the folder of an installed package, without importing it."""
     return Path(next(iter(find_spec(package).submodule_search_locations)))  # type: ignore[union-attr,arg-type]
+
+
+def package_of(module: str) -> str:
+    """Returns the package that a module belongs to: ``suite`` of ``suite.loop.run``."""
+    top = module.removeprefix(OURS).partition(".")[0]
+    return OURS + top if module.startswith(OURS) else top
 
 
 def file_of(module: str) -> Path | None:

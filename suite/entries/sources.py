@@ -23,7 +23,7 @@ from suite.entries.adapting import tasks_module
 from suite.entries.catalogue import catalogue, lookup
 from suite.entries.code import Source, fields_of_type, read_source
 from suite.entries.installed import baseline_modules
-from suite.entries.module_files import file_of
+from suite.entries.module_files import file_of, package_of
 from suite.entries.names import Chain
 from suite.record.job import IMPLEMENTATION, OWN, PART, Setting, Spelling
 from suite.record.schema import Code
@@ -231,7 +231,7 @@ def _parents(name: str) -> Iterator[str]:
 @cache
 def _source(name: str) -> Source | None:
     """Returns what a module of the project or of a plug-in holds; None where ``name`` is none."""
-    path = file_of(name) if name.partition(".")[0] in _packages() else None
+    path = file_of(name) if package_of(name) in _packages() else None
     return read_source(path) if path else None
 
 
@@ -244,4 +244,4 @@ def _code_in(module: str) -> Source:
 def _packages() -> frozenset[str]:
     """Returns the packages whose code is followed: the project's, and those of what is installed beside it."""
     modules = [*(entry.module for entry in catalogue().values()), *baseline_modules().values()]
-    return frozenset(["suite", *(module.partition(".")[0] for module in modules)])
+    return frozenset([package_of(LOOP), *map(package_of, modules)])

@@ -39,7 +39,7 @@ class Worker:
     def hello(self) -> dict[str, Any]:
         """Tells where the code comes from, its catalogue (technique id -> baselines, task, folder), and the arithmetic
         that it counts under, where it chooses one."""
-        import suite
+        import suite as harness
         from suite.entries.catalogue import catalogue
         from suite.entries.installed import baselines
 
@@ -48,7 +48,7 @@ class Worker:
             with suppress(ValueError):  # a broken card is of no job
                 cards[name] = entry.card
         return {
-            "suite": os.path.dirname(os.path.abspath(suite.__file__)),
+            "suite": os.path.dirname(os.path.abspath(harness.__file__)),
             "numerics": _off_the_clock(),
             "baselines": sorted(baselines()),
             "techniques": {
@@ -184,9 +184,9 @@ def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 def _has_this_layout() -> bool:
     """Looks at the tree's files: an editable installation would lend an old tree the modules that it lacks."""
-    import suite
+    import suite as harness
 
-    return os.path.isfile(os.path.join(os.path.dirname(suite.__file__), NEWEST_PART))
+    return os.path.isfile(os.path.join(os.path.dirname(harness.__file__), NEWEST_PART))
 
 
 if __name__ == "__main__":

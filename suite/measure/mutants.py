@@ -51,7 +51,7 @@ SIZE: Size = "pico"  # an exact claim holds at any
 FILE = "mutants.toml"
 LIMIT_S = 900.0  # of one try
 ENTRY_S = 4 * 3600.0  # of all tries of an entry
-HARNESS = __name__.partition(".")[0]
+HARNESS = __name__.removesuffix("measure.mutants")
 INSTRUMENTS = ("sites", "records", "probes")  # these measure a technique, and are no part of it
 
 
@@ -116,7 +116,7 @@ def mutants_of(entry: Entry) -> list[Mutant]:
     automatic = [Mutant(entry.id, f"no {name}", lacks=name, settings=settings.get(name, "")) for name in methods]
     edits = [replace(Mutant(entry.id, "", module=entry.module), **table) for table in written]
     for edit in edits:
-        if edit.module.partition(".")[0] == HARNESS:
+        if edit.module.startswith(HARNESS):
             raise ValueError(
                 f"{entry.folder}: {edit.name}: {edit.module} is the harness, which judges mutants and is none: break "
                 "what the technique itself or a module that techniques share does"

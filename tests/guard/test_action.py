@@ -277,6 +277,7 @@ def test_the_install_step_is_what_pip_takes(tmp_path: Path) -> None:
     project.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):  # a build writes beside its sources
         shutil.copy(ROOT / name, action.parent)
+    shutil.copytree(ROOT / "distribution", action.parent / "distribution")
     (project / "pyproject.toml").write_text('[project]\nname = "planted"\nversion = "1"\n')
     job = Runner(tmp_path / "job", project, torch_index="")
     dry = {"DRY_RUN": "1", "NO_DEPS": "1", "NO_INDEX": "1", "NO_BUILD_ISOLATION": "0", "DISABLE_PIP_VERSION_CHECK": "1"}

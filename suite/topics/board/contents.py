@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import suite.topics
+from suite import topics
 from suite.show.described import Section
 from suite.topics.board.report import Report
 from suite.topics.on_board import OnBoard, OnPage
@@ -29,8 +29,8 @@ def on_page() -> tuple[OnPage, ...]:
 
 def _found(kind: str) -> Iterator[Any]:
     """Yields what files that are called so have under that name: a new topic is a folder with such a file alone."""
-    for topics in suite.topics.__path__:
-        for path in sorted(Path(topics).glob(f"*/*_{kind}.py")):
+    for folder in topics.__path__:
+        for path in sorted(Path(folder).glob(f"*/*_{kind}.py")):
             yield getattr(import_module(f"suite.topics.{path.parent.name}.{path.stem}"), kind.upper())
 
 
