@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -46,3 +48,12 @@ def test_every_package_that_is_needed_is_locked_by_hash() -> None:
 
 def test_the_versions_are_those_of_the_constraints() -> None:
     assert pins(LOCK).items() <= pins(ROOT / "constraints.txt").items()
+
+
+def test_all_that_names_the_version_names_one() -> None:
+    done = subprocess.run([sys.executable, ROOT / "distribution" / "version.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{version('leantrain')}\n"), done.stderr
+    other = subprocess.run(
+        [sys.executable, ROOT / "distribution" / "version.py", "v9.9.9"], capture_output=True, text=True
+    )
+    assert other.returncode == 1 and "the tag has 9.9.9" in other.stderr

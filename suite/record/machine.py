@@ -50,6 +50,7 @@ ENVIRONMENT = (  # what changes speed without showing in any fact
     "CUBLAS_WORKSPACE_CONFIG",
     "NVIDIA_TF32_OVERRIDE",
 )
+IMAGE = "LEANTRAIN_IMAGE"  # the digest of the container's image, which nothing inside can know
 LIMITS = (*VARIABLES, "OPENBLAS_CORETYPE")
 """What keeps a library from instructions that the CPU has: another code path, another speed."""
 
@@ -364,6 +365,7 @@ def read_context(root: Path = ROOT) -> dict[str, Any]:
         "hostname_sha256": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16],
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "packages": {name: _version(name) for name in PACKAGES},
+        "image": os.environ.get(IMAGE, "")[:200] or None,
         **_git(Path(__file__).parent),
     }
 
