@@ -86,7 +86,6 @@ def leaderboard(
     """
     with understandable(as_json):
         from suite.entries.setting import chosen
-        from suite.entries.together import built
         from suite.judge.rows import as_dict
         from suite.record.job import canonical
         from suite.record.text import lines
@@ -104,8 +103,11 @@ def leaderboard(
         else:
             targets = _targets(write, chosen("format", form, FORMS) if form else None)
         kind = chosen("table", table, TABLES)
-        for stack in techniques or ():
-            built(stack)
+        if techniques:
+            from suite.entries.together import built
+
+            for stack in techniques:
+                built(stack)
         report = Report.read(folder, set(map(canonical, techniques or ())), on or ())
         for problem in (*report.problems, *report.unreadable):
             warn(problem)

@@ -59,6 +59,10 @@ class Exit(IntEnum):
     INTERRUPTED = 130  # as shells say of Ctrl-C
 
 
+TRAINING = ("torch", "torchvision", "timm", "transformers")
+"""What reading and judging records, and anyone's logs, do without."""
+
+
 class Commands(TyperGroup):
     """Answers a malformed call in JSON where it asks for that, and an old name with the new one."""
 
@@ -81,6 +85,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and error.name in TRAINING:
+                fail(f"what loads a model needs {error.name}: pip install leantrain", Exit.UNFIT, ctx.meta["as_json"])
             if sentence := _renamed_option(error):
                 fail(sentence, Exit.USAGE, ctx.meta["as_json"])
             if ctx.meta["as_json"] and hasattr(error, "format_message"):  # the parser's: it has no public name
