@@ -37,6 +37,8 @@ SOURCE = re.compile(r"\]\((?!https?:)([^)#]+\.(?:py|cff|yml))\)")  # a link to a
 ELSEWHERE = re.compile(
     r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//[^>]*>'
 )
+PROSE = re.compile(r"\*{0,2}[\w`]")  # how a paragraph begins, and no heading, table, picture or fence
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 METHODS = {
     "Kinds of evidence": "evidence",
     "The ruler": "ruler",
@@ -51,6 +53,7 @@ METHODS = {
     "Schedules": "schedules",
     "Changes over time": "history",
     "Guard": "guard",
+    "Many tries": "tries",
     "Kernels": "kernels",
 }
 API = {
@@ -158,6 +161,7 @@ def nav() -> list[Any]:
                 *_of("api", API),
                 {"Commands": "commands.md"},
                 {"Guard in CI": "action.md"},
+                {"For agents": "agents.md"},
             ]
         },
         {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
@@ -173,6 +177,42 @@ def nav() -> list[Any]:
         },
         {"Contributing": ["CONTRIBUTING.md"]},
     ]
+
+
+def llms(pages: Mapping[str, str]) -> str:
+    """The contents for language models (llmstxt.org): every page of the site with its first sentence.
+
+    ``pages``: the text of those that are made, by path.
+    """
+    described = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8").partition("\ntheme:")[0])["site_description"]
+    lines = ["# leantrain", "", f"> {described}: measured, with intervals.", ""]
+    lines += ["Commands print JSON with --json. `leantrain mcp` serves them to agents as tools.", ""]
+    for section in nav():
+        ((title, below),) = section.items()
+        lines += [f"## {title}", "", *(_line(name, path, pages) for name, path in _leaves(below)), ""]
+    return "\n".join(lines)
+
+
+def _leaves(below: Any) -> Iterator[tuple[str, str]]:
+    """The pages below an item of the contents, each with its title, empty where the page has it."""
+    if isinstance(below, str):
+        yield "", below
+    elif isinstance(below, list):
+        yield from (leaf for each in below for leaf in _leaves(each))
+    else:
+        for title, inner in below.items():
+            yield from ((name or title, path) for name, path in _leaves(inner))
+
+
+def _line(title: str, path: str, pages: Mapping[str, str]) -> str:
+    address = path.removesuffix("README.md") + "index.html" if path.endswith("README.md") else path
+    if not path.endswith(".md"):
+        return f"- [{title}]({path})"
+    text = pages.get(path) or (ROOT / "docs" / path).read_text("utf-8")
+    head, *blocks = text.split("\n\n")
+    prose = next((" ".join(block.split()) for block in blocks if PROSE.match(block)), "")
+    sentence = re.split(r"(?<=[.?])\s", LINK.sub(r"\1", prose).replace("**", ""))[0].rstrip(":")
+    return f"- [{title or head.lstrip('# ')}]({re.sub('[.]md$', '.html', address)}): {sentence}".removesuffix(": ")
 
 
 def _of(folder: str, titles: Mapping[str, str]) -> list[dict[str, str]]:
@@ -195,8 +235,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _contents() -> Iterator[tuple[str, str]]:
-    yield from written().items()
-    yield from generated().items()
+    pages = written() | generated()
+    yield from pages.items()
+    yield "llms.txt", llms(pages)
     yield "board.html", html.render(report())
     for path in sorted((ROOT / "results/boards").glob("*.svg")):
         yield f"results/boards/{path.name}", path.read_text("utf-8")

@@ -34,7 +34,7 @@ from suite.record.store import Store
 from suite.topics.references import learned_references as references
 
 ROOT = Path(__file__).parent.parent
-WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( {0,3})```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)  # sources, deeper, are no snippets;
 # nor are files, whose fence has a title: tests/test_day.py writes those
 PART_OF = {"CONTRIBUTING.md": ("suite.record.schema",)}  # the modules that its blocks go into
@@ -65,7 +65,8 @@ def site() -> Mapping[str, str]:
         pages = importlib.import_module("pages")
     finally:
         sys.path.pop(0)
-    return pages.written() | pages.generated() | {"action.md": pages.action()}
+    made = pages.written() | pages.generated()
+    return made | {"action.md": pages.action(), "llms.txt": pages.llms(made)}
 
 
 @cache
@@ -319,6 +320,24 @@ def test_figures_of_context_are_quoted_and_every_constant_of_a_chip_says_where_i
     for each in chips().values():
         assert f"{each.clock_hz:g} ({each.source['clock_hz']})" in text
     assert "](techniques/sanger.md)" in text
+
+
+def test_an_agent_finds_every_page_in_a_line_with_its_first_sentence() -> None:
+    lines = [line for line in site()["llms.txt"].splitlines() if line.startswith("- ")]
+    titles = [re.match(r"- \[([^\]]+)\]\(([^)]+)\)(: .+)?$", line) for line in lines]
+    assert all(titles)
+    addresses = {title[2]: title[3] for title in titles if title}
+    assert len(addresses) == len(lines) and {f"techniques/{id}.html" for id in catalogue()} < addresses.keys()
+    assert {"index.html", "agents.html", "methods/tries.html", "board.html", "commands.html"} <= addresses.keys()
+    bare = {address for address, sentence in addresses.items() if not sentence}
+    assert all(address == "board.html" or address.startswith(("results/boards/", "api/")) for address in bare)
+
+
+def test_what_agents_read_first_is_short_and_names_what_is_there() -> None:
+    text = (ROOT / "AGENTS.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    named = [name for name in re.findall(r"`([\w./]+)`", text) if "/" in name or name.endswith(".md")]
+    assert len(named) > 10 and not [name for name in named if not (ROOT / name).exists()]
 
 
 def test_the_page_says_of_recommended_stacks_what_was_measured() -> None:

@@ -14,7 +14,7 @@ import sys
 
 # isort: off
 from suite.cli.readers import let_readers_leave, output_whole  # first: it opens what is closed
-from suite.cli import look, measure, count, apply, recommend, judge, read, share, guard, models, others  # noqa: F401  each adds its commands
+from suite.cli import look, measure, count, apply, recommend, judge, read, share, guard, models, others, agents  # noqa: F401  each adds its commands
 
 # isort: on
 from suite.cli.apart import supervised

@@ -1,0 +1,1 @@
+"""The door for agents: commands as tools of the Model Context Protocol."""
