@@ -25,12 +25,12 @@ from suite.cli.options import (
     Limit,
     MachineOptions,
     Recipes,
+    SinkOptions,
     Sizes,
     Stack,
     TargetOptions,
     Techniques,
     TrainingOptions,
-    Wandb,
     check_reached,
     refusing,
     setting_of,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from suite.judge.verdicts import ChangeVerdict
     from suite.measure.campaign import Effort, Measured
     from suite.measure.missing import Pair
+    from suite.record.schema import Line
     from suite.record.store import Records
 
 
@@ -139,7 +140,7 @@ def run(
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, how long it takes and how much disk.")
     ] = False,
-    wandb: Wandb = False,
+    sinks: SinkOptions,
     as_json: Json = False,
 ) -> None:
     """Measure what is not known yet: every technique against its reference.
@@ -174,7 +175,7 @@ def run(
             pairs += control_pairs(pairs)
         if dry:
             return _foresee(pairs, learning.results, effort, as_json)
-        with tracking(wandb) as sent, bar(quiet=as_json) as progress:
+        with tracking(sinks) as sent, bar(quiet=as_json) as progress:
             measured = measure(pairs, learning.results, effort, progress=progress, warn=warn, stored=sent)
     if as_json:
         print(json.dumps([json.loads(piece.model_dump_json()) for piece in measured.added]))
@@ -297,7 +298,7 @@ def compare(
         Path | None,
         typer.Option("--write", help="Draw loss curves and paired ratios to this file (.svg, .pdf, .png)."),
     ] = None,
-    wandb: Wandb = False,
+    sinks: SinkOptions,
     as_json: Json = False,
 ) -> None:
     """Compare two stacks head to head on one baseline, and print the ratios with their intervals.
@@ -326,7 +327,7 @@ def compare(
         pair = pair_of(setting, stack, against, task_named(training.task))
         check_pairs([pair])
         modelled = gpu_times.read(learning.results)
-        with tracking(wandb) as sent, bar(quiet=as_json) as progress:
+        with tracking(sinks) as sent, bar(quiet=as_json) as progress:
             measured = measure(
                 [pair], learning.results, evidence.effort(learning), progress=progress, warn=warn, stored=sent
             )
@@ -550,15 +551,16 @@ def leave(measured: Measured, failed: bool = False) -> None:
 
 
 @contextmanager
-def tracking(wanted: bool) -> Iterator[Any]:
-    """Yields what sends stored evidence to wandb, or nowhere; says at the end, however it comes, where it is."""
-    if not wanted:
-        yield lambda line: None
-        return
-    from suite.topics.publish.tracking import Tracker
+def tracking(sinks: SinkOptions) -> Iterator[Any]:
+    """Yields what sends stored evidence to the sinks; says at the end, however it comes, where it is."""
+    trackers = [tracker(warn) for tracker in sinks.trackers]
 
-    tracker = Tracker(warn)
+    def send(line: Line) -> None:
+        for tracker in trackers:
+            tracker(line)
+
     try:
-        yield tracker
+        yield send
     finally:
-        err.print(escape(tracker.where))
+        for tracker in trackers:
+            err.print(escape(tracker.where))

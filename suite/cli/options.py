@@ -26,6 +26,7 @@ from suite.cli.shared import understandable
 if TYPE_CHECKING:
     from suite.measure.campaign import Effort
     from suite.record.job import Setting
+    from suite.topics.publish.tracking import Tracker
 
 RESULTS = Path("results")
 THREADS = 1  # more would wait for each other whenever a neighbour takes a core
@@ -301,10 +302,6 @@ Slower = Annotated[
 ]
 Limit = Annotated[float, typer.Option("--time-limit", min=1, help="Seconds that one contender may train in all.")]
 Hang = Annotated[float, typer.Option("--hang-limit", min=0.1, help="Seconds of silence that end a contender as hung.")]
-Wandb = Annotated[
-    bool,
-    typer.Option("--wandb", help="Also send to Weights & Biases: as WANDB_MODE says; without a login to local files."),
-]
 
 
 class Options:
@@ -414,6 +411,42 @@ class EvidenceOptions(Options):
             self.sequential,
             self.cores,
         )
+
+
+@dataclass(frozen=True)
+class SinkOptions(Options):
+    """Says where else evidence goes when it is stored."""
+
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="Also send to Weights & Biases: as WANDB_MODE says; without a login to local files."
+        ),
+    ] = False
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Also send to MLflow: MLFLOW_TRACKING_URI, or mlflow.db in this folder.")
+    ] = False
+    trackio: Annotated[
+        bool, typer.Option("--trackio", help="Also send to trackio: local files, unless its settings name a server.")
+    ] = False
+
+    @property
+    def trackers(self) -> list[type[Tracker]]:
+        """Returns what sends to each sink that is named, not made yet."""
+        known: list[type[Tracker]] = []
+        if self.wandb:
+            from suite.topics.publish.wandb_tracker import WandbTracker
+
+            known.append(WandbTracker)
+        if self.mlflow:
+            from suite.topics.publish.mlflow_tracker import MlflowTracker
+
+            known.append(MlflowTracker)
+        if self.trackio:
+            from suite.topics.publish.trackio_tracker import TrackioTracker
+
+            known.append(TrackioTracker)
+        return known
 
 
 PLAIN, HERE = TrainingOptions(), MachineOptions()

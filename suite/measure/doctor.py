@@ -19,6 +19,9 @@ OPTIONAL = {
     "datasets": "--data needs it: pip install 'leantrain[data]'",
     "pyarrow": "leaderboard --write board.parquet needs it: pip install 'leantrain[parquet]'",
     "wandb": "--wandb needs it: pip install 'leantrain[wandb]'",
+    "mlflow": "--mlflow needs it: pip install 'leantrain[mlflow]'",
+    "trackio": "--trackio needs it: pip install 'leantrain[trackio]'",
+    "mcp": "leantrain mcp needs it: pip install 'leantrain[mcp]'",
     "pytest_benchmark": "benchmarks/ needs it: pip install 'leantrain[bench]'",
     "zeus": "energy needs it: pip install 'leantrain[energy]'",
     "flash_attn": "the flash-attn peer needs it; it builds only from source with a CUDA compiler: "

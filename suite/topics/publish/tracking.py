@@ -1,22 +1,18 @@
-"""Shows evidence in Weights & Biases: sent after it is stored, and while nothing is timed.
+"""Shows evidence where people follow runs: sent after it is stored, and while nothing is timed.
 
-One wandb run for each run of ours: of a count and of a curve the one that it is, of a timing one a contender. Its group
-is the board that it belongs to, its job type the kind of evidence and the stack: so wandb's own average over the runs
-of a group and job type is the average over seeds, or over sets of processes. Curves are its history, everything else
-its summary, and the line as stored an artifact of the first run. What is unknown is not sent, its reason is. A renewal
-measures nothing, and is not sent.
-
-wandb's service process is ended after every piece: nothing of it is alive while contenders are timed. Nothing here
-prompts, and nothing that fails here costs a record.
+There is one run for each run of ours: of a count and of a curve the one that it is, of a timing one a contender. Its
+group is the board that it belongs to, its job type the kind of evidence and the stack. Curves are its history,
+everything else its summary, and the line as stored goes with the first run. What is unknown is not sent, its reason is.
+A renewal measures nothing, and is not sent. Nothing here prompts, and nothing that fails here costs a record.
 """
 
 from __future__ import annotations
 
 import math
-import os
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from suite.judge.known import Known, counters_of, timed_pair
 from suite.judge.metrics import METRICS, values
@@ -25,104 +21,74 @@ from suite.record.schema import Counted, Learned, Line, Renewal, Side, Timed, Wi
 from suite.record.seal import sealed
 
 PROJECT = "leantrain"
-PATIENCE_S = 30.0  # for a server that does not answer; then the rest goes to local files
-UPLOAD_LIMIT_S = 120.0
+PATIENCE_S = 30.0  # for a server that does not answer
 TAG_LENGTH = 64
 
 
-class Tracker:
-    """Sends evidence to wandb, online or to local files as ``WANDB_MODE``, wandb's settings and its login say.
+class Tracker(ABC):
+    """Sends evidence to one program that follows runs.
 
-    Where none of them says anything and there is no login, offline. Raises ValueError, with what to do, where wandb is
-    missing or is told to be online and has no login.
+    ``sent`` counts the runs that arrived; ``gone``: no more is sent. A subclass raises ValueError,
+    with what to do, when it is made where its library is missing or its server does not answer: before anything is
+    measured.
     """
 
+    name: ClassVar[str]
+
     def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise ValueError("--wandb needs wandb: pip install 'leantrain[wandb]'") from None
-        self._wandb, self._warn = wandb, warn
-        self.sent = 0  # runs
-        settings = wandb.setup(wandb.Settings(silent=True)).settings
-        self.mode: str = settings.mode
-        if self.mode == "online" and not wandb.login(prompt=False, verify=False):
-            if "WANDB_MODE" in os.environ:
-                raise ValueError("WANDB_MODE is online and wandb has no login; run: wandb login, or unset WANDB_MODE")
-            self.mode = "offline"
-        self._project = settings.project or PROJECT
-        wandb.teardown()
+        self._warn = warn
+        self.sent, self.gone = 0, False
 
     def __call__(self, line: Line) -> None:
-        """Sends one piece of evidence. What goes wrong is a warning; if it was the server, this and the rest stay
-        local."""
-        if isinstance(line, Witness | Renewal):
+        """Sends one piece of evidence. What goes wrong is a warning."""
+        if self.gone or isinstance(line, Witness | Renewal):
             return
         try:
-            self._send(line)
+            self.send(line)
             self.sent += len(sides_of(line))
         except Exception as error:  # whatever a server, a proxy or a full disk does: the line is stored already
-            self._warn(f"wandb: {type(error).__name__}: {error}; the record itself is kept")
-            self._wandb.teardown()  # else the run's id would still be taken
-            if self.mode == "online":
-                self.mode = "offline"
-                self(line)
+            self._warn(f"{self.name}: {type(error).__name__}: {error}; the record itself is kept")
+            self.failed(line)
         finally:
-            self._wandb.teardown()
+            self.rest()
 
-    def _send(self, line: Piece) -> None:
-        wandb = self._wandb
-        for index, side in enumerate(sides_of(line)):
-            run = wandb.init(
-                id=f"{line.id}-{index}",
-                project=self._project,
-                group=group(line),
-                job_type=f"{line.kind} {side.stack}",
-                name=name(line, side),
-                tags=tags(line, side),
-                config=config(line, side),
-                mode=self.mode,
-                settings=wandb.Settings(
-                    silent=True,
-                    console="off",
-                    disable_git=True,
-                    disable_code=True,
-                    x_disable_stats=True,
-                    init_timeout=PATIENCE_S,
-                    finish_timeout=UPLOAD_LIMIT_S,
-                    finish_timeout_raises=True,
-                ),
-            )
-            try:
-                run.define_metric("*", step_metric="step")
-                for point in history(side):
-                    run.log(point)
-                for what, value in summary(line, index).items():
-                    run.summary[what] = value
-                if index == 0:
-                    artifact = wandb.Artifact(f"{line.kind}-{line.id}", "record")
-                    with artifact.new_file(f"{line.kind}.jsonl", encoding="utf-8") as file:
-                        file.write(sealed(line.model_dump_json().encode()).decode() + "\n")
-                    run.log_artifact(artifact)
-            finally:
-                run.finish(exit_code=0 if side.status in ("ok", "unavailable") else 1)
+    @abstractmethod
+    def send(self, line: Piece) -> None:
+        """Sends the runs of one piece of evidence."""
+
+    def failed(self, line: Piece) -> None:  # noqa: B027  most have nothing more to do
+        """Does what is to be done after a piece could not be sent."""
+
+    def rest(self) -> None:  # noqa: B027  as that
+        """Ends what would be alive while the next contenders are timed."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Says where what was sent is, behind the number of runs."""
 
     @property
     def where(self) -> str:
         """Says what was sent and where it is, in words."""
         if not self.sent:
-            return "wandb: nothing was sent; only what is newly measured is"
-        places = {
-            "offline": "in local files; send them with: wandb sync --sync-all",
-            "disabled": "not sent: wandb is disabled",
-        }
-        return f"wandb: {self.sent} runs {places.get(self.mode, f'sent to project {self._project}')}"
+            return f"{self.name}: nothing was sent; only what is newly measured is"
+        return f"{self.name}: {self.sent} runs {self.place}"
 
 
 # what is sent -------------------------------------------------------------------------------------------------------
 
 Piece = Counted | Learned | Timed
 Run = Counted | Learned | Side
+
+
+def as_stored(line: Piece) -> str:
+    """Returns the record as it stands in its file, with its checksum."""
+    return sealed(line.model_dump_json().encode()).decode()
+
+
+def failed(side: Run) -> bool:
+    """Whether the run went wrong; what cannot run here did not."""
+    return side.status not in ("ok", "unavailable")
 
 
 def sides_of(line: Piece) -> list[Run]:

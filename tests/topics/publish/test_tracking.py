@@ -1,12 +1,13 @@
-"""Sending records to wandb: against a stand-in that records calls, and against wandb itself where it is installed."""
+"""Sending records to wandb, MLflow and trackio: to stand-ins that record calls, and to each where it is installed."""
 
 from __future__ import annotations
 
 import math
 import os
+import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +18,12 @@ from suite.judge.known import timed_pair
 from suite.record.schema import Renewal
 from suite.record.seal import opened
 from suite.record.store import Store
-from suite.topics.publish import tracking
-from suite.topics.publish.tracking import Tracker, group, history, summary
+from suite.topics.foreign_runs.log_formats import read
+from suite.topics.publish import mlflow_tracker, tracking
+from suite.topics.publish.mlflow_tracker import MlflowTracker
+from suite.topics.publish.tracking import group, history, summary
+from suite.topics.publish.trackio_tracker import TrackioTracker
+from suite.topics.publish.wandb_tracker import WandbTracker
 from tests.factories import MACHINE, conditions, counted, counters, learned, side, timed, timings
 
 
@@ -100,7 +105,7 @@ def wandb(monkeypatch):
 )
 def test_every_run_of_ours_becomes_a_run_there_with_the_line_as_stored(wandb, piece, names):
     module = wandb(login=True)
-    tracker = Tracker()
+    tracker = WandbTracker()
     tracker(piece)
     assert [run.values["name"] for run in module.runs] == names
     assert [run.values["job_type"] for run in module.runs] == [f"{piece.kind} {name.split()[0]}" for name in names]
@@ -117,7 +122,7 @@ def test_every_run_of_ours_becomes_a_run_there_with_the_line_as_stored(wandb, pi
 def test_a_timing_sends_its_ratios_and_not_what_it_knows_nothing_of(wandb):
     module = wandb()
     (piece,) = timings("x", 1, pace_s=0.03)
-    Tracker()(piece)
+    WandbTracker()(piece)
     reference, contender = (run.summary for run in module.runs)
     assert contender["ratio/training_time"] == pytest.approx(math.exp(timed_pair(piece, 1).training_log_ratio))
     assert contender["ratio/energy_unavailable"] == "not measured"
@@ -127,7 +132,7 @@ def test_a_timing_sends_its_ratios_and_not_what_it_knows_nothing_of(wandb):
 
 def test_a_renewal_measures_nothing_and_is_not_sent(wandb):
     module = wandb()
-    tracker = Tracker()
+    tracker = WandbTracker()
     tracker(Renewal.model_construct(id="r"))
     assert module.runs == [] and tracker.sent == 0
 
@@ -146,7 +151,7 @@ def test_groups_keep_apart_what_may_not_be_ranked_together():
 
 def test_nothing_of_wandb_is_alive_when_the_next_run_starts(wandb):
     module = wandb()
-    tracker = Tracker()
+    tracker = WandbTracker()
     for each in (counted("x"), learned("x"), *timings("x", 2)):
         tracker(each)
         assert module.events[-1] == "teardown"
@@ -164,7 +169,7 @@ def test_nothing_of_wandb_is_alive_when_the_next_run_starts(wandb):
 )
 def test_the_mode_is_what_the_user_set_and_offline_without_a_login(wandb, mode, login, used):
     module = wandb(mode=mode, login=login)
-    Tracker()(learned("x"))
+    WandbTracker()(learned("x"))
     assert {run.values["mode"] for run in module.runs} == {used}
 
 
@@ -172,13 +177,13 @@ def test_online_without_a_login_is_refused_instead_of_prompting(wandb, monkeypat
     wandb()
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(ValueError, match="run: wandb login"):
-        Tracker()
+        WandbTracker()
 
 
 def test_a_server_that_fails_sends_the_rest_to_local_files(wandb):
     module = wandb(login=True, broken={"online"})
     told = []
-    tracker = Tracker(told.append)
+    tracker = WandbTracker(told.append)
     for each in timings("x", 2):
         tracker(each)
     assert [run.values["mode"] for run in module.runs] == ["offline"] * 4
@@ -190,7 +195,7 @@ def test_a_server_that_fails_sends_the_rest_to_local_files(wandb):
 def test_a_full_disk_is_a_warning(wandb):
     wandb(broken={"offline"})
     told = []
-    tracker = Tracker(told.append)
+    tracker = WandbTracker(told.append)
     tracker(learned("x"))
     assert len(told) == 1 and tracker.sent == 0
     assert "nothing was sent" in tracker.where
@@ -198,7 +203,7 @@ def test_a_full_disk_is_a_warning(wandb):
 
 def test_a_failed_run_ends_as_failed_and_an_unavailable_one_does_not(wandb):
     module = wandb()
-    Tracker()(
+    WandbTracker()(
         timed(
             [
                 side(),
@@ -244,48 +249,173 @@ def test_what_is_unknown_is_not_sent_but_what_is_known_is():
     assert summary(timing, 1)["memory/process_peak_bytes"] == 500 * 2**20
 
 
-def test_missing_wandb_is_said_before_anything_is_measured(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "wandb", None)
+@pytest.mark.parametrize("sink", ["wandb", "mlflow", "trackio"])
+def test_a_missing_library_is_said_before_anything_is_measured(sink, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, sink, None)
     for arguments in (["run", "-b", "gpt"], ["compare", "lion"]):
-        done = CliRunner().invoke(app, [*arguments, "--wandb", "--results", str(tmp_path / "results")])
+        done = CliRunner().invoke(app, [*arguments, f"--{sink}", "--results", str(tmp_path / "results")])
         assert done.exit_code == Exit.USAGE
-        assert "pip install 'leantrain[wandb]'" in done.stderr
+        assert f"pip install 'leantrain[{sink}]'" in done.stderr
     assert not (tmp_path / "results").exists()
 
 
+# MLflow ---------------------------------------------------------------------------------------------------------------
+
+
+class Mlflow:
+    """As much of MLflow as is used; ``calls`` are what its client was asked."""
+
+    def __init__(self, broken=""):
+        self.calls, self.broken = [], broken
+        self.entities = SimpleNamespace(Param=lambda *values: values, Metric=lambda *values: values)
+
+    def get_tracking_uri(self):
+        return "http://tracking"
+
+    def MlflowClient(self):
+        return self
+
+    def __getattr__(self, name):
+        def call(*values, **named):
+            if name == self.broken:
+                raise ConnectionError("no server")
+            self.calls.append((name, values, named))
+            return SimpleNamespace(experiment_id="7", info=SimpleNamespace(run_id=f"run{len(self.calls)}"))
+
+        return call
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    def installed(**options):
+        module = Mlflow(**options)
+        monkeypatch.setitem(sys.modules, "mlflow", module)
+        monkeypatch.setitem(sys.modules, "mlflow.entities", module.entities)
+        return module
+
+    for name in mlflow_tracker.UNLESS_SAID:
+        monkeypatch.setenv(name, "1")
+    return installed
+
+
+def test_mlflow_gets_a_run_a_contender_with_parameters_curves_and_the_line_as_stored(mlflow):
+    module = mlflow()
+    tracker = MlflowTracker()
+    (piece,) = timings("x", 1)
+    tracker(piece)
+    runs = [values for name, values, _ in module.calls if name == "create_run"]
+    assert [values[3] for values in runs] == ["baseline timed, set 0", "x timed, set 0"]
+    assert {values[0] for values in runs} == {"7"} and {values[2]["group"] for values in runs} == {group(piece)}
+    batches = [named for name, _, named in module.calls if name == "log_batch"]
+    assert all(len(named.get("params", [])) <= 100 and len(named.get("metrics", [])) <= 1000 for named in batches)
+    parameters = dict(pair for named in batches for pair in named.get("params", []))
+    assert parameters["record"] == piece.id and parameters["machine"] == MACHINE.name
+    metrics = {(key, step): value for named in batches for key, value, _, step in named.get("metrics", [])}
+    assert metrics["ratio/training_time", 200] == pytest.approx(math.exp(timed_pair(piece, 1).training_log_ratio))
+    (stored,) = [values for name, values, _ in module.calls if name == "log_text"]
+    assert opened(stored[1].strip().encode()) == piece.model_dump_json().encode() and stored[2] == "timed.jsonl"
+    assert [values[1] for name, values, _ in module.calls if name == "set_terminated"] == ["FINISHED"] * 2
+    assert (
+        tracker.where
+        == "mlflow: 2 runs in http://tracking; look at them with: mlflow ui --backend-store-uri http://tracking"
+    )
+
+
+def test_an_mlflow_server_that_is_not_there_is_said_before_anything_is_measured(mlflow):
+    mlflow(broken="get_experiment_by_name")
+    with pytest.raises(ValueError, match="http://tracking cannot be used, ConnectionError: no server; start it"):
+        MlflowTracker()
+
+
+def test_an_mlflow_server_that_goes_away_costs_a_warning_and_no_more_waiting(mlflow):
+    module = mlflow(broken="log_text")
+    told = []
+    tracker = MlflowTracker(told.append)
+    tracker(learned("x", 0))
+    asked = len(module.calls)
+    tracker(learned("x", 1))
+    assert len(module.calls) == asked and tracker.sent == 0
+    assert told == [
+        "mlflow: ConnectionError: no server; the record itself is kept",
+        "mlflow: nothing more is sent in this run",
+    ]
+
+
+# trackio --------------------------------------------------------------------------------------------------------------
+
+
+def test_trackio_gets_each_sample_once_and_prints_nothing(monkeypatch, capsys):
+    logged, begun, artifacts = [], [], []
+
+    def init(**values):
+        print("* View dashboard")
+        begun.append(values)
+        return SimpleNamespace(
+            log=lambda point, step: logged.append((step, point)),
+            log_artifact=lambda path, name, type: artifacts.append((name, type, path.read_text())),
+        )
+
+    ended = []
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: ended.append(1)))
+    tracker = TrackioTracker()
+    piece = learned("x", 2, steps=203)
+    tracker(piece)
+    assert capsys.readouterr().out == "" and ended == [1]
+    assert begun[0]["name"].startswith("x learned, seed 2 [") and begun[0]["group"] == group(piece)
+    assert begun[0]["config"]["record"] == piece.id and not begun[0]["auto_log_cpu"]
+    steps = [step for step, _ in logged]
+    assert steps == sorted(steps) and logged[-1][0] == 203
+    losses = [point["train/loss"] for _, point in logged if "train/loss" in point]
+    assert losses == piece.train_loss and logged[-1][1]["test/loss"] == piece.final.loss
+    ((name, kind, text),) = artifacts
+    assert (name, kind) == (f"learned-{piece.id}", "record")
+    assert opened(text.strip().encode()) == piece.model_dump_json().encode()
+
+
+# each itself ----------------------------------------------------------------------------------------------------------
+
+
 REAL = """
-import sys
+import sys, threading
+from importlib import import_module
 from pathlib import Path
 from suite.record.store import Store
-from suite.topics.publish.tracking import Tracker
-tracker = Tracker(lambda text: sys.exit(text))
+module, name = sys.argv[2:]
+tracker = getattr(import_module("suite.topics.publish." + module), name)(lambda text: sys.exit(text))
 for line in Store(Path(sys.argv[1])).read()[0].lines:
     tracker(line)
+    assert [thread.name for thread in threading.enumerate() if "batch" in thread.name] == []
 print(tracker.where)
 """
 
 
-def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_server(tmp_path):
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'leantrain[wandb]'")
-    store = Store(tmp_path / "results")
-    run, timing = learned("x"), timings("x", 1)[0]
-    for each in (run, timing):
+def sent_for_real(folder, pieces, tracker, **environment):
+    """What a tracker said of pieces that it sent to its own library, without prompt, login or server."""
+    store = Store(folder / "results")
+    for each in pieces:
         store.append(each, MACHINE.name)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    environment |= {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "MLFLOW", "TRACKIO"))}
+    kept |= {"HOME": str(folder), "NETRC": str(folder / "none"), "PYTHONPATH": os.pathsep.join(sys.path)}
     # no server could be reached, were it tried
-    environment |= {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    kept |= {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"} | environment
     done = subprocess.run(
-        [sys.executable, "-c", REAL, str(store.folder)],
-        cwd=tmp_path,
-        env=environment,
+        [sys.executable, "-c", REAL, str(store.folder), tracker.__module__.rpartition(".")[2], tracker.__name__],
+        cwd=folder,
+        env=kept,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "wandb: 3 runs in local files; send them with: wandb sync --sync-all\n"
+    return done.stdout
+
+
+def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_server(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'leantrain[wandb]'")
+    run, timing = learned("x"), timings("x", 1)[0]
+    said = sent_for_real(tmp_path, (run, timing), WandbTracker)
+    assert said == "wandb: 3 runs in local files; send them with: wandb sync --sync-all\n"
     written = b"".join(path.read_bytes() for path in (tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 3
     for text in (
@@ -297,3 +427,36 @@ def test_wandb_itself_writes_a_run_for_every_contender_without_prompt_login_or_s
         tracking.PROJECT,
     ):
         assert text.encode() in written
+
+
+def test_mlflow_itself_keeps_every_contender_in_its_database(tmp_path):
+    pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'leantrain[mlflow]'")
+    run, timing = learned("x"), timings("x", 1)[0]
+    said = sent_for_real(tmp_path, (run, timing), MlflowTracker)
+    assert said.startswith("mlflow: 3 runs in sqlite:///") and (tmp_path / "mlflow.db").is_file()
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        runs = dict(database.execute("select run_uuid, name from runs").fetchall())
+        parameters = database.execute("select value from params where key = 'record'").fetchall()
+        curve = database.execute(
+            "select value from metrics where key = 'train/loss' order by step, timestamp"
+        ).fetchall()
+        status = {row[0] for row in database.execute("select status from runs")}
+    assert sorted(runs.values()) == ["baseline timed, set 0", "x learned, seed 0", "x timed, set 0"]
+    assert {row[0] for row in parameters} == {run.id, timing.id} and status == {"FINISHED"}
+    assert [row[0] for row in curve] == run.train_loss
+    (stored,) = (tmp_path / "mlruns").rglob("learned.jsonl")
+    assert opened(stored.read_bytes().strip()) == run.model_dump_json().encode()
+
+
+def test_trackio_itself_keeps_every_contender_in_its_database_which_judge_reads(tmp_path):
+    pytest.importorskip("trackio", reason="trackio is not installed: pip install 'leantrain[trackio]'")
+    run, timing = learned("x"), timings("x", 1)[0]
+    said = sent_for_real(tmp_path, (run, timing), TrackioTracker, TRACKIO_DIR=str(tmp_path / "kept"))
+    assert said == "trackio: 3 runs in project leantrain; look at them with: trackio show --project leantrain\n"
+    tables = read(tmp_path / "kept" / "leantrain.db")
+    losses = [
+        [float(cell) for cell in table.columns["train/loss"] if cell not in ("", None)]
+        for table in tables
+        if "train/loss" in table.columns
+    ]
+    assert run.train_loss in losses
