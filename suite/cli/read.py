@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from suite.topics.board.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
-FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index")
+FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index", "eval-results", "every-eval-ever")
 
 
 @app.command(rich_help_panel=REPORT)
@@ -47,9 +47,9 @@ def leaderboard(
         str | None,
         typer.Option(
             "--format",
-            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; or model-index: the "
-            "results in a Hugging Face model card, of which all else is kept. Without --write it is printed. "
-            "[by suffix]",
+            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; model-index: the results "
+            "in a Hugging Face model card, of which all else is kept; eval-results: its .eval_results YAML; or "
+            "every-eval-ever: JSON. Without --write it is printed. [by suffix]",
             autocompletion=words(*FORMS),
         ),
     ] = None,
@@ -61,6 +61,14 @@ def leaderboard(
             autocompletion=words("rows", "replicates"),
         ),
     ] = "rows",
+    benchmark: Annotated[
+        str,
+        typer.Option(
+            "--benchmark",
+            metavar="OWNER/NAME",
+            help="Of eval-results: the data set of the Hub to which leantrain publish wrote the records.",
+        ),
+    ] = "",
     replace: Annotated[
         bool, typer.Option("--replace", help="Write over a board of other records, or over any other file.")
     ] = False,
@@ -116,7 +124,7 @@ def leaderboard(
             fail(f"{folder} holds {none}; measure some with: leantrain run --results {folder}", Exit.NOTHING, as_json)
         if plot and write:
             _draw(report, plot, write[0])
-        text = written.write(report, targets, folder, names, kind, replace)
+        text = written.write(report, targets, folder, names, written.Details(kind, benchmark), replace)
         if text is not None:
             sys.stdout.write(lines(text) if sys.stdout.isatty() else text)
             return

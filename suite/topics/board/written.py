@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from suite.record.files import read_plain_text, replacing
 from suite.topics.board import badge, html, markdown, poster
 from suite.topics.board.report import Report
 from suite.topics.board.stamp import check, stamp
-from suite.topics.publish import export
+from suite.topics.publish import eval_records, export
 
 PAGES: Mapping[str, Callable[[Report], str]] = {
     "markdown": markdown.render,
@@ -23,8 +24,17 @@ PAGES: Mapping[str, Callable[[Report], str]] = {
 Target = tuple[Any, Path | None]  # a form, and the file that gets it; of one that is printed None
 
 
+@dataclass(frozen=True)
+class Details:
+    """Says what single forms ask beyond the report: ``table`` that of CSV and Parquet, ``benchmark`` the Hub's data set
+    that evaluation results refer to."""
+
+    table: str = "rows"
+    benchmark: str = ""
+
+
 def write(
-    report: Report, targets: Sequence[Target], folder: Path, chosen: Sequence[str], table: str, anew: bool
+    report: Report, targets: Sequence[Target], folder: Path, chosen: Sequence[str], details: Details, anew: bool
 ) -> str | None:
     """Writes the report to the targets; returns the text of one that is to be printed, which is then the only one.
 
@@ -37,7 +47,7 @@ def write(
     for board in () if anew else boards:
         check(board, stamps[board])
     for kind, path in targets:
-        content = _content(report, kind, path, None if chosen else folder / "boards", table)
+        content = _content(report, kind, path, None if chosen else folder / "boards", details)
         if path is None:
             return content.decode()
         with replacing(path) as partial:
@@ -45,14 +55,16 @@ def write(
     return None
 
 
-def _content(report: Report, kind: Any, path: Path | None, boards: Path | None, table: str) -> bytes:
+def _content(report: Report, kind: Any, path: Path | None, boards: Path | None, details: Details) -> bytes:
     """Returns a form of the report; ``boards``: the folder of the boards of a front page."""
     if kind == "markdown" and path and boards:
         return _front_page(report, path, boards)
     if kind in PAGES:
         return PAGES[kind](report).encode()
     existing = read_plain_text(path) if path and path.exists() and kind == "model-index" else ""
-    return export.exported(report.rows, kind, table, existing)
+    if kind in eval_records.FORMATS:
+        return eval_records.results(report.rows, kind, details.benchmark)
+    return export.exported(report.rows, kind, details.table, existing)
 
 
 def _front_page(report: Report, path: Path, boards: Path) -> bytes:

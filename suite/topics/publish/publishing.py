@@ -1,4 +1,4 @@
-"""Records for others: a data set of Parquet tables with its card, in a folder or on the Hugging Face Hub.
+"""Records for others: a data set of Parquet tables with its card, Croissant and CodeMeta, in a folder or on the Hub.
 
 There is a table for each kind of evidence, a row for each record: columns to look at and to choose by, where it came
 from, and the whole record as JSON in the last one. :mod:`suite.topics.publish.merging` reads that back, so nothing is
@@ -19,6 +19,7 @@ from suite.record.schema import COUNTS, SCHEMA_VERSION, Line, Renewal
 from suite.record.seal import sealed
 from suite.record.store import Records, parse_sealed
 from suite.record.text import in_markdown, printable
+from suite.topics.publish import data_set_metadata
 from suite.topics.publish.export import ColumnType, TidyTable, as_parquet
 from suite.topics.publish.merging import RECORD, read_parquet
 
@@ -151,13 +152,23 @@ def published(records: Records, source: str) -> list[Line]:
 
 
 def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
-    """Returns the files of the data set by their path: a table for each kind that there is, and the card.
+    """Returns the files of the data set by their path: a table for each kind that there is, and what describes them to
+    people and to other tools.
 
     Raises ValueError, with the way out, where pyarrow is missing.
     """
     kinds = Counter[str](line.kind for line in lines)
     tables = {f"data/{kind}.parquet": as_parquet(table(lines, kind)) for kind in KINDS if kinds[kind]}
-    return tables | {CARD: card(lines, name).encode()}
+    meanings = {
+        kind: (what, {key: (column.type, column.meaning) for key, column in columns.items()})
+        for kind, (what, columns) in KINDS.items()
+    }
+    return tables | {
+        CARD: card(lines, name).encode(),
+        "croissant.json": data_set_metadata.croissant(name, tables, meanings, lines),
+        "codemeta.json": data_set_metadata.codemeta(),
+        "eval.yaml": data_set_metadata.benchmark(name, lines),
+    }
 
 
 # the card -------------------------------------------------------------------------------------------------------------

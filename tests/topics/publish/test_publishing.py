@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -51,6 +52,34 @@ def test_columns_say_what_the_record_says(tmp_path: Path) -> None:
                 assert row["flops"] == record["points"][0]["counters"]["flops"]
             if kind == "timed":
                 assert (row["reference"], row["stacks"]) == ("baseline", "x")
+
+
+def test_mlcommons_own_reader_reads_every_record_by_the_croissant(tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip(
+        "mlcroissant", reason="mlcroissant is not installed: pip install 'leantrain[validators]'"
+    )
+    publishing.write(Records.of(every_kind()), tmp_path / "sent")
+    described = mlcroissant.Dataset(jsonld=str(tmp_path / "sent" / "croissant.json"))
+    assert (list(described.metadata.ctx.issues.errors), list(described.metadata.ctx.issues.warnings)) == ([], [])
+    assert {each.id for each in described.metadata.record_sets} == publishing.KINDS.keys()
+    for kind in publishing.KINDS:
+        table = pq.read_table(tmp_path / "sent" / "data" / f"{kind}.parquet").to_pylist()
+        rows = list(described.records(kind))  # the files' hashes are checked before
+        assert [row[f"{kind}/record"].decode() for row in rows] == [row["record"] for row in table]
+        assert [row[f"{kind}/id"].decode() for row in rows] == [row["id"] for row in table]
+    (tmp_path / "sent" / "data" / "learned.parquet").write_bytes(b"other")
+    with pytest.raises(Exception, match=r"data/learned\.parquet"):
+        next(iter(mlcroissant.Dataset(jsonld=str(tmp_path / "sent" / "croissant.json")).records("learned")))
+
+
+def test_codemeta_says_which_software_measured(tmp_path: Path) -> None:
+    models = pytest.importorskip("pydantic_codemeta", reason="not installed: pip install pydantic-codemeta")
+    publishing.write(Records.of(every_kind()), tmp_path)
+    known = models.CodeMetaV3.model_validate_json((tmp_path / "codemeta.json").read_bytes())
+    assert (known.name, known.version) == ("leantrain", version("leantrain"))
+    assert str(known.license) == "https://spdx.org/licenses/Apache-2.0"
+    names = {each.name for each in known.software_requirements}
+    assert {"torch", "transformers"} <= names and not {"pytest", "wandb"} & names
 
 
 def test_text_of_a_record_is_no_markup_in_the_card(tmp_path: Path) -> None:
