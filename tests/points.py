@@ -45,17 +45,19 @@ def ranks_of(stack: str) -> int:
 @dataclass(frozen=True)
 class Point:
     """Where entries are tried: on a ``baseline`` at pico, as it is or ``odd``, for ``steps``. ``tied``: of an odd one,
-    whether it predicts tokens by their embeddings. ``ranks`` make the steps together."""
+    whether it predicts tokens by their embeddings. ``ranks`` make the steps together. ``recipe``: classic, the plain
+    arithmetic, or another."""
 
     baseline: str
     steps: int
     odd: bool = False
     tied: bool = True
     ranks: int = 1
+    recipe: RecipeName = "classic"
 
     def setting(self, task: Task = "pretrain") -> Setting:
-        """The plain arithmetic at pico."""
-        return Setting(baseline=self.baseline, size="pico", recipe="classic", task=task, steps=self.steps)
+        """At pico."""
+        return Setting(baseline=self.baseline, size="pico", recipe=self.recipe, task=task, steps=self.steps)
 
     def run(self, stack: str, mesh: DeviceMesh | None = None, seed: int = 0) -> Run:
         """A new run of a stack, which starts from the baseline's own checkpoint where that is what it is about."""

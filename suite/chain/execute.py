@@ -20,11 +20,14 @@ SegmentError, before any update. On autograd's own graph (:mod:`suite.chain.reru
 weights that are loaded, micro-batches inside blocks, and schedules that are no trees of runs.
 
 A block's other arguments (masks, positions, the encoder's outputs) stay as they were given; their gradients flow. Where
-several blocks read one that has a gradient, its terms are added block by block: equal up to rounding.
+several blocks read one that has a gradient, its terms are added block by block: equal up to rounding. So are those of
+a weight that several blocks share, under autocast: each run casts it for itself, so that its terms are added in its own
+type, and not, as in a plain pass, in the type of the one cast that all read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -103,6 +106,13 @@ LEFT = (
     "a tensor left a block by another way than its output (an attribute, a hook, a closure), and this schedule would "
     "lose its gradient; leave it out of the loss, or take a technique that moves nothing"
 )
+
+AGAIN = (
+    "this schedule has gone back through its blocks already and keeps nothing for a second backward pass; run the "
+    "forward pass again, or take a technique that moves nothing"
+)
+
+WRITES = re.compile(r"is a view and is being modified inplace|a leaf Variable that requires grad .*in-place")
 
 
 def _lost(_: Any) -> Tensor:
@@ -293,7 +303,9 @@ class ModelPass:
 
     def go_back(self, index: int, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Follows the schedule as far as block ``index``'s backward pass, or to its end, and returns its result; the
-        block's gradients."""
+        block's gradients. Raises SegmentError where it has ended."""
+        if self.position == len(self.ops):
+            raise SegmentError(AGAIN)
         arriving: tuple[Tensor | None, ...] | None = None
         while arriving is None or (index == 0 and self.position < len(self.ops)):
             op = self.ops[self.position]
@@ -355,7 +367,7 @@ class ModelPass:
         index, call = op.block, self.calls[op.block]
         self.load(index)
         hidden = self.activations[index].get()
-        with self.as_at_first(index, hidden, first), self.replays[index].run():
+        with self.as_at_first(index, hidden, first), self.replays[index].run(), self.unwritten(index):
             if op.kind == "run":
                 leaves = self.pass_through(hidden, call)
             else:
@@ -363,6 +375,19 @@ class ModelPass:
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.activations[index + 1] = self.shared(index, leaves[0])
         return leaves
+
+    @contextmanager
+    def unwritten(self, index: int) -> Iterator[None]:
+        """Says of a block that writes in place to what it gets what autograd says of a view of it."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not WRITES.search(str(error)):
+                raise
+            raise SegmentError(
+                f"block {index} of {self.executor.name} writes in place to what it gets, which this schedule reads "
+                "again; have the block write elsewhere, or take a technique that moves nothing"
+            ) from error
 
     def pass_through(self, hidden: Tensor, call: BlockCall) -> list[Any]:
         """Does a forward pass whose graph keeps nothing: whoever comes back through it met what left the block."""

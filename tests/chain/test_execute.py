@@ -184,6 +184,58 @@ def test_a_block_that_runs_again_sees_the_autocast_of_its_first_run() -> None:
     assert all(map(torch.equal, actual, expected))
 
 
+def test_a_weight_that_blocks_share_is_cast_by_each_run_for_itself() -> None:
+    """As in a plain pass under autocast without its cache, to the bit; the cache adds such gradients in bfloat16."""
+
+    def of(schedule_of: object, cache: bool) -> list[Tensor]:
+        model = build("gpt2")
+        blocks = [block.module for block in anatomy(model).blocks]
+        for block in blocks[1:]:
+            block.mlp = blocks[0].mlp
+        with ExitStack() as contexts:
+            if schedule_of is not None:
+                contexts.enter_context(running(model, schedule_of))
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+                value = loss(model, "gpt2")
+            value.backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    anew, once = of(None, False), of(None, True)
+    for schedule_of in SCHEDULES.values():
+        assert all(map(torch.equal, of(schedule_of, True), anew))
+    assert not all(map(torch.equal, anew, once))
+    for mine, theirs in zip(anew, once, strict=True):
+        assert torch.dist(mine, theirs) <= 2**-7 * theirs.norm()
+
+
+@pytest.mark.parametrize("schedule_of", [plain, every_input, from_the_input])
+def test_a_second_backward_pass_is_refused(schedule_of: object) -> None:
+    model = build("gpt2")
+    with running(model, schedule_of):
+        value = loss(model, "gpt2")
+        value.backward(retain_graph=True)
+        with pytest.raises(SegmentError, match="keeps nothing for a second backward pass; run the forward pass again"):
+            value.backward()
+
+
+class Writing(nn.Linear):
+    """Changes what it gets, which a plain pass allows."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden.add_(1))
+
+
+@pytest.mark.parametrize("schedule_of", [every_input, from_the_input])
+def test_a_block_that_writes_in_place_to_what_it_gets_is_refused(schedule_of: object) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *(Writing(4, 4) for _ in range(3)))
+    model(torch.ones(2, 4)).sum().backward()
+    with (
+        executed(list(model)[1:], schedule_of(3)),  # type: ignore[operator]
+        pytest.raises(SegmentError, match="block 0 of the stack writes in place to what it gets"),
+    ):
+        model(torch.ones(2, 4))
+
+
 def test_frozen_embeddings_and_blocks_change_nothing() -> None:
     def frozen() -> nn.Module:
         model = build("gpt2")

@@ -22,6 +22,8 @@ STEPS = 2
 PLANNING = ("rematerialization", "offloading")
 """Categories of those that run blocks again, or keep what they save elsewhere."""
 OTHERWISE = {"l2l": "draws dropout for each part of a batch by itself"}
+ENGINES = ("checkmate_milp", "ckpt_chen_sqrt", "pofo", "rotor", "torch_sac", "vdnn")
+"""Which between them run blocks by every engine that there is."""
 NEARLY = {"mlm_sparse_head": 1e-6}
 """Those that sum in another order, and how far a weight may be."""
 EXACT = [name for name, entry in catalogue().items() if entry.card.category in PLANNING and name not in OTHERWISE]
@@ -47,8 +49,18 @@ def reference_end(reference: str, point: Point) -> End:
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", [*EXACT, *NEARLY])
 def test_its_update_is_the_reference_s(name: str, tied: bool) -> None:
-    card = catalogue()[name].card
-    point = Point(card.baselines[0], steps=8, odd=True, tied=tied)
+    check(name, Point(catalogue()[name].card.baselines[0], steps=8, odd=True, tied=tied))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_so_it_is_under_autocast(name: str) -> None:
+    """Where a run that is made again casts its weights again."""
+    point = Point("gpt", steps=8, odd=True, recipe="modern")
+    assert point.run("baseline").recipe.precision == "bf16"
+    check(name, point)
+
+
+def check(name: str, point: Point) -> None:
     own, theirs = end(name, point), reference_end(reference_of(name)[0], point)
     most = NEARLY.get(name, 0.0)
     assert own.losses == pytest.approx(theirs.losses, abs=most)

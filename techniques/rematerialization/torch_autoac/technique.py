@@ -89,7 +89,8 @@ class Partitioned:
         kinds = [(tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in (*own[0].values(), *tensors)]
         rest = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
         rates = [module.p for module in self.bound.modules() if isinstance(module, nn.Dropout)]
-        modes = self.bound.block.training, torch.is_autocast_enabled(tensors[0].device.type)
+        kind = tensors[0].device.type
+        modes = self.bound.block.training, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         key = repr((form, kinds, rest, rates, modes))
         if key not in self.graphs:
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -71,9 +71,18 @@ def selectively(act: Act, every: int, function: Callable[[Tensor], Any], hidden:
     def noted(hidden: Tensor) -> Any:
         if next(runs):
             act()
-        return function(hidden)
+        with casting_anew(hidden.device.type):
+            return function(hidden)
 
     return checkpoint(noted, hidden, use_reentrant=False, context_fn=partial(contexts, every), **BESIDE_HOOKS)
+
+
+def casting_anew(kind: str) -> AbstractContextManager[Any]:
+    """Returns the autocast mode as it is, without its cache: a weight that several blocks share is cast in each, as it
+    is when a block runs again by itself. Its gradients are then added in its own type, not in the cast's."""
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
 @dataclass

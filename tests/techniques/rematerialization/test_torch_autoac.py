@@ -70,6 +70,34 @@ def test_other_shapes_constants_rates_and_arguments_are_traced_by_themselves() -
         assert not mine(*calls[0]).requires_grad
 
 
+def test_each_autocast_mode_is_traced_by_itself_and_is_afterwards_as_it_was() -> None:
+    block, hidden = Block(), torch.randn(4, 8)
+    mine = partitioned(block, 0.5)
+    for dtype in (None, torch.bfloat16, torch.float16, None):
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            expected, output = block(hidden), mine(hidden)
+            assert torch.is_autocast_enabled("cpu") == (dtype is not None)
+            assert torch.get_autocast_dtype("cpu") == (dtype or torch.bfloat16)
+        assert output.dtype == expected.dtype and torch.equal(output, expected)
+        ours, theirs = (
+            torch.autograd.grad(each.float().sum(), list(block.parameters())) for each in (output, expected)
+        )
+        assert all(map(torch.equal, ours, theirs))
+    assert len(mine.graphs) == 3
+
+
+def test_in_bfloat16_the_gradient_of_dropout_has_one_rounding_less() -> None:
+    """Of 1 / (1 - p), which eager dropout rounds to bfloat16: 1.109375 for p = 0.1."""
+    block, hidden = nn.Dropout(0.1), torch.ones(512, dtype=torch.bfloat16, requires_grad=True)
+    upstream = torch.full((512,), 1.5, dtype=torch.bfloat16)
+    kept: list[list[float]] = []
+    for function in (Partitioned(block, {"activation_memory_budget": 1.0}, Act()), block):
+        torch.manual_seed(3)
+        (gradient,) = torch.autograd.grad(function(hidden), [hidden], upstream)
+        kept.append(gradient.unique().tolist())
+    assert kept == [[0.0, torch.tensor(1.5 / 0.9).bfloat16().item()], [0.0, (upstream[0] * 1.109375).item()]]
+
+
 def saved_bytes(block: Block, function: object, hidden: Tensor) -> int:
     function(hidden)  # type: ignore[operator]
     with SavedActivations(block) as saved:

@@ -76,3 +76,23 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(Unavailable, match="torch_autoac"):
         new_run("gpt", "torch_sac", size="pico", recipe="compiled", steps=2)
     assert all(isinstance(each, torch._ops.OpOverload) for each in PRODUCTS)
+
+
+def test_blocks_that_share_a_weight_are_cast_anew_under_autocast() -> None:
+    """As each is when it runs again, by itself; so a run of shared blocks trains."""
+    shared = nn.Linear(4, 4)
+    hidden = torch.randn(2, 4, requires_grad=True)
+
+    def gradients(wrapped: bool, cache: bool) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+            output: Tensor = hidden
+            for _ in range(3):
+                output = selectively(Act(), 2, shared, output) if wrapped else shared(output)
+        (gradient,) = torch.autograd.grad(output.float().square().sum(), [shared.weight])
+        return gradient
+
+    assert torch.equal(gradients(True, True), gradients(False, False))
+    run = new_run("gpt", "torch_sac+albert_sharing", size="pico", recipe="modern", steps=2)
+    assert run.train(2) == pytest.approx(
+        new_run("gpt", "albert_sharing", size="pico", recipe="modern", steps=2).train(2), rel=2**-7
+    )
