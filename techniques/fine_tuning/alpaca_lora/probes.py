@@ -48,6 +48,12 @@ def records(run: Run, own: AlpacaLoRA) -> bool:
     id="query_and_value",
 )
 @judged(
+    "dropped_for_the_layer",
+    "Dropout is of the update's input alone: the frozen layer gets all of it",
+    "finetune.py, lora_dropout; peft: lora_A(dropout(x))",
+    id="frozen_input_is_whole",
+)
+@judged(
     "merged",
     "Merged into the weights the update gives the same outputs",
     "export_hf_checkpoint.py",

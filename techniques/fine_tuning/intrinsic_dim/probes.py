@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +114,9 @@ def _hadamard(x: Tensor) -> Tensor:
 )
 @judged("not_signs", "B is a diagonal of signs", "Fastfood (Le et al., 2013)", id="signs")
 @judged(
+    "alike", "Each parameter has a projection of its own", "Equation 1: P is one random matrix", id="own_projections"
+)
+@judged(
     "bytes",
     "A projection to D weights holds 8 n + d bytes, n being the power of 2 that is at least D and d",
     "This entry's storage: G in float32, Pi in int32, B in int8",
@@ -153,6 +157,11 @@ def probes(recording: Recording, own: IntrinsicDimension) -> Mapping[str, float]
         "scales": trained_numbers(trace, [SCALES] if SCALES in subspace else []) / len(anatomy(plain).blocks),
         "length": _length(recording, first.before, tensors),
         "not_permuted": sum(_unevenly(tensor) for tensor in tensors.values()),
+        "alike": sum(
+            torch.equal(one.gains, other.gains) or torch.equal(one.places, other.places)
+            for one, other in combinations(tensors.values(), 2)
+            if len(one.gains) == len(other.gains)
+        ),
         "not_signs": sum(int((tensor.signs.abs() != 1).sum()) for tensor in tensors.values()),
         "bytes": _bytes(trace.before) / sum(8 * len(tensor.gains) + len(tensor.signs) for tensor in tensors.values()),
     }

@@ -56,6 +56,12 @@ def records(run: Run, own: LoRA) -> bool:
     at_most=1000.0,  # sums of up to a million terms, in roundings of a tensor's norm
 )
 @judged(
+    "dropped_for_the_layer",
+    "Dropout is of the update's input alone: the frozen layer gets all of it",
+    "Section 4.1: W0 x and B A x have the same input; loralib: lora_dropout before A alone",
+    id="frozen_input_is_whole",
+)
+@judged(
     "merged",
     "Merged into W0 the update gives the same outputs, with no layer more",
     "Section 4.1",

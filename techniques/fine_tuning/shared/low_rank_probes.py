@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from suite.device.random_state import unchanged_randomness
 from suite.model.anatomy import anatomy, in_features, out_features, weight_matrix
 from suite.reading.recording import Recording
-from techniques.fine_tuning.shared.low_rank import merge
+from techniques.fine_tuning.shared.low_rank import merge, updates
 from techniques.shared.plain import names_in, outputs_of
 
 
@@ -24,7 +25,8 @@ def structure(recording: Recording, plain: nn.Module, rank: int, trains_head: bo
     outputs other than the plain model's; ``frozen_moved``: pre-trained values that have moved since, the head aside
     where it trains; ``factors_at_rest``: tensors A and B that the step left alone; ``update_parameters``: what is
     trained beside the head, over the sum of r (d_in + d_out); ``merged``: how far outputs are after merging, of the
-    largest, in float64. ``plain`` is the model as the run's techniques got it."""
+    largest, in float64; ``dropped_for_the_layer``: layers that get anything else than the layer around them, while half
+    of that is dropped out for the update. ``plain`` is the model as the run's techniques got it."""
     first, trace = recording.traces[0], recording.trace
     with recording.at(first.before.parameters):
         different = outputs_of(recording, first, recording.run.model) != outputs_of(recording, first, plain)
@@ -47,8 +49,22 @@ def structure(recording: Recording, plain: nn.Module, rank: int, trains_head: bo
         "frozen_moved": sum(count for name, count in moved.items() if name not in head),
         "factors_at_rest": sum(not trace.update.moved(name).any() for name in factors),
         "update_parameters": trained / formula,
+        "dropped_for_the_layer": _dropped(recording),
         "merged": ((merged - apart_outputs).abs().max() / apart_outputs.abs().max()).item(),
     }
+
+
+@torch.no_grad()
+def _dropped(recording: Recording) -> int:
+    model = copy.deepcopy(recording.run.model).train()
+    got: dict[str, list[torch.Tensor]] = {}
+    for path, update in updates(model).items():
+        update.dropout.p = 0.5
+        for module in (update, update.linear):
+            module.register_forward_pre_hook(lambda _, inputs, path=path: got.setdefault(path, []).append(inputs[0]))
+    with unchanged_randomness(recording.run.device):
+        recording.run.baseline.forward(model, recording.trace.batch)
+    return sum(not torch.equal(*pair) for pair in got.values())
 
 
 def _rows(plain: nn.Module, merged: nn.Module, targets: list[Target]) -> int:

@@ -15,6 +15,7 @@ from suite.device.random_state import unchanged_randomness
 from suite.loop.baseline import Baseline
 from suite.loop.data import Batch, Data, generator
 from suite.loop.run import Run
+from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
@@ -75,6 +76,17 @@ def records(run: Run, own: Grand) -> bool:
     id="steps",
     note="shorter=true: as many passes over what is kept as the reference makes over all, steps rounded up",
 )
+@judged(
+    "cost_over_formula",
+    "Scoring costs K short runs, and K gradients of each example, as much as a step for each batch.",
+    "follows from definition 2.1",
+    id="scoring_cost",
+    equals=1.0,
+    tolerance=0.02,
+    kind="counted",
+    scope="end_to_end",
+    note="FLOPs",
+)
 def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
     """Includes those of :func:`techniques.importance_sampling.shared.pruning_probes.shows`. Networks that are too many
     or few, or have trained, are ``off_runs``."""
@@ -83,7 +95,7 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
     run = recording.run
     reference = run.baseline.recipe_of(run.job.setting)
     pool = candidates_of(recording)
-    with unchanged_randomness(run.device), scouts_of(run) as noted:
+    with unchanged_randomness(run.device), scouts_of(run) as noted, FlopCounter() as scoring:
         again = replace(own)
         again.recipe(reference)
         again.data(run.baseline.data(run.job.setting.size, run.job.setting.task, run.job.setting.data), run)
@@ -91,7 +103,12 @@ def probes(recording: Recording, own: Grand) -> Mapping[str, float]:
     expected = torch.stack([_scores(pool, network) for network in networks])
     ranking = expected.mean(0) * (-1 if own.order == "easy" else 1)
     steps = round(own.scout * reference.steps)
+    plain = recording.twin("baseline").run
+    plain.train(1)
+    cost = scoring.total / (plain.count_step().flops * reference.steps)
+    share = len(pool.train) / (reference.steps * reference.batch_size)
     return {
+        "cost_over_formula": cost / (own.runs * (steps / reference.steps + share)),
         "score_roundings": _roundings(own.by_network.double(), expected),
         "off_runs": abs(len(networks) - own.runs) + sum(network.step != steps for network in networks),
         "runs_alike": sum(torch.equal(first, second) for first, second in combinations(own.by_network, 2)),

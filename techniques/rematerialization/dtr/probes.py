@@ -39,8 +39,8 @@ def probes(recording: Recording, own: DTR) -> Mapping[str, float]:
     """Includes those of every technique that plans, and ``over_fastest``. Claims read of the runtime ``linear``, runs
     beyond the first of each of 256 layers; ``linear_eq``, with the equivalence classes, over that;
     ``linear_lru_growth``, that of least recently used eviction, over the same of 64 layers; ``beside_rule``, how often
-    in a random program what is evicted has not the least cost over bytes and staleness, or an input is as stale as
-    before its use."""
+    in a random program what is evicted has not the least cost over bytes and staleness, an input is as stale as before
+    its use, or the clock shows something else than the seconds of all that ran."""
     return {
         **scheduled_probes(recording, own),
         **over_fastest(recording, own),
@@ -84,10 +84,11 @@ def _again(layers: int, heuristic: Name) -> float:
 
 def _beside_rule() -> Iterator[bool]:
     """Tells of each eviction, whether another tensor's cost over bytes and staleness was smaller; of each run, whether
-    an input was last used before the program asked for it."""
-    chance, begun_s = random.Random(0), 0.0
+    an input was last used before the program asked for it, and whether the clock is off."""
+    chance, begun_s, passed_s = random.Random(0), 0.0, 0.0
     evictions: list[bool] = []
     uses: list[bool] = []
+    clocks: list[bool] = []
     released: set[Tensor] = set()
 
     def judge(gone: Tensor) -> None:
@@ -97,6 +98,9 @@ def _beside_rule() -> Iterator[bool]:
         evictions.append(costs[gone] > min(costs.values()) * (1 + 1e-12))
 
     def look(operator: Operator) -> None:
+        nonlocal passed_s
+        passed_s += operator.seconds  # whole numbers
+        clocks.append(runtime.clock_s != passed_s)
         uses.append(any(operand.used_s < begun_s for operand in operator.inputs))
 
     runtime = Runtime(8 * LARGEST, "dtr", look, judge)
@@ -112,7 +116,7 @@ def _beside_rule() -> Iterator[bool]:
             released.add(tensors[-3])
             runtime.release(tensors[-3])
     assert len(evictions) > OPERATORS // 2
-    yield from [*evictions, *uses]
+    yield from [*evictions, *uses, *clocks]
 
 
 def _rule(tensor: Tensor, gone: Tensor, clock_s: float) -> float:

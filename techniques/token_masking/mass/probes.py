@@ -55,8 +55,9 @@ DRAWS = 512  # rows
 )
 def probes(recording: Recording, own: Mass) -> Mapping[str, float]:
     """``rows_off`` counts rows of a batch. Claims read ``masked``, the share of a fragment that the encoder sees as
-    [MASK], in many draws; ``starts_off``, how far the frequencies of a fragment's starts are from being equal, at most;
-    ``off_tokens``, by how much the tokens in decoder blocks are more or less than a fragment's."""
+    [MASK], in many draws; ``random`` and ``kept``, the shares that it sees as another token and as itself;
+    ``starts_off``, how far the frequencies of a fragment's starts are from being equal, at most; ``off_tokens``, by how
+    much the tokens in decoder blocks are more or less than a fragment's."""
     if own.decoder == "all":
         return {}
     return {
@@ -99,8 +100,11 @@ def _drawn(recording: Recording, own: Mass) -> dict[str, float]:
     tokens = min(own.block, source.shape[1] - 1)
     places = tokens - int(own.share * tokens) + 1
     starts = inside[:, 1 : 1 + tokens].byte().argmax(1).bincount(minlength=places).double() / DRAWS
+    shown, text = source[inside], data.train[torch.arange(DRAWS) % len(data.train)]["input_ids"].long()[inside]
     return {
-        "masked": (source == MASK)[inside].double().mean().item(),
+        "masked": (shown == MASK).double().mean().item(),
+        "random": ((shown != MASK) & (shown != text)).double().mean().item(),
+        "kept": (shown == text).double().mean().item(),
         "starts_off": (starts - 1 / places).abs().max().item() * places,
     }
 

@@ -53,6 +53,25 @@ def test_a_storage_that_several_save_is_packed_once() -> None:
     assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
 
 
+def test_what_is_too_few_bits_for_one_reader_is_not_what_it_gets() -> None:
+    """A product saves x first; of the softmax that saves it again the gradient is exponential in it."""
+    layer, seen = nn.Linear(8, 8, bias=False), list[Saved]()
+
+    def keep(saved: Saved) -> Kept:
+        seen.append(saved)
+        return packed_rows(saved.numbers.view(1, -1), [8 if saved.sensitive else 1], torch.Generator().manual_seed(0))
+
+    x = torch.randn(1, 2, 4, 8, requires_grad=True) * 1.0
+    with Packing(layer, keep):
+        outputs = [layer(x), F.scaled_dot_product_attention(x, x, x), layer(x)]
+    assert [(saved.function, saved.sensitive) for saved in seen[:2]] == [
+        ("linear", False),
+        ("scaled_dot_product_attention", True),
+    ]
+    assert [saved.function for saved in seen].count("linear") == 1, "x in 8 bits is good for the last product"
+    assert all(output.requires_grad for output in outputs)
+
+
 def test_a_storage_that_changes_or_dies_is_packed_anew() -> None:
     layer = nn.Linear(64, 1, bias=False)
     hooks, seen = packing(layer, 8)

@@ -13,7 +13,9 @@ from suite.loop.run import Run
 from suite.loop.stack import Stack
 from suite.reading.recording import Recording
 from suite.record.job import Job, Setting
+from techniques.activation_compression.gact import technique
 from techniques.activation_compression.gact.technique import GACT, as_it_was, distance, sensitivity
+from techniques.activation_compression.shared.saved_tensors import Saved
 from tests.runs import new_run
 
 
@@ -99,3 +101,21 @@ def test_what_a_measuring_pass_recomputes_is_no_tensor_of_the_step() -> None:
     run.train(2)
     before, after = of_the_step
     assert before == after == {*gact.sensitivities}
+
+
+def test_before_anything_is_measured_all_have_the_widest_bits_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is 4 of 4 and of 7.9, and 8 of what a gradient is exponential in."""
+    used: list[tuple[bool, int]] = []
+    packed = technique.quantized
+
+    def noted(saved: Saved, bits: int, noise: torch.Generator) -> Any:
+        used.append((saved.sensitive, bits))
+        return packed(saved, bits, noise)
+
+    monkeypatch.setattr(technique, "quantized", noted)
+    monkeypatch.setattr(GACT, "measure", lambda own, *_: dict.fromkeys(own.sizes, 1.0))
+    for bits, expected in (("4", 4), ("7.9", 4), ("2.5", 2)):
+        used.clear()
+        run = new_run("gpt", f"gact:bits={bits}", size="pico", recipe="modern", steps=4)
+        run.train(1)
+        assert set(used) == {(False, expected), (True, 8)}

@@ -16,6 +16,7 @@ from suite.entries.adapting import baseline_for
 from suite.entries.installed import baseline_of
 from suite.entries.jobs import run_of
 from suite.loop.run import Run
+from suite.measure.at_scale.weightless import weightless
 from suite.measure.missing import pair_of
 from suite.model.anatomy import anatomy
 from suite.record.job import Job, Setting
@@ -53,6 +54,27 @@ def test_the_recipe_is_that_of_finetune_py() -> None:
     assert recipe.steps * 128 == pytest.approx(reference.steps * reference.batch_size, rel=0.02)
     own = AlpacaLoRA()
     assert (own.rank, own.alpha, own.dropout, own.targets) == (8, 16.0, 0.05, ("query", "value"))
+
+
+LLAMA_7B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "vocab_size": 32_000,
+}
+
+
+def test_of_llama_7b_as_many_parameters_are_trained_as_finetune_py_prints(tmp_path: Path) -> None:
+    """trainable params: 4194304 || all params: 6742609920 || trainable%: 0.0622"""
+    written(tmp_path, "config.json", json.dumps(LLAMA_7B))
+    with weightless():
+        run = run_of(Job(setting=setting(None, task="pretrain", model=str(tmp_path)), stack="alpaca_lora"))
+        every = list(run.model.parameters())
+        assert sum(each.numel() for each in every if each.requires_grad) == 4_194_304
+        assert sum(each.numel() for each in every) == 6_742_609_920
 
 
 # its data -------------------------------------------------------------------------------------------------------------
