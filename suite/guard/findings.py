@@ -13,11 +13,12 @@ from suite.record.schema import COUNTS, Counters
 
 @dataclass(frozen=True)
 class Difference:
-    """Describes one number, or other value, that differs."""
+    """Describes one number, or other value, that differs; ``of_training``: of what training sees or gives."""
 
     what: str
     old: Any
     new: Any
+    of_training: bool = False
 
     @property
     def is_cost(self) -> bool:

@@ -223,12 +223,12 @@ def _finding(old: CountedJob | None, new: CountedJob, libraries_differ: str, mac
 
 def _training_changes(old: CountedJob, new: CountedJob) -> tuple[Difference, ...]:
     if old.data_sha256 != new.data_sha256:
-        return (Difference("data", old.data_sha256[:12], new.data_sha256[:12]),)
+        return (Difference("data", old.data_sha256[:12], new.data_sha256[:12], True),)
     if len(old.losses) != len(new.losses):
-        return (Difference("steps", len(old.losses), len(new.losses)),)
+        return (Difference("steps", len(old.losses), len(new.losses), True),)
     for step, (was, now) in enumerate(zip(old.losses, new.losses, strict=True), 1):
         if was != now:
-            return (Difference(f"loss of step {step}", was, now),)
+            return (Difference(f"loss of step {step}", was, now, True),)
     return ()
 
 

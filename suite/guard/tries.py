@@ -2,11 +2,15 @@
 
 What a try brings as evidence, by what it changed:
 
-    an exact cost rose, or a run failed     discarded
-    nothing that runs                       discarded
-    exact costs fell, training is equal     kept: that is no matter of chance
-    training                                paired losses of seeds after whole runs, as an e-value
-    code alone                              votes of sets of processes for "faster", as an e-value
+    an exact cost rose, or a run failed             discarded
+    nothing that runs                               discarded
+    training: losses of the first steps, or what    paired losses of seeds after whole runs, as an e-value
+    a whole run of one seed ends with
+    exact costs fell, and whole runs end equal      kept: that is no matter of chance
+    code alone                                      votes of sets of processes for "faster", as an e-value
+
+What is kept for its losses or its exact costs must not be surely slower for that: sets of processes vote on "slower"
+before, as the speed gate has them. Counters that are no costs decide nothing.
 
 Votes are those of the speed gate (:mod:`suite.guard.votes`) with the sides exchanged, at the level that the ledger
 leaves (:mod:`suite.judge.many_tries`).
@@ -17,10 +21,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +35,11 @@ from suite.guard.findings import Finding
 from suite.guard.ledger import Decision, EndedTry, Ledger, Try
 from suite.guard.regression import item_of
 from suite.guard.trees import TreeWorker, checked_out, top_of
-from suite.guard.votes import MISSES, Outcome, Rule, log_evidence
+from suite.guard.votes import FALSE_ALARMS, MISSES, Outcome, Rule, log_evidence
 from suite.judge.many_tries import log_e_value
 from suite.judge.statistics import median_interval
 from suite.measure.provenance import Progress, part
+from suite.process.child import ContenderFailed
 from suite.record.job import Job
 from suite.record.numerics import off_the_clock
 
@@ -102,6 +107,24 @@ class _Evidence:
     more: str = ""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Says what is decided: the trees ``old`` and ``new``, at which level, and until when (on the monotonic clock)."""
+
+    old: Path
+    new: Path
+    jobs: Sequence[Job]
+    level: float
+    faster: float
+    end_s: float
+    progress: Progress
+
+    @property
+    def minutes(self) -> float:
+        """Returns the minutes that are left, at least a moment."""
+        return max(0.1, (self.end_s - time.monotonic()) / 60)
+
+
 def tried(
     revision: str, selection: Selection, ledger: Ledger, faster: float, minutes: float, progress: Progress
 ) -> Tried:
@@ -112,29 +135,44 @@ def tried(
     with checked_out(revision, top) as tree:  # a revision that is none is no try
         begun = ledger.begin(against=revision)
         exact = exact_against(tree, revision, top, selection, part(progress, 0, 4), True)
-        evidence = of_exact(exact)
-        if evidence is None:
-            rest = max(0.1, (end_s - time.monotonic()) / 60)
-            judge = partial(_by_losses if _training_changed(exact) else _by_votes, tree, top, exact.changed)
-            evidence = judge(begun.level, faster, rest, part(progress, 1, 4))
+        evidence = of_exact(exact) or _of_runs(
+            _Asked(tree, top, exact.changed, begun.level, faster, end_s, part(progress, 1, 4)), exact.findings
+        )
     ledger.end(EndedTry(begun.number, evidence.decision, evidence.log, evidence.basis))
     return Tried(begun, evidence.decision, evidence.log, evidence.basis, evidence.more, exact.findings)
 
 
 def of_exact(exact: ExactComparison) -> _Evidence | None:
-    """Returns what exact numbers decide; None where chance has a say."""
+    """Returns what exact numbers decide alone; None where whole runs have a say."""
     for finding in exact.findings:
         if finding.verdict in STOPPING:
             return _Evidence("discard", 0.0, f"{finding.item} {finding.verdict}: {finding.details}")
-    if _training_changed(exact):
-        return None
-    if better := [finding for finding in exact.findings if finding.verdict == "improved"]:
-        return _Evidence("keep", math.inf, "; ".join(f"{finding.item}: {finding.details}" for finding in better))
     return None if exact.changed else _Evidence("discard", 0.0, "nothing that runs was changed")
 
 
-def _training_changed(exact: ExactComparison) -> bool:
-    return any(finding.verdict == "changed" for finding in exact.findings)
+def training_changed(findings: Sequence[Finding]) -> bool:
+    """Tells whether what training sees or gives differs; a counter that does says nothing of it."""
+    return any(change.of_training for finding in findings for change in finding.changes)
+
+
+def _of_runs(asked: _Asked, findings: Sequence[Finding]) -> _Evidence:
+    """Decides by whole runs: by their losses where training changed, by exact costs where these fell, else by votes."""
+    fell = [finding for finding in findings if any(change.is_cost for change in finding.changes)]
+    try:
+        with _workers(asked) as sides:
+            before, after = _losses(sides, asked.jobs, seed=0)
+            if training_changed(findings) or before != after:
+                found = _by_losses(asked, sides, [_gain(before, after)])
+            elif fell:
+                costs = "; ".join(f"{finding.item}: {finding.details}" for finding in fell)
+                found = _Evidence("keep", math.inf, f"exact costs fell and whole runs end equal: {costs}")
+            else:
+                found = None
+    except ContenderFailed as failure:
+        return _Evidence("discard", 0.0, f"a whole run {failure.status}: {failure}")
+    if found is None:
+        return _by_votes(asked)
+    return _unless_slower(asked, found) if found.decision == "keep" else found
 
 
 def decision_of(log_evidence: float, level: float, refuted: bool) -> Decision:
@@ -142,25 +180,47 @@ def decision_of(log_evidence: float, level: float, refuted: bool) -> Decision:
     return "keep" if log_evidence >= -math.log(level) else "discard" if refuted else "undecided"
 
 
-def _by_votes(
-    tree: Path, top: Path, jobs: Sequence[Job], level: float, faster: float, minutes: float, progress: Progress
-) -> _Evidence:
-    """Times both trees in turns until votes decide. The mean of the items' e-values is one."""
+def _timed_sets(asked: _Asked, rule: Rule) -> tuple[list[speed.TimedSet], _Evidence | None]:
+    """Times both trees in turns until votes decide by the rule, or the time is over; with what ends a try where a
+    side fails, or the machine sides with one."""
     coin = random.Random()
-    rule = FasterRule(faster, level / len(jobs), MISSES)
-    items = speed.time_sets(
-        partial(speed.session, tree, top, coin), jobs, rule, minutes=minutes, coin=coin, progress=progress
-    )
+    fresh = partial(speed.session, asked.old, asked.new, coin)
+    items = speed.time_sets(fresh, asked.jobs, rule, minutes=asked.minutes, coin=coin, progress=asked.progress)
     for item in items:
         if item.failure:
-            return _Evidence("discard", 0.0, f"{item_of(item.job)} failed when timed: {item.failure}")
+            return items, _Evidence("discard", 0.0, f"{item_of(item.job)} failed when timed: {item.failure}")
         if item.biased(rule):
-            return _Evidence("undecided", 0.0, "the revision came out slower than itself", "try a quieter machine")
+            why = "the revision came out slower than itself"
+            return items, _Evidence("undecided", 0.0, why, "try a quieter machine")
+    return items, None
+
+
+def _by_votes(asked: _Asked) -> _Evidence:
+    """Decides by votes for "faster". The mean of the items' e-values is one."""
+    rule = FasterRule(asked.faster, asked.level / len(asked.jobs), MISSES)
+    items, ended = _timed_sets(asked, rule)
+    if ended:
+        return ended
     log = math.log(sum(math.exp(min(700.0, rule.log_evidence(item.d))) for item in items) / len(items))
-    decision = decision_of(log, level, all(rule.outcome(item.d) == "not slower" for item in items))
+    decision = decision_of(log, asked.level, all(rule.outcome(item.d) == "not slower" for item in items))
     basis = "; ".join(_timed(item) for item in items)
     more = max((_more(item, rule) for item in items), default="") if decision == "undecided" else ""
     return _Evidence(decision, log, basis, more)
+
+
+def _unless_slower(asked: _Asked, found: _Evidence) -> _Evidence:
+    """Returns what is kept for something else than its speed, unless a step of it is surely slower by what would be a
+    speed-up; *undecided* where no set of processes could be timed."""
+    rule = Rule(asked.faster, FALSE_ALARMS / len(asked.jobs), MISSES)
+    items, ended = _timed_sets(asked, rule)
+    if ended:
+        return replace(ended, basis=f"{found.basis}; but {ended.basis}")
+    basis = f"{found.basis}; {'; '.join(_timed(item) for item in items)}"
+    if slower := [item_of(item.job) for item in items if rule.outcome(item.d) == "slower"]:
+        return _Evidence("discard", 0.0, f"{basis}: surely slower ({', '.join(slower)})")
+    if not all(item.d for item in items):
+        return _Evidence("undecided", found.log, basis, "more --minutes, for its speed")
+    return replace(found, basis=f"{basis}: not surely slower")
 
 
 def _timed(item: speed.TimedSet) -> str:
@@ -181,37 +241,40 @@ def _more(item: speed.TimedSet, rule: FasterRule) -> str:
     return "sets like these never decide: a quieter machine, or a larger --faster"
 
 
-def _by_losses(
-    tree: Path, top: Path, jobs: Sequence[Job], level: float, faster: float, minutes: float, progress: Progress
-) -> _Evidence:
+LOSSES_SHARE = 0.6  # of the time that is left: then what is better must not be slower
+
+
+def _by_losses(asked: _Asked, sides: Sequence[TreeWorker], gains: list[float]) -> _Evidence:
     """Trains both trees from the same seeds until the paired losses on test data decide, or there is no time for
-    another seed. ``faster`` has no say: training that changed must be better."""
-    end_s, longest_s = time.monotonic() + 60 * minutes, 0.0
-    gains: list[float] = []
+    another seed; ``gains``: those of the first seeds. Training that changed must be better."""
+    began_s = time.monotonic()
+    end_s, longest_s = began_s + LOSSES_SHARE * 60 * asked.minutes, 0.0
+    while len(gains) < MOST_SEEDS and time.monotonic() + longest_s < end_s:
+        seed_s = time.monotonic()
+        gains.append(_gain(*_losses(sides, asked.jobs, seed=len(gains))))
+        longest_s = max(longest_s, time.monotonic() - seed_s)
+        asked.progress(min(1.0, (time.monotonic() - began_s) / (end_s - began_s)), f"trained seed {len(gains)}")
+        if len(gains) >= FEWEST_SEEDS and _decided(gains, asked.level) != "undecided":
+            break
+    decision = _decided(gains, asked.level)
+    basis = f"training changed: test loss {math.expm1(-sum(gains) / len(gains)):+.2%} over {len(gains)} seeds"
+    more = "more --minutes for further seeds" if decision == "undecided" else ""
+    return _Evidence(decision, log_e_value(gains), basis, more)
+
+
+def _decided(gains: Sequence[float], level: float) -> Decision:
+    worse = log_e_value([-gain for gain in gains]) >= -math.log(MISSES)
+    return decision_of(log_e_value(gains), level, worse)
+
+
+@contextmanager
+def _workers(asked: _Asked) -> Iterator[list[TreeWorker]]:
     with ExitStack() as stack:
-        sides = [stack.enter_context(TreeWorker(side)) for side in (tree, top)]
-        while len(gains) < MOST_SEEDS and time.monotonic() + longest_s < end_s:
-            began_s = time.monotonic()
-            gains.append(_gain(sides, jobs, seed=len(gains)))
-            longest_s = max(longest_s, time.monotonic() - began_s)
-            progress(min(1.0, 1 - (end_s - time.monotonic()) / (60 * minutes)), f"trained seed {len(gains)}")
-            if len(gains) >= FEWEST_SEEDS and _sure(gains, level):
-                break
-    log, against = log_e_value(gains), log_e_value([-gain for gain in gains])
-    decision = decision_of(log, level, against >= -math.log(MISSES))
-    mean = sum(gains) / len(gains) if gains else 0.0
-    basis = f"training changed: test loss {math.expm1(-mean):+.2%} over {len(gains)} seeds"
-    return _Evidence(decision, log, basis, "more --minutes for further seeds" if decision == "undecided" else "")
+        yield [stack.enter_context(TreeWorker(tree)) for tree in (asked.old, asked.new)]
 
 
-def _sure(gains: Sequence[float], level: float) -> bool:
-    return decision_of(log_e_value(gains), level, log_e_value([-gain for gain in gains]) >= -math.log(MISSES)) != (
-        "undecided"
-    )
-
-
-def _gain(sides: Sequence[TreeWorker], jobs: Sequence[Job], seed: int) -> float:
-    """Returns ln(revision's loss / working tree's), the mean over jobs."""
+def _losses(sides: Sequence[TreeWorker], jobs: Sequence[Job], seed: int) -> tuple[list[float], list[float]]:
+    """Returns the test losses of whole runs of the jobs: the revision's and the working tree's."""
     numerics = off_the_clock()
 
     def losses(side: TreeWorker) -> list[float]:
@@ -220,4 +283,9 @@ def _gain(sides: Sequence[TreeWorker], jobs: Sequence[Job], seed: int) -> float:
 
     with ThreadPoolExecutor(2) as pool:
         old, new = pool.map(losses, sides)
-    return sum(math.log(before / after) for before, after in zip(old, new, strict=True)) / len(jobs)
+    return old, new
+
+
+def _gain(before: Sequence[float], after: Sequence[float]) -> float:
+    """Returns ln(revision's loss / working tree's), the mean over jobs."""
+    return sum(math.log(old / new) for old, new in zip(before, after, strict=True)) / len(before)
