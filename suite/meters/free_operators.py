@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-LIBRARIES = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "profiler"})
+LIBRARIES = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"})
 """Whose operators are known. Of these only ``aten`` has matrix work."""
 
 TAGS = frozenset(

@@ -36,10 +36,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from suite.meters import collectives
+from suite.meters.communication import NAMESPACES, NOT_COLLECTIVES
 from suite.meters.flops import FlopCounter
 from suite.meters.free_operators import LIBRARIES, free
 from suite.meters.tensors import launches
-from suite.record.operator_counts import HOST_ONLY, Operator, Phase, TracedStep, step_of
+from suite.record.operator_counts import COLLECTIVE, HOST_ONLY, Operator, Phase, TracedStep, step_of
 
 Bytes = dict[int, int]
 """Bytes by storage; a storage's number is never another's."""
@@ -69,7 +71,8 @@ KINDS = tuple(
         (
             "copy",
             r"copy_|_to_copy|clone|cat|_?stack|contiguous|flip|roll|repeat.*|tri[lu]|constant_pad.*|zero_|fill_|"
-            r".*_backward|new_zeros|zeros.*|ones.*|full.*|arange.*|.*_scatter|pixel.*|im2col|col2im",
+            r".*_backward|new_zeros|zeros.*|ones.*|full.*|arange.*|.*_scatter|pixel.*|im2col|col2im|_?chunk_cat.*|"
+            r"all_gather_copy_in|split_with_sizes_copy",
         ),
     )
 )
@@ -102,6 +105,8 @@ class _Event:
     writes: Bytes
 
     def signature(self) -> Operator:
+        if self.operator.kind == COLLECTIVE:
+            return self.operator
         read, written = sum(self.reads.values()), sum(self.writes.values())
         return replace(self.operator, read_bytes=read, written_bytes=written)
 
@@ -169,9 +174,14 @@ class OperatorTrace(TorchDispatchMode):
 
     def step(self) -> TracedStep:
         """Returns what ran, by signature."""
-        return step_of(
-            (event.signature() for event in _fused(self._events)), dict(self._uncosted), tuple(self._undeclared)
-        )
+        beside = collectives.hidden(self._events)
+        events = [
+            replace(event, operator=replace(event.operator, hidden=place in beside))
+            if event.operator.kind == COLLECTIVE
+            else event
+            for place, event in enumerate(self._events)
+        ]
+        return step_of((event.signature() for event in _fused(events)), dict(self._uncosted), tuple(self._undeclared))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -186,6 +196,9 @@ class OperatorTrace(TorchDispatchMode):
 
     def _note(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
         name = func._overloadpacket.__name__
+        if func.namespace in NAMESPACES:
+            self._note_collective(func, args, kwargs, out)
+            return
         # prims appear in compiled graphs alone: casts, mostly, which launch
         if not launches(func) and not (func.namespace == "prims" and not func.is_view and self._compiled):
             if func.namespace == "aten" and name not in UNSEEN and not name.startswith("sym_") and not self._compiled:
@@ -213,6 +226,16 @@ class OperatorTrace(TorchDispatchMode):
         )
         operator = _with_sizes(operator, func, inputs, outputs, args, kwargs)
         self._events.append(_Event(operator, *self._moved(func, name, kind, (args, kwargs), inputs, outputs)))
+
+    def _note_collective(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
+        if func._overloadpacket.__name__ in NOT_COLLECTIVES:
+            return
+        operator = collectives.collective(func, self.phase, args, kwargs, out)
+        if operator is None:
+            self.undeclared(collectives.IN_TURN)
+            return
+        made = self._sizes(_tensors(out)) or self._sizes(_tensors(args[:1]))  # in place: the first argument
+        self._events.append(_Event(operator, self._sizes(_tensors((args, kwargs))), made))
 
     # storages ---------------------------------------------------------------------------------------------------------
 
@@ -251,7 +274,10 @@ class OperatorTrace(TorchDispatchMode):
         for target in only_written or (targets[:1] if name in WRITE_ONLY else []):
             reads.pop(self._number(target.untyped_storage()), None)
         written = sum(writes.values())
-        if kind == "index" and "backward" not in name:
+        if name == "all_gather_copy_in":  # writes this rank's part of what will be gathered
+            reads = self._sizes(_tensors(args[0]))
+            writes = dict.fromkeys(results, sum(reads.values()))
+        elif kind == "index" and "backward" not in name:
             if name in PLACED:
                 written = 2 * sum(map(_bytes, inputs[1:]))
                 writes = {number: min(size, written) for number, size in writes.items()}

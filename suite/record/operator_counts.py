@@ -22,6 +22,10 @@ HOST_ONLY = "view"
 """The kind of what the host dispatches and no kernel runs."""
 OUT, IN = "transfer out", "transfer in"
 """The kinds of copies to the host's memory and back."""
+COLLECTIVE = "collective"
+"""The kind of what ranks send one another together; ``read_bytes`` are those of the whole tensor."""
+NO_KERNEL = frozenset({HOST_ONLY, OUT, IN, COLLECTIVE})
+"""The kinds of what takes a host's time or a link's, and none of the device's."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Operator:
         aligned: whether its rows begin at whole 16 bytes, which tensor cores want.
         causal: of an attention, whether it skips what is masked.
         compiled: whether torch.compile generates its launch.
+        ranks, stride: of a collective's group: how many, and how far apart neighbours are among all ranks.
+        hidden: of a collective, whether products run beside it; else the step waits for it.
     """
 
     name: str
@@ -59,6 +65,9 @@ class Operator:
     aligned: bool = True
     causal: bool = False
     compiled: bool = False
+    ranks: int = 1
+    stride: int = 1
+    hidden: bool = False
 
     @property
     def moved_bytes(self) -> int:
@@ -77,11 +86,13 @@ class TracedStep:
         counts: how often each runs.
         uncosted: calls of operators that may do matrix work and have no formula, by name.
         undeclared: why no time can be said: a kernel or a thread of which nobody declared what it costs.
+        ranks: that train together; the operators are of the first.
     """
 
     counts: Counter[Operator] = field(default_factory=Counter)
     uncosted: dict[str, int] = field(default_factory=dict)
     undeclared: tuple[str, ...] = ()
+    ranks: int = 1
 
     def __iter__(self) -> Iterator[tuple[Operator, int]]:
         return iter(self.counts.items())
@@ -96,13 +107,15 @@ class TracedStep:
 
     @property
     def moved_bytes(self) -> int:
-        """Returns the bytes that kernels read and write; transfers to the host are apart."""
-        return sum(count * operator.moved_bytes for operator, count in self if operator.kind not in (OUT, IN))
+        """Returns the bytes that kernels read and write; what goes over links is apart."""
+        return sum(count * operator.moved_bytes for operator, count in self if operator.kind not in NO_KERNEL)
 
     def as_json(self) -> str:
         """Writes the step in one line. A signature is an object of what differs from the defaults, its count last."""
         operators = [{**fields_of(operator), "count": count} for operator, count in self]
-        rest = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
+        rest: dict[str, Any] = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
+        if self.ranks > 1:
+            rest["ranks"] = self.ranks
         return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
 
     @classmethod
@@ -116,7 +129,7 @@ class TracedStep:
             for signature in known["operators"]:
                 count = signature.pop("count")
                 counts[operator_of(signature)] += count
-            return cls(counts, known["uncosted"], tuple(known["undeclared"]))
+            return cls(counts, known["uncosted"], tuple(known["undeclared"]), known.get("ranks", 1))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a traced step: {error}") from None
 
@@ -161,13 +174,13 @@ def deepened(shallow: TracedStep, deeper: TracedStep, layers: int) -> TracedStep
             continue
         for before, after in zip(befores, group):
             counts[_grown(before, after, layers)] += theirs[after] + layers * (theirs[after] - ours[before])
-    return TracedStep(counts, deeper.uncosted, deeper.undeclared)
+    return TracedStep(counts, deeper.uncosted, deeper.undeclared, deeper.ranks)
 
 
-def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str], list[Operator]]:
-    alike: dict[tuple[str, str, str], list[Operator]] = {}
+def _alike(operators: Iterable[Operator]) -> dict[tuple[str, str, str, bool], list[Operator]]:
+    alike: dict[tuple[str, str, str, bool], list[Operator]] = {}
     for operator in operators:
-        alike.setdefault((operator.name, operator.phase, operator.dtype), []).append(operator)
+        alike.setdefault((operator.name, operator.phase, operator.dtype, operator.hidden), []).append(operator)
     return {key: sorted(group, key=lambda member: member.moved_bytes) for key, group in alike.items()}
 
 

@@ -45,6 +45,11 @@ def fake_ranks(count: int) -> Iterator[DeviceMesh | None]:
         stack.enter_context(replaced(data_parallel, "_verify_param_shape_across_processes", lambda *_: None))
         # asks rank 0 in which order the gradients arose
         stack.enter_context(replaced(dist.Reducer, "_rebuild_buckets", lambda _: False))
+        # so its buckets are from the first step on those of the second, in the order of the parameters
+        first = data_parallel.DistributedDataParallel._ddp_init_helper
+        stack.enter_context(
+            replaced(data_parallel.DistributedDataParallel, "_ddp_init_helper", _in_buckets_of_the_second_step(first))
+        )
         # the default hook waits for a result that a fake collective does not have
         before_forward = data_parallel.DistributedDataParallel._pre_forward
         stack.enter_context(
@@ -53,10 +58,23 @@ def fake_ranks(count: int) -> Iterator[DeviceMesh | None]:
         yield init_device_mesh("cpu", (count,))
 
 
+def _in_buckets_of_the_second_step(begin: Any) -> Any:
+    def begun(replica: Any, *args: Any, **kwargs: Any) -> Any:
+        assigned: Any = dist._compute_bucket_assignment_by_size
+
+        def of_its_size(parameters: Any, limits: Any, *more: Any) -> Any:
+            return assigned(parameters, [dist._DEFAULT_FIRST_BUCKET_BYTES, replica.bucket_bytes_cap], *more)
+
+        with replaced(dist, "_compute_bucket_assignment_by_size", of_its_size):
+            return begin(replica, *args, **kwargs)
+
+    return begun
+
+
 def _with_a_hook(before_forward: Any) -> Any:
     def averaged(group: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         flat = bucket.buffer().div_(group.size())
-        dist.all_reduce(flat, group=group)
+        dist.all_reduce(flat, group=group, async_op=True)  # as the default hook does
         done: Future[Tensor] = Future()
         done.set_result(flat)
         return done

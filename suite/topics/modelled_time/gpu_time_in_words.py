@@ -3,10 +3,14 @@ colour."""
 
 from __future__ import annotations
 
+from math import ceil
+
 from suite.measure.at_scale.full_size import SideBySide, StepCount
+from suite.topics.modelled_time.devices import Gpu
+from suite.topics.modelled_time.gpu_links import NODE, collectives_of, fabric_of
 from suite.topics.modelled_time.modelled import PROVENANCE
 from suite.topics.modelled_time.roofline import ModelledStep
-from suite.topics.modelled_time.traced import TimesBeside
+from suite.topics.modelled_time.traced import StepTime, TimesBeside
 
 LISTED = 0.005
 """Of a step: classes of operators below it are not listed."""
@@ -27,17 +31,22 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     steps = [side.step for side in sides]
     if not any(steps):
         return []
-    name = "own operators of a rank, ms" if any(side.why_not_whole for side in sides) else "step, ms"
-    rows = [_line(name, steps, [1e3 * step.step_s if step else None for step in steps], times.ratio)]
+    rows = [_line("step, ms", steps, [1e3 * step.step_s if step else None for step in steps], times.ratio)]
     kinds = dict.fromkeys(kind for step in reversed(steps) if step for kind in step.by_kind)
     for kind in kinds:
         shares = [step.by_kind.get(kind, 0.0) / step.step_s for step in steps if step]
         if max(shares) >= LISTED:
             rows.append((f"  of it {kind}, ms", *(_of_kind(step, kind) for step in steps), *[""] * _two(steps)))
+    several = any(side.ranks > 1 for side in sides)
+    if several:
+        rows += [
+            ("links beside operators, ms", *(_ms(step and step.beside_s) for step in steps), *[""] * _two(steps)),
+            ("links waited for, ms", *(_ms(step and step.waited_s) for step in steps), *[""] * _two(steps)),
+        ]
     for name, values in (
         ("host, ms", [1e3 * step.host_s if step else None for step in steps]),
         ("MFU, %", [100 * step.mfu if step else None for step in steps]),
-        ("energy, J", [step.energy_j if step else None for step in steps]),
+        (f"energy{' of a GPU' if several else ''}, J", [step.energy_j if step else None for step in steps]),
     ):
         rows.append(_line(name, steps, values))
     limits = tuple(step.limit if step else "unavailable" for step in steps)
@@ -54,11 +63,12 @@ def notes(times: TimesBeside) -> list[str]:
     """Says how far it is believed and by what, and why a side has no time."""
     sides = [side for side in (times.reference, times.stack) if side is not None]
     sentences = [f"{side.stack}: time unavailable: {side.unavailable}" for side in sides if side.step is None]
-    parts = [side for side in sides if side.why_not_whole]
-    sentences += [f"{side.stack}: {side.why_not_whole}, and no band holds for it" for side in parts]
-    band = times.time_band
-    if any(side.step for side in sides if side not in parts):
-        sentences.append(f"a step's time: {_within(band.half_width)}; {_evidence(band.residuals, band.sources)}")
+    known = [side for side in sides if side.step is not None]
+    sentences += [traffic(side, times.device) for side in known if side.ranks > 1]
+    alike = len({side.ranks for side in known}) < 2
+    for side in known[-1:] if alike else known:
+        of = "a step's time" if alike else f"{side.stack}: a step's time"
+        sentences.append(f"{of}: {believed_within(side)}")
     if times.ratio is not None and times.change is None:
         sentences.append(
             "the ratio: 1, from 1 to 1, as both run equal operators, whatever the constants; a recipe that does not do "
@@ -73,6 +83,29 @@ def notes(times: TimesBeside) -> list[str]:
             f"({_evidence(times.ratio_band.residuals, times.ratio_band.sources)}){tells}"
         )
     return sentences
+
+
+def traffic(side: StepTime, device: Gpu) -> str:
+    """Says what a step on several GPUs spends on links, and how that lies beside what they compute."""
+    assert side.step is not None and side.trace is not None
+    fabric, nodes = fabric_of(device), ceil(side.ranks / NODE)
+    where = f"{nodes} nodes of {NODE}" if nodes > 1 else "one node"
+    rates = f"{fabric.inside_gb_s:g} GB/s a GPU inside" + (f", {fabric.across_gb_s:g} across" if nodes > 1 else "")
+    calls = collectives_of(side.trace)
+    count = sum(call.times for call in calls)
+    beside = sum(call.times for call in calls if call.hidden)
+    return (
+        f"{side.stack}: {side.ranks} GPUs, {where} ({rates}; {fabric.source}); of {count:g} collectives {beside:g} run "
+        f"beside products that need none of them ({1e3 * side.step.beside_s:.3g} ms of links), and the step waits "
+        f"{1e3 * side.step.waited_s:.3g} ms for the others"
+    )
+
+
+def believed_within(side: StepTime) -> str:
+    """Says how far a step's time is believed, and by what."""
+    if side.band is None:
+        return "how far it is off is not known"
+    return f"{_within(side.band.half_width)}; {_evidence(side.band.residuals, side.band.sources)}"
 
 
 def _within(half_width: float) -> str:
@@ -90,6 +123,10 @@ def _of_kind(step: ModelledStep | None, kind: str) -> str:
         return "unavailable"
     seconds = step.by_kind.get(kind)
     return f"{1e3 * seconds:.3g} ({step.bound_by[kind]})" if seconds else "0"
+
+
+def _ms(seconds: float | None) -> str:
+    return "unavailable" if seconds is None else f"{1e3 * seconds:.4g}"
 
 
 def _line(

@@ -16,24 +16,38 @@ from pydantic import Field
 
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
 from suite.topics.modelled_time.devices import Gpu
+from suite.topics.modelled_time.gpu_links import NODE, NODES, Fabric
 
 PATH = Path(__file__).with_name("modelled.json")
 SCHEMA = 1
 Change = Literal[
-    "the number of runs of equal operators", "shapes or what is trained", "compilation or kernels", "precision"
+    "the number of runs of equal operators",
+    "shapes or what is trained",
+    "compilation or kernels",
+    "precision",
+    "what ranks send one another",
 ]
 RUNS: Change = "the number of runs of equal operators"
 SHAPES: Change = "shapes or what is trained"
 KERNELS: Change = "compilation or kernels"
 PRECISION: Change = "precision"
+RANKS: Change = "what ranks send one another"
 TIME = "time"
 TIME_IN_A_NODE = "time of several GPUs of a node"
-TIME_ACROSS_NODES = "time of several nodes"
+TIME_ACROSS_NODES = f"time of 2 to {NODES} nodes"
+TIME_FAR = f"time of more than {NODES} nodes"
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
 """Where no study gives a band."""
 WIDEST = 1.0
 """A band beyond a factor of two either way says nothing of a step: there is none."""
+
+
+def time_on(ranks: int) -> str:
+    """Names the band of a step's time on so many GPUs."""
+    if ranks <= 1:
+        return TIME
+    return TIME_IN_A_NODE if ranks <= NODE else TIME_ACROSS_NODES if ranks <= NODE * NODES else TIME_FAR
 
 
 class Band(NamedTuple):
@@ -79,6 +93,19 @@ class Believed(Stored):
                 kind="calibrated" if own else reached.kind,
                 source="published steps" if own else reached.source,
             ),
+        )
+
+    def linked(self, fabric: Fabric) -> Fabric:
+        """Returns the links with what published steps say of them."""
+
+        def times(name: str) -> float:
+            return exp(self.multipliers.get(name, 0.0))
+
+        return replace(
+            fabric,
+            inside_gb_s=fabric.inside_gb_s * times("link inside"),
+            across_gb_s=fabric.across_gb_s * times("link across"),
+            meet_us=fabric.meet_us / times("link meeting"),
         )
 
     def attention(self, kernel: str, device: Gpu) -> float:

@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from suite.record.operator_counts import HOST_ONLY, IN, OUT, PHASES, Operator, Phase, TracedStep
+from suite.record.operator_counts import COLLECTIVE, HOST_ONLY, IN, NO_KERNEL, OUT, PHASES, Operator, Phase, TracedStep
 from suite.topics.modelled_time.devices import HALF, Gpu
 from suite.topics.modelled_time.gpu_links import CONTENDED, Sent
-from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RUNS, SHAPES, Change
+from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RANKS, RUNS, SHAPES, Change
 
 Floats = NDArray[np.float64]
 
@@ -161,7 +161,7 @@ def parts_of(step: TracedStep, device: Gpu, software: Software = DEFAULT) -> Par
     launched = []
     for operator, count in step:
         host[operator.phase] += count * host_s(device, operator, software)
-        if operator.kind not in (HOST_ONLY, OUT, IN):
+        if operator.kind not in NO_KERNEL:
             launched.append((operator, count))
     counts = np.array([float(count) for _, count in launched])
     return Parts(
@@ -223,7 +223,9 @@ def attention_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -
 def host_s(device: Gpu, operator: Operator, software: Software = DEFAULT) -> float:
     """Returns what the host takes to dispatch one call, in s."""
     launch_us, view_us = HOST_US[operator.phase]
-    if operator.kind == HOST_ONLY:
+    if operator.kind == COLLECTIVE:
+        us = 0.0  # asking for it is told apart: suite.topics.modelled_time.gpu_links
+    elif operator.kind == HOST_ONLY:
         us = 0.0 if operator.compiled else view_us
     elif operator.kind in (OUT, IN):
         us = 15.0
@@ -242,6 +244,7 @@ class ModelledStep:
     Attributes:
         step_s: the longest way through host, device and link.
         device_s, host_s, link_s: that each is busy.
+        beside_s, waited_s: of what ranks send one another: what runs beside operators, and what the step waits for.
         by_kind: the device's time by class of operator, largest first.
         bound_by: for each class what bounds most of its time: compute, memory or launch.
         flops: that ran, by the papers' convention.
@@ -258,15 +261,19 @@ class ModelledStep:
     mfu: float
     energy_j: float
     limit: str
+    beside_s: float = 0.0
+    waited_s: float = 0.0
     by_kind: Mapping[str, float] = field(default_factory=dict)
     bound_by: Mapping[str, str] = field(default_factory=dict)
 
 
 def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, between: Sent | None = None) -> ModelledStep:
     """Models the step on that device under that software, with what it sends between ranks. Raises ValueError where
-    something in it has no declared cost."""
+    something in it has no declared cost, and for one of several ranks without what they send."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))
+    if step.ranks > 1 and between is None:
+        raise ValueError(f"it trains on {step.ranks} ranks, and what they send one another is not given")
     kinds: dict[str, float] = defaultdict(float)
     bounds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), defaultdict[str, float](float)
@@ -276,7 +283,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
         dispatched[operator.phase] += count * host_s(device, operator, software)
         if operator.kind in (OUT, IN):
             link[operator.kind] += count * operator.moved_bytes / (1e9 * device.link_gb_s)
-        elif operator.kind != HOST_ONLY:
+        elif operator.kind not in NO_KERNEL:
             cost = operator_cost(device, operator, software)
             seconds = count * cost.seconds
             busy[operator.phase] += seconds
@@ -285,18 +292,21 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
             flops[operator.dtype] += count * operator.flops
             active_s += seconds * (ACTIVITY.get(operator.kind, MOVING) if cost.bound == "compute" else MOVING)
     link_s = max(link.values(), default=0.0)
+    beside_s = waited_s = 0.0
     for phase in PHASES if between else ():
         assert between is not None
-        hidden_s, waited_s = (
+        hidden_s, waits_s = (
             sum(way[phase, across] for across in (False, True)) for way in (between.hidden, between.waited)
         )
-        busy[phase] = float(beside(busy[phase], hidden_s)) + waited_s
+        waits_s += between.met[phase]
+        busy[phase] = float(beside(busy[phase], hidden_s)) + waits_s
         dispatched[phase] += between.asked[phase]
+        beside_s, waited_s = beside_s + hidden_s, waited_s + waits_s
     step_s = software.step_s + max(timeline(dispatched, busy, software.synchronised), link_s)
     device_s, sent_s = sum(busy.values()), sum(dispatched.values())
     total, widest = sum(flops.values()), max(flops, key=lambda dtype: flops[dtype], default="float32")
     power_w = device.power_w - device.idle_w
-    energy_j = device.idle_w * step_s + power_w * (active_s + WAITING * max(0.0, step_s - device_s))
+    energy_j = device.idle_w * step_s + power_w * (active_s + WAITING * max(0.0, step_s - sum(kinds.values())))
     return ModelledStep(
         step_s,
         device_s,
@@ -306,6 +316,8 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
         total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
         energy_j,
         _limit(device_s, sent_s, link_s),
+        beside_s,
+        waited_s,
         dict(sorted(kinds.items(), key=lambda item: -item[1])),
         {kind: max(by_bound, key=lambda bound: by_bound[bound]) for kind, by_bound in bounds.items()},
     )
@@ -339,8 +351,9 @@ def _limit(device_s: float, host_s: float, link_s: float) -> str:
 
 
 def change_between(a: TracedStep, b: TracedStep) -> Change:
-    """Returns what two steps differ in, the gravest: the types of their products; their compilation, or the kernels of
-    attention, norms and losses; the products' shapes, or what is trained; or how often equal ones run."""
+    """Returns what two steps differ in, the gravest: what ranks send one another; the types of their products; their
+    compilation, or the kernels of attention, norms and losses; the products' shapes, or what is trained; or how often
+    equal ones run."""
 
     def types(step: TracedStep) -> set[str]:
         products = [operator for operator, _ in step if operator.kind == "product"]
@@ -357,6 +370,11 @@ def change_between(a: TracedStep, b: TracedStep) -> Change:
     def shapes(step: TracedStep) -> set[object]:
         return {operator.product for operator, _ in step if operator.kind == "product"}
 
+    def collectives(step: TracedStep) -> set[Operator]:
+        return {operator for operator, _ in step if operator.kind == COLLECTIVE}
+
+    if (a.ranks, collectives(a)) != (b.ranks, collectives(b)):
+        return RANKS
     if types(a) != types(b):
         return PRECISION
     if kernels(a) != kernels(b):

@@ -3,7 +3,9 @@
 The step is the counted one (:mod:`suite.measure.at_scale.full_size`): tensors without values, a GPU's operators. What
 it does besides its operators is noted where it is done: copies to the host's memory and back
 (:mod:`suite.chain.tiers`), an optimizer's own kernel with the bytes that its bench declares, and, where something has
-no declared cost, that it has none: another path of a technique's on a GPU, a thread of the host's, a collective.
+no declared cost, that it has none: another path of a technique's on a GPU, a thread of the host's, a rank that waits
+for another's message. Collectives are operators of the step, with their bytes and ranks; GPUs fill one node after the
+other.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ from suite.record.operator_counts import IN, OUT, Operator, TracedStep
 from suite.record.placed import CountPlace
 from suite.topics.modelled_time import gpu_times, step_traces
 from suite.topics.modelled_time.devices import Gpu
+from suite.topics.modelled_time.gpu_links import NODES, collectives_of, fabric_of, sent
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
-from suite.topics.modelled_time.modelled import PROVENANCE, TIME, Band, Change, believed
+from suite.topics.modelled_time.modelled import PROVENANCE, TIME_FAR, Band, Change, believed, time_on
 from suite.topics.modelled_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
 from suite.topics.modelled_time.step_traces import KeptTrace
 
@@ -75,7 +78,7 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
     asked = _Asked(trace)
     with trace, beside_the_dispatcher(trace), asked.noted():
         run.train_step(*batch)
-    step = trace.step()
+    step = replace(trace.step(), ranks=run.world_size)
     return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
 
 
@@ -204,24 +207,30 @@ def _declared_bytes(stack: str, dtype: str) -> float | None:
     return None
 
 
-NOT_SENT = "what its ranks send one another is not modelled: this is the time of one rank's own operators"
+TRACE_AGAIN = "its trace is of one process, though it trains on several ranks: trace it again"
 
 # a step's time ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Holds a stack's step on a named GPU, modelled; or the reason why it is not."""
+    """Holds a stack's step on a named GPU, or on as many as it trains on, modelled; or the reason why it is not.
+
+    Attributes:
+        band: of its time: what 90 % of published steps of its kind kept within that the model had not seen; None where
+            none say so.
+    """
 
     stack: str
     step: ModelledStep | None = None
     trace: TracedStep | None = None
     unavailable: str = ""
+    band: Band | None = None
 
     @property
-    def why_not_whole(self) -> str:
-        """Tells what a step's time lacks; empty where it lacks nothing."""
-        return NOT_SENT if self.step is not None and is_distributed(self.stack) else ""
+    def ranks(self) -> int:
+        """Counts the GPUs that train together; all numbers are of the first."""
+        return self.trace.ranks if self.trace else 1
 
     def as_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
@@ -229,7 +238,8 @@ class StepTime:
             "stack": self.stack,
             "provenance": PROVENANCE if self.step else "unavailable",
             "reason": self.unavailable,
-            "lacks": self.why_not_whole,
+            "ranks": self.ranks,
+            "band": self.band and self.band._asdict(),
             **(asdict(self.step) if self.step else {}),
         }
 
@@ -241,7 +251,7 @@ class TimesBeside:
 
     Attributes:
         change: what the two differ in, which says how far their ratio is believed; None where they run the same.
-        time_band, ratio_band: what 90 % of published steps kept within that the model had not seen.
+        ratio_band: what 90 % of published ratios of that change kept within that the model had not seen.
     """
 
     device: Gpu
@@ -249,22 +259,19 @@ class TimesBeside:
     reference: StepTime | None
     stack: StepTime
     change: Change | None
-    time_band: Band
     ratio_band: Band | None
 
     @property
     def ratio(self) -> float | None:
-        """Returns stack over reference; None where either has no time, or not the whole one."""
+        """Returns stack over reference; None where either has no time."""
         if self.reference is None or self.reference.step is None or self.stack.step is None:
-            return None
-        if self.reference.why_not_whole or self.stack.why_not_whole:
             return None
         return self.stack.step.step_s / self.reference.step.step_s
 
     @property
     def step_s(self) -> float | None:
-        """Returns the stack's; None where it has no time, or not the whole one."""
-        return self.stack.step.step_s if self.stack.step and not self.stack.why_not_whole else None
+        """Returns the stack's; None where it has no time."""
+        return self.stack.step.step_s if self.stack.step else None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns JSON values. Equal operators take equal time: a band without width."""
@@ -277,7 +284,7 @@ class TimesBeside:
             "stack": self.stack.as_dict(),
             "ratio": self.ratio,
             "change": self.change,
-            "time_band": self.time_band._asdict(),
+            "time_band": self.stack.band and self.stack.band._asdict(),
             "ratio_band": band and band._asdict(),
         }
 
@@ -324,20 +331,32 @@ def beside(
     theirs = _time(*reference, device, software) if reference else None
     change = band = None
     before, after = theirs.trace if theirs else None, ours.trace
-    whole = not ours.why_not_whole and not (theirs and theirs.why_not_whole)
-    if before is not None and after is not None and whole and before != after:  # equal operators take equal time
+    if before is not None and after is not None and before != after:  # equal operators take equal time
         change = change_between(before, after)
         band = known.band(change)
-    return TimesBeside(device, software, theirs, ours, change, known.band(TIME), band)
+    return TimesBeside(device, software, theirs, ours, change, band)
 
 
 def _time(name: str, trace: KeptTrace, device: Gpu, software: Software) -> StepTime:
-    if trace.step is None:
+    step, known = trace.step, believed()
+    if step is None:
         return StepTime(name, unavailable=trace.unavailable)
+    if _of_one_process(trace, name):
+        return StepTime(name, unavailable=TRACE_AGAIN)
+    kind = time_on(step.ranks)
+    if kind == TIME_FAR:
+        why = f"{step.ranks} GPUs are more than {NODES} nodes, where published steps stall and none says what one takes"
+        return StepTime(name, unavailable=why)
+    between = sent(collectives_of(step), known.linked(fabric_of(device))) if step.ranks > 1 else None
     try:
-        return StepTime(name, modelled(trace.step, device, software), trace.step)
+        return StepTime(name, modelled(step, device, software, between), step, band=known.band(kind))
     except ValueError as undeclared:
         return StepTime(name, unavailable=str(undeclared))
+
+
+def _of_one_process(trace: KeptTrace, stack: str) -> bool:
+    """Tells whether a stack that trains on several ranks was traced as if it did not."""
+    return trace.step is not None and trace.step.ranks == 1 and is_distributed(stack)
 
 
 def survey_times(
@@ -362,7 +381,7 @@ def survey_times(
         place = CountPlace(setting.baseline, setting.size, setting.recipe, setting.device, setting.task)
         code = code_of(setting, stack).counts
         step_trace = traces.get((place, stack))
-        if step_trace is None or step_trace.code != code:
+        if step_trace is None or step_trace.code != code or _of_one_process(step_trace, stack):
             step_trace = trace_of(stack, replace(scale, setting=setting), code, trace)
             if step_trace.code:
                 traces[place, stack] = step_trace
@@ -392,7 +411,7 @@ def survey_times(
                 step_s=comparison.step_s,
                 ratio=comparison.ratio,
                 half_width=comparison.ratio_band.half_width if comparison.ratio_band else None,
-                unavailable=comparison.stack.unavailable or comparison.stack.why_not_whole,
+                unavailable=comparison.stack.unavailable,
             )
         )
         gpu_times.write(times, folder)

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suite.topics.modelled_time.gpu_links import FABRICS, REACHED_ACROSS, REACHED_INSIDE, Collective, seconds, sent
+from suite.topics.modelled_time.devices import devices
+from suite.topics.modelled_time.gpu_links import (
+    FABRICS,
+    OF_GPU,
+    REACHED_ACROSS,
+    REACHED_INSIDE,
+    Collective,
+    fabric_of,
+    meeting_s,
+    seconds,
+    sent,
+)
 
 A100 = FABRICS["A100"]
 GATHER = Collective("all-gather", "forward", 8e9, 8)
@@ -30,7 +41,7 @@ def test_a_ring_across_nodes_has_the_cards_of_its_ranks_in_a_node() -> None:
 
 
 @given(
-    st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "send"]),
+    st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send"]),
     st.integers(2, 512),
     st.sampled_from([1, 2, 4, 8]),
     st.floats(0, 1e12),
@@ -47,3 +58,17 @@ def test_a_step_s_collectives_by_phase_and_by_place() -> None:
     ways = sent([GATHER, far], A100)
     assert ways.hidden["forward", False] == seconds(GATHER, A100) and ways.hidden["forward", True] == 0
     assert ways.waited["optimizer", True] == 3 * seconds(far, A100)
+
+
+def test_what_is_waited_for_meets_first_once_for_each_node() -> None:
+    waited = replace(GATHER, hidden=False)
+    assert meeting_s(GATHER, A100) == 0 and meeting_s(waited, A100) == pytest.approx(1e-6 * A100.meet_us)
+    assert meeting_s(replace(waited, ranks=64), A100) == pytest.approx(8e-6 * A100.meet_us)
+    assert meeting_s(replace(waited, ranks=4, stride=8), A100) == pytest.approx(4e-6 * A100.meet_us)
+    assert sent([replace(waited, times=3)], A100).met["forward"] == pytest.approx(3e-6 * A100.meet_us)
+
+
+def test_every_gpu_has_links() -> None:
+    assert OF_GPU.keys() <= devices().keys()
+    assert fabric_of(devices()["H100-SXM"]) == FABRICS["H100"]
+    assert fabric_of(devices()["L40S"]).inside_gb_s == devices()["L40S"].link_gb_s

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,13 @@ from suite.cli import app
 from suite.measure.at_scale.full_size import Scale, side_by_side
 from suite.process.child import ContenderFailed
 from suite.record.job import Setting
-from suite.record.operator_counts import IN, OUT, TracedStep
+from suite.record.operator_counts import COLLECTIVE, IN, OUT, TracedStep
 from suite.topics.modelled_time import gpu_time_in_words as shown
 from suite.topics.modelled_time import step_traces
 from suite.topics.modelled_time import traced as at_scale
 from suite.topics.modelled_time.devices import by_any_name
+from suite.topics.modelled_time.modelled import RANKS, TIME_ACROSS_NODES, TIME_IN_A_NODE, believed
+from suite.topics.modelled_time.roofline import modelled
 from suite.topics.modelled_time.traced import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
 
 AT = Scale(Setting(baseline="gpt", size="pico", recipe="modern", device="cuda"))
@@ -61,13 +66,60 @@ def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
     assert times.as_dict()["ratio_band"]["half_width"] == 0
 
 
-def test_what_ranks_send_is_missed_and_there_is_no_ratio_without_it() -> None:
-    times = beside("dp_ddp")
-    assert times.ratio is None and times.change is None and times.step_s is None and times.stack.step is not None
-    assert any(
-        each.startswith("dp_ddp: what its ranks send one another is not modelled") for each in shown.notes(times)
-    )
-    assert times.as_dict()["stack"]["lacks"] and times.as_dict()["ratio_band"] is None
+@cache
+def on_8(stack: str) -> TracedStep:
+    return traced(f"{stack}:ranks=8", replace(AT, ranks=8))
+
+
+def beside_8(stack: str, ranks: int = 8) -> TimesBeside:
+    """Puts the stack beside data parallelism, on as many ranks."""
+    both = []
+    for name in ("dp_ddp", stack):
+        counts = Counter({replace(o, ranks=ranks if o.ranks > 1 else 1): count for o, count in on_8(name)})
+        step = replace(on_8(name), counts=counts, ranks=ranks)
+        both.append((f"{name}:ranks={ranks}", step_traces.KeptTrace("", step)))
+    return at_scale.beside(both[0], both[1], by_any_name()["H100"])
+
+
+def test_a_node_s_ranks_have_the_node_s_band_and_their_collectives_in_the_time() -> None:
+    times = beside_8("zero3_fsdp")
+    assert times.reference is not None and times.stack.step is not None and times.stack.trace is not None
+    assert times.stack.ranks == 8 and times.change == RANKS and times.ratio is not None
+    assert times.stack.band == believed().band(TIME_IN_A_NODE)
+    sent = [each for each, _ in times.stack.trace if each.kind == COLLECTIVE]
+    assert {each.name for each in sent} == {"all-gather", "reduce-scatter", "all-reduce"}
+    assert {each.ranks for each in sent} == {8} and {each.hidden for each in sent} == {True, False}
+    own = modelled(replace(times.stack.trace, ranks=1), times.device, times.software)
+    assert times.stack.step.device_s > own.device_s and times.stack.step.host_s > own.host_s
+    assert times.stack.step.waited_s > 0 and times.stack.step.beside_s > 0
+    assert any("zero3_fsdp:ranks=8: 8 GPUs, one node (450 GB/s a GPU inside" in each for each in shown.notes(times))
+
+
+def test_several_nodes_have_their_own_band_and_wait_longer() -> None:
+    node, nodes = beside_8("zero3_fsdp").stack, beside_8("zero3_fsdp", 64)
+    assert node.step is not None and nodes.stack.step is not None
+    assert nodes.stack.band == believed().band(TIME_ACROSS_NODES) != node.band
+    assert nodes.stack.step.waited_s > node.step.waited_s
+    assert any("64 GPUs, 8 nodes of 8" in each for each in shown.notes(nodes))
+
+
+def test_more_nodes_than_any_evidence_has_leave_no_time() -> None:
+    times = beside_8("zero3_fsdp", 512)
+    assert times.step_s is None and "512 GPUs are more than 32 nodes" in times.stack.unavailable
+
+
+def test_ranks_that_hand_messages_on_in_turn_have_no_time() -> None:
+    assert "hand one another messages in turn" in step_time("mp_naive", AT, A100).unavailable
+
+
+def test_a_step_of_several_ranks_is_never_answered_as_one_process_s() -> None:
+    step = on_8("dp_ddp")
+    assert step.ranks == 8 and TracedStep.from_json(step.as_json()) == step
+    with pytest.raises(ValueError, match="8 ranks, and what they send"):
+        modelled(step, A100)
+    kept = step_traces.KeptTrace("", replace(step, ranks=1))
+    time = at_scale.beside(None, ("dp_ddp", kept), A100).stack
+    assert time.step is None and "trace it again" in time.unavailable
 
 
 def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:
