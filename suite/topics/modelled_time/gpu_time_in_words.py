@@ -40,8 +40,12 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     several = any(side.ranks > 1 for side in sides)
     if several:
         rows += [
-            ("links beside operators, ms", *(_ms(step and step.beside_s) for step in steps), *[""] * _two(steps)),
-            ("links waited for, ms", *(_ms(step and step.waited_s) for step in steps), *[""] * _two(steps)),
+            (
+                "links beside operators, ms",
+                *(_ms(step.beside_s if step else None) for step in steps),
+                *[""] * _two(steps),
+            ),
+            ("links waited for, ms", *(_ms(step.waited_s if step else None) for step in steps), *[""] * _two(steps)),
         ]
     for name, values in (
         ("host, ms", [1e3 * step.host_s if step else None for step in steps]),
