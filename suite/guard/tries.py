@@ -108,7 +108,7 @@ class _Evidence:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TryAsked:
     """Says what is decided: the trees ``old`` and ``new``, at which level, and until when (on the monotonic clock)."""
 
     old: Path
@@ -136,7 +136,7 @@ def tried(
         begun = ledger.begin(against=revision)
         exact = exact_against(tree, revision, top, selection, part(progress, 0, 4), True)
         evidence = of_exact(exact) or _of_runs(
-            _Asked(tree, top, exact.changed, begun.level, faster, end_s, part(progress, 1, 4)), exact.findings
+            _TryAsked(tree, top, exact.changed, begun.level, faster, end_s, part(progress, 1, 4)), exact.findings
         )
     ledger.end(EndedTry(begun.number, evidence.decision, evidence.log, evidence.basis))
     return Tried(begun, evidence.decision, evidence.log, evidence.basis, evidence.more, exact.findings)
@@ -155,7 +155,7 @@ def training_changed(findings: Sequence[Finding]) -> bool:
     return any(change.of_training for finding in findings for change in finding.changes)
 
 
-def _of_runs(asked: _Asked, findings: Sequence[Finding]) -> _Evidence:
+def _of_runs(asked: _TryAsked, findings: Sequence[Finding]) -> _Evidence:
     """Decides by whole runs: by their losses where training changed, by exact costs where these fell, else by votes."""
     fell = [finding for finding in findings if any(change.is_cost for change in finding.changes)]
     try:
@@ -180,7 +180,7 @@ def decision_of(log_evidence: float, level: float, refuted: bool) -> Decision:
     return "keep" if log_evidence >= -math.log(level) else "discard" if refuted else "undecided"
 
 
-def _timed_sets(asked: _Asked, rule: Rule) -> tuple[list[speed.TimedSet], _Evidence | None]:
+def _timed_sets(asked: _TryAsked, rule: Rule) -> tuple[list[speed.TimedSet], _Evidence | None]:
     """Times both trees in turns until votes decide by the rule, or the time is over; with what ends a try where a
     side fails, or the machine sides with one."""
     coin = random.Random()
@@ -195,7 +195,7 @@ def _timed_sets(asked: _Asked, rule: Rule) -> tuple[list[speed.TimedSet], _Evide
     return items, None
 
 
-def _by_votes(asked: _Asked) -> _Evidence:
+def _by_votes(asked: _TryAsked) -> _Evidence:
     """Decides by votes for "faster". The mean of the items' e-values is one."""
     rule = FasterRule(asked.faster, asked.level / len(asked.jobs), MISSES)
     items, ended = _timed_sets(asked, rule)
@@ -208,7 +208,7 @@ def _by_votes(asked: _Asked) -> _Evidence:
     return _Evidence(decision, log, basis, more)
 
 
-def _unless_slower(asked: _Asked, found: _Evidence) -> _Evidence:
+def _unless_slower(asked: _TryAsked, found: _Evidence) -> _Evidence:
     """Returns what is kept for something else than its speed, unless a step of it is surely slower by what would be a
     speed-up; *undecided* where no set of processes could be timed."""
     rule = Rule(asked.faster, FALSE_ALARMS / len(asked.jobs), MISSES)
@@ -244,7 +244,7 @@ def _more(item: speed.TimedSet, rule: FasterRule) -> str:
 LOSSES_SHARE = 0.6  # of the time that is left: then what is better must not be slower
 
 
-def _by_losses(asked: _Asked, sides: Sequence[TreeWorker], gains: list[float]) -> _Evidence:
+def _by_losses(asked: _TryAsked, sides: Sequence[TreeWorker], gains: list[float]) -> _Evidence:
     """Trains both trees from the same seeds until the paired losses on test data decide, or there is no time for
     another seed; ``gains``: those of the first seeds. Training that changed must be better."""
     began_s = time.monotonic()
@@ -268,7 +268,7 @@ def _decided(gains: Sequence[float], level: float) -> Decision:
 
 
 @contextmanager
-def _workers(asked: _Asked) -> Iterator[list[TreeWorker]]:
+def _workers(asked: _TryAsked) -> Iterator[list[TreeWorker]]:
     with ExitStack() as stack:
         yield [stack.enter_context(TreeWorker(tree)) for tree in (asked.old, asked.new)]
 
