@@ -13,7 +13,7 @@ from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
-from techniques.attention.sanger.technique import LARGEST, Sanger
+from techniques.attention.sanger.technique import LARGEST, Sanger, quantised
 from techniques.attention.shared.mask_probes import Seen, of_masks, shown
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
@@ -62,6 +62,13 @@ ROUNDING = 1e-5  # a probability this close to the threshold may be on either si
     scope="kernel",
     recipes=["classic"],
 )
+@judged(
+    "not_cut_off",
+    "What lies beyond the largest number of the moving mean is cut off at the outermost level",
+    "Section 3; the authors' code: quantisation clamps to 4 bits",
+    id="cut_off",
+    note="numbers of up to twice the largest, in 4 bits",
+)
 def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
     """Includes those of :func:`of_masks`. Claims read ``sub_rows_off``, sub-rows over sum ceil(z / 16), less 1;
     ``balance_off``, the error of the load balance; ``detector_cost``, bits of a predicted product over those of one of
@@ -83,6 +90,7 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
         **shown,
         "misplaced": misplaced,
         "means_off": max(off),
+        "not_cut_off": _not_cut_off(),
         "detector_cost": own.bits * own.bits / (16 * 16),
         "modelled_layer": layer_s(512, 0.087, 0.56) / layer_s(512, 1.0, 1.0),
         **_packed(rows),
@@ -92,6 +100,12 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
 def _unit(x: Tensor) -> Tensor:
     x = x.double()
     return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def _not_cut_off() -> int:
+    numbers = torch.linspace(-2, 2, 402)
+    levels = quantised(numbers, torch.tensor(1.0), BITS)
+    return int(((levels - (7 * numbers.double()).round().clamp(-7, 7) / 7).abs() > 1e-6).sum())
 
 
 def _misplaced(call: Seen, largest: Tensor, bits: int) -> int:

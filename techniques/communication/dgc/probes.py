@@ -12,12 +12,24 @@ from suite.loop.run import Run
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
-from techniques.communication.dgc.technique import DGC
+from techniques.communication.dgc.technique import DGC, ratio_at
 from techniques.communication.shared.probed_step import Exchanged, one_more
 from techniques.shared.ranks import mean_gradients, unequal
 
 OF_ITS_BASELINES = True
 Named = dict[str, Tensor]
+STAGES = {
+    0.0: 0.25,
+    0.049: 0.25,
+    0.051: 0.0625,
+    0.099: 0.0625,
+    0.101: 0.015625,
+    0.149: 0.015625,
+    0.151: 0.00390625,
+    0.199: 0.00390625,
+    0.2: 0.001,
+    1.0: 0.001,
+}
 BYTES = 8  # a float32 value, an int32 index
 
 
@@ -59,6 +71,13 @@ def records(run: Run, own: DGC) -> bool:
     note="of the mean over two ranks, whose entries are in part the same",
 )
 @judged(
+    "off_stages",
+    "Over the warm-up 75, 93.75, 98.44 and 99.6 % of the entries stay behind, each as long, and then 99.9 %",
+    "Section 3.3: sparsity in the warm-up, and 99.9 % after it",
+    id="warm_up_stages",
+    note="at both ends of each stage, of a warm-up of a fifth of the run",
+)
+@judged(
     "step_roundings",
     "The optimizer steps along what it gets, and keeps no momentum of its own",
     "Algorithm 4",
@@ -95,6 +114,7 @@ def probes(recording: Recording, own: DGC) -> Mapping[str, float]:
         "unmasked": unmasked,
         "bytes_over_formula": step.sent_bytes / numbers,
         "first_share": first_share,
+        "off_stages": sum(abs(ratio_at(at, 0.001, 0.2) - share) > 1e-12 for at, share in STAGES.items()),
         "step_roundings": _step_roundings(recording.traces[0]),
         "unequal": unequal(recording),
     }

@@ -20,10 +20,13 @@ from torch import Tensor, nn
 
 from suite.device.random_state import unchanged_randomness
 from suite.loop.run import Run
+from suite.meters.flops import FlopCounter
 from suite.model.anatomy import anatomy
+from suite.model.calls import undisturbed
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Moment, Trace, Values
+from techniques.incremental.autoprog.growth import block_cost
 from techniques.incremental.autoprog.technique import AutoProg
 from techniques.incremental.shared.grids import resampling, triangles
 from techniques.incremental.shared.states import same_state
@@ -97,6 +100,16 @@ class Step:
     note="each candidate as a model of its own, with the supernet's weights",
 )
 @judged(
+    "cost_over_flops",
+    "The cost T of a candidate is that of its blocks, attention's products of tokens with tokens among them.",
+    "Section 3: T is measured on the authors' GPUs; counted FLOPs here",
+    id="cost",
+    equals=1.0,
+    tolerance=1e-9,
+    kind="counted",
+    note="a block's multiplications over those counted in a forward pass, of few tokens and of many",
+)
+@judged(
     "copies_off",
     "New blocks are copies of their neighbours in the moving average of the weights (MoGrow).",
     "Momentum growth; load_slice_clone_ema of the authors' prog/helpers.py",
@@ -138,7 +151,9 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
     (searching, judged), forced = _listening(recording.twin()), _steps(_smallest_always(recording.twin()))
     steps = _steps(searching)
     growth = _growth(forced, own, plan)
+    costs = _costs_over_flops(recording.run)
     return {
+        "cost_over_flops": max(costs, key=lambda ratio: abs(ratio - 1)),
         "off_schedule": sum(_off_schedule(taken, plan) for taken in (steps, forced)),
         "fell": _fell(steps, plan) + _fell(forced, plan),
         "not_whole": sum(
@@ -153,6 +168,17 @@ def probes(recording: Recording, own: AutoProg) -> Mapping[str, float]:
         "parameters_at_the_end": _elements(steps[-1].trace.after.parameters.values())
         / _elements(plain_model(recording).parameters()),
     }
+
+
+@torch.no_grad()
+def _costs_over_flops(run: Run) -> list[float]:
+    block, ratios = run.anatomy.blocks[0], []
+    for tokens in (2, 50):
+        hidden = next(block.module.parameters()).new_zeros(1, tokens, block.width)
+        with unchanged_randomness(run.device), undisturbed(block.module), FlopCounter() as counted:
+            block.module(hidden)
+        ratios.append(block_cost(block, tokens) / (counted.total / 2))
+    return ratios
 
 
 class _Plan:

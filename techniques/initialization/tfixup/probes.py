@@ -10,16 +10,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import T5Config, T5ForConditionalGeneration
 
 from suite.entries.spelling import build
 from suite.loop.run import Run
 from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from suite.model.projections import projection_rows
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Values
 from techniques.initialization.shared import branch_probes
 from techniques.initialization.shared.depth import deep_run, first_step, gradient_step, slope
-from techniques.initialization.tfixup.technique import TFixup
+from techniques.initialization.tfixup.technique import TFixup, initialise
 from techniques.shared.plain import names_in, plain_model
 
 OF_ITS_BASELINES = True  # whose norms are layer norms, and whose embeddings have these names
@@ -54,6 +56,14 @@ def records(run: Run, own: TFixup) -> bool:
     "They are drawn from Xavier's uniform distribution: no number lies beyond its bound times the factor.",
     "Section 3.2; the authors' code",
     id="uniform",
+)
+@judged(
+    "off_in_decoder",
+    "In a decoder that attends to an encoder, the matrices of values, outputs and MLPs are scaled by (9 N)^(-1/4).",
+    "Section 3.2",
+    id="decoder_factor",
+    at_most=5.0,  # standard errors, the largest of 48 matrices
+    note="a T5 of four and four blocks",
 )
 @judged(
     "off_embeddings",
@@ -92,6 +102,7 @@ def probes(recording: Recording, own: TFixup) -> Mapping[str, float]:
     return {
         "off_deviation": max(abs(_off_deviation(weight)) for weight in drawn),
         "beyond": sum(int((weight.values.abs() > 1.000001 * _bound(weight)).sum()) for weight in drawn),
+        "off_in_decoder": max(map(abs, _off_in_decoder())),
         "off_embeddings": _off_embeddings(parts, values),
         "lost": -branch_probes.added(plain, values),
         "rate": branch_probes.first_rate(recording, first),
@@ -124,6 +135,23 @@ def _off_deviation(matrix: Matrix) -> float:
     spread by sqrt(4/5) of their mean."""
     squares = matrix.values.double().square()
     return (squares.mean().item() / (_bound(matrix) ** 2 / 3) - 1) / math.sqrt(0.8 / squares.numel())
+
+
+def _off_in_decoder() -> Iterator[float]:
+    """Yields the deviations of a T5's matrices, drawn anew."""
+    with torch.random.fork_rng(devices=[]):
+        shape = {"num_layers": 4, "d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 64, "vocab_size": 8}
+        model = T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=0))
+    parts, tokens = anatomy(model), torch.zeros(1, 4, dtype=torch.int64)
+    projections = projection_rows(
+        model, parts.every_block, lambda: model(input_ids=tokens, decoder_input_ids=tokens, use_cache=False)
+    )
+    initialise(parts, projections, torch.Generator().manual_seed(0))
+    for stack, factor in zip(parts.stacks, (0.67 * 4**-0.25, (9 * 4) ** -0.25), strict=True):
+        for block in stack.blocks:
+            for path, linear in block.linears:
+                scaled = 1.0 if path.endswith((".q", ".k")) else factor
+                yield _off_deviation(Matrix(linear.weight.detach(), scaled))  # type: ignore[arg-type]
 
 
 def _off_embeddings(parts: Anatomy, values: Values) -> float:

@@ -2,9 +2,14 @@
 
 import math
 
+import pytest
 import torch
+from scipy.stats import spearmanr
+from torch import Tensor
 
-from techniques.importance_sampling.is_gradnorm.technique import probabilities
+from techniques.importance_sampling.grand.technique import gradient_norms
+from techniques.importance_sampling.is_gradnorm.technique import probabilities, variance_reduction
+from techniques.importance_sampling.shared.importance import scores_of
 from tests.runs import new_run
 
 
@@ -19,3 +24,29 @@ def test_other_techniques_terms_stay_in_the_loss() -> None:
     run.train(8)
     visits = run.technique.techniques["saf"].past.visits  # type: ignore[attr-defined]
     assert visits[run.indices].all()
+
+
+def second_moment(norms: Tensor, s: Tensor) -> float:
+    """Of the weighted gradient of one example that is drawn with probabilities ``s``: the mean of |g / (n s)|^2."""
+    return (norms.square() / (len(s) ** 2 * s)).sum().item()
+
+
+@pytest.mark.parametrize("steps", [1, 40])
+def test_scores_rank_examples_as_whole_gradients_do_and_shrink_their_variance(steps: int) -> None:
+    """The premise (section 3.2): the norm in the last pre-activations stands for that in all weights. At the start as
+    the model learns, when examples are alike, and later."""
+    run = new_run("vit", size="nano", recipe="classic", steps=80)
+    run.train(steps)
+    rows = torch.arange(128)
+    batch = run.data.transform(run.data.train[rows], torch.Generator().manual_seed(0))
+    s = probabilities(scores_of(run, batch).detach())
+    model = run.model.eval()
+    norms = gradient_norms(
+        model, lambda model, each: run.baseline.losses(run.baseline.forward(model, each), each), batch
+    ).double()
+    uniform, sampled, best = (
+        second_moment(norms, each) for each in (torch.full_like(s, 1 / 128), s, probabilities(norms))
+    )
+    assert spearmanr(s, norms).statistic > 0.7
+    assert best <= sampled < uniform
+    assert uniform / best == pytest.approx(variance_reduction(probabilities(norms)) ** 2)
