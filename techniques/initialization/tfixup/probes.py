@@ -14,7 +14,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from suite.entries.spelling import build
 from suite.loop.run import Run
-from suite.model.anatomy import Anatomy, anatomy, is_transposed
+from suite.model.anatomy import Anatomy, anatomy, is_transposed, weight_matrix
 from suite.model.projections import projection_rows
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
@@ -140,8 +140,8 @@ def _off_deviation(matrix: Matrix) -> float:
 def _off_in_decoder() -> Iterator[float]:
     """Yields the deviations of a T5's matrices, drawn anew."""
     with torch.random.fork_rng(devices=[]):
-        shape = {"num_layers": 4, "d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 64, "vocab_size": 8}
-        model = T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=0))
+        config = T5Config(num_layers=4, d_model=32, d_kv=8, num_heads=4, d_ff=64, vocab_size=8)
+        model = T5ForConditionalGeneration(config)
     parts, tokens = anatomy(model), torch.zeros(1, 4, dtype=torch.int64)
     projections = projection_rows(
         model, parts.every_block, lambda: model(input_ids=tokens, decoder_input_ids=tokens, use_cache=False)
@@ -151,7 +151,7 @@ def _off_in_decoder() -> Iterator[float]:
         for block in stack.blocks:
             for path, linear in block.linears:
                 scaled = 1.0 if path.endswith((".q", ".k")) else factor
-                yield _off_deviation(Matrix(linear.weight.detach(), scaled))  # type: ignore[arg-type]
+                yield _off_deviation(Matrix(weight_matrix(linear).detach(), scaled))
 
 
 def _off_embeddings(parts: Anatomy, values: Values) -> float:

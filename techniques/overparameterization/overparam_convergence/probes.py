@@ -8,7 +8,7 @@ from suite.loop.run import Run
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from techniques.overparameterization.overparam_convergence.technique import OverparamConvergence
-from techniques.overparameterization.shared.width_probes import shows
+from techniques.overparameterization.shared.width_probes import distance_off, shows
 
 
 def records(run: Run, own: OverparamConvergence) -> bool:
@@ -46,6 +46,16 @@ def records(run: Run, own: OverparamConvergence) -> bool:
     kind="counted",
     scope="module",
 )
+@judged(
+    "distance_off",
+    "The distance from the start that is told is the weights', over the start's size.",
+    "Theorem 1: weights stay near where they begin",
+    id="distance",
+    at_most=1e-5,  # of norms in float32
+)
 def probes(recording: Recording, own: OverparamConvergence) -> Mapping[str, float]:
-    """Returns what :func:`techniques.overparameterization.shared.width_probes.shows` says."""
-    return shows(recording, own.width) if own.width > 1 else {}
+    """Includes what :func:`techniques.overparameterization.shared.width_probes.shows` says."""
+    if own.width == 1:
+        return {}
+    told = own.probes(recording.run)["relative_distance"]
+    return {**shows(recording, own.width), "distance_off": distance_off(recording, told)}

@@ -48,6 +48,17 @@ def shows(recording: Recording, times: int) -> dict[str, float]:
     }
 
 
+def distance_off(recording: Recording, told: float) -> float:
+    """Computes how far ``told`` is from the mean of ||W - W_0|| / ||W_0|| over the MLPs' matrices, of which W_0 is what
+    the first recorded step began with, relative to that."""
+    start, now = recording.traces[0].before.parameters, dict(recording.run.model.named_parameters())
+    names = [name for name in of_mlps(plain_model(recording)) if start[name].ndim == 2]
+    ratios = [
+        ((now[name].double() - start[name].double()).norm() / start[name].double().norm()).item() for name in names
+    ]
+    return abs(told / (sum(ratios) / len(ratios)) - 1)
+
+
 def of_mlps(plain: nn.Module) -> list[str]:
     """Lists the names of the parameters of the MLPs' layers."""
     paths = set.union(*_layers(plain))

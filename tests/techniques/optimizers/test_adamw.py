@@ -12,7 +12,7 @@ from suite.loop.recipe import Recipe
 from suite.record.job import Setting
 from suite.topics.studies.lab import Lab
 from techniques.optimizers.adamw.study import Decayed, plot, tables
-from techniques.optimizers.adamw.technique import AdamW
+from techniques.optimizers.adamw.technique import AdamW, AdamWTechnique
 from techniques.shared.adam import Decay
 
 
@@ -78,3 +78,13 @@ def test_the_study_trains_both_sides_and_stops_at_the_budget(monkeypatch: pytest
     ]
     assert losses.rows[0][4] < 3 < losses.rows[1][4]
     assert warnings == ["the budget of 0 minutes is enough for 1 of 2 seeds"]
+
+
+def test_a_group_with_a_rate_of_its_own_decays_as_much() -> None:
+    """The paper's decay follows the schedule alone: eta_t lambda a step, whatever the rate is."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    recipe = Recipe(steps=4, batch_size=1, learning_rate=0.01, weight_decay=0.1)
+    for scale in (1.0, 0.5):
+        groups = [{"params": [weight], "weight_decay": 0.1, "learning_rate_scale": scale}]
+        (group,) = AdamWTechnique(normalised=0.2).optimizer(groups, recipe).param_groups
+        assert group["weight_decay"] * 0.01 * scale == pytest.approx(0.1)  # 0.2 over the root of 4 steps
