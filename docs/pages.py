@@ -158,6 +158,7 @@ def nav() -> list[Any]:
             "leantrain": [
                 "README.md",
                 {"Use it in your loop": "use.md"},
+                {"In your trainer": "trainers.md"},
                 *_of("api", API),
                 {"Commands": "commands.md"},
                 {"Guard in CI": "action.md"},
