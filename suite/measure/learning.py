@@ -1,5 +1,8 @@
 """Makes learned evidence: a run trained alone, off every clock, as many side by side as there are cores.
 
+What is counted is what learns: a run is tallied, so its first steps are taken once more by a contender that is not, and
+the losses must agree; where a run has so few steps that this would be most of it (a test's), they are not.
+
 A run is deterministic: its seed and the arithmetic (:mod:`suite.record.numerics`) decide it to the bit, whatever else
 the machine does meanwhile.
 """
@@ -22,12 +25,17 @@ from suite.entries.sources import code_of
 from suite.measure.contenders.contender import Contender, Limits, ranks_of
 from suite.measure.contenders.lockstep import steps_of_blocks
 from suite.measure.provenance import Heading, Progress, silent
+from suite.measure.rules import oversight
+from suite.measure.rules.broken import RuleBroken
+from suite.meters.whole_run import STRATUM
 from suite.process.child import ContenderFailed, end_all
 from suite.record.job import Job
 from suite.record.numerics import off_the_clock
 from suite.record.schema import FIFTHS, FIRST_STEPS, Evaluation, Learned, Renewal, Trained, Witness
 
 EVALUATIONS = 2 * FIFTHS
+WITNESSED_STEPS = STRATUM  # one of them is counted
+FEWEST_STEPS = 2 * WITNESSED_STEPS  # of a run whose first steps are repeated
 LOSSES = 50  # means over parts of the run, for a curve to look at
 
 
@@ -59,7 +67,9 @@ def learn(
                 cpu_s += block.cpu_s
                 curve.append(contender.evaluate("validation", len(losses)))
                 progress(number / blocks, job.stack)
-            if tally := contender.flops():
+            if (tally := contender.flops()) and ready.steps >= FEWEST_STEPS:
+                check_uncounted(job, losses[:WITNESSED_STEPS], limits)
+            if tally:
                 known |= {"flops": tally.total, "uncounted_operators": tally.uncounted}
             known["final"] = contender.evaluate("test", len(losses))
             known["probes"] = contender.probes()
@@ -75,6 +85,19 @@ def learn(
         trajectory_sha256=trajectory_sha256(losses, curve),
         first_losses=[float(f"{loss:.9g}") for loss in losses[:FIRST_STEPS]],
     )
+
+
+def check_uncounted(job: Job, counted: Sequence[float], limits: Limits) -> None:
+    """Raises ContenderFailed where the losses of a job's first steps, some of which were counted, are others where none
+    is."""
+    with Contender(job, limits) as contender:
+        contender.prepare()
+        contender.set_up()
+        plain = contender.block(len(counted)).losses
+    try:
+        oversight.check_losses(counted, plain, job.setting.device, "where steps are counted", "where none is")
+    except RuleBroken as broken:
+        raise ContenderFailed("failed", str(broken)) from None
 
 
 def trajectory_sha256(losses: Sequence[float], curve: Sequence[Evaluation]) -> str:

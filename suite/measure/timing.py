@@ -12,8 +12,8 @@ fresh weights. Where the cost changes during a run, as the counts tell, the run 
 schedule in as few steps as the rounds take, and every fifth of it is a window of its own; else one window serves the
 whole run. Set-up is timed before that, of the whole run: what searches or trains beforehand does so at full length.
 
-What is timed is what learns: afterwards, off the clock, each side's job takes its first steps once more alone, as a
-learned run does, and the losses must be those of the timed side.
+What is timed is what learns: afterwards, off the clock, each side's job takes its steps once more alone, as a learned
+run does, and the losses must be those of the timed side.
 
 The processes are the replicate: rounds of one set of processes agree with each other about a wrong number. A set has a
 fork server of its own (:mod:`suite.measure.contenders.fork_servers`). Several contenders may share a set, and so the
@@ -22,7 +22,6 @@ reference.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from suite.measure.contenders.fork_servers import of_one_timing, shared
 from suite.measure.contenders.lockstep import in_rounds
 from suite.measure.provenance import Heading, Progress, conditions_of, silent
 from suite.measure.rules.broken import RuleBroken
-from suite.measure.rules.oversight import LEARNED
+from suite.measure.rules.oversight import check_losses
 from suite.measure.rules.turns import Disturbed, Turns
 from suite.process.child import ContenderFailed
 from suite.process.servers import LOADING_S, Server
@@ -50,8 +49,6 @@ ROUNDS = 12  # of a whole timing, over all windows: more would tell nothing besi
 LEAST_ROUNDS = 4  # of a window, where there are several
 STEPS = 2  # of the reference, a block; fewer where a window has no room
 SEED = 0  # of every side: what a step costs depends on the states, not on their seed
-HELD_STEPS = 4  # whose losses are held against those of a run that learns
-ROUNDING = {"cpu": 1e-5, "cuda": 1e-2}  # by which these may differ, relative: a GPU adds up in any order
 ENERGY_WINDOW_S = 20.0  # the energy counters update every 0.1 s: an edge error of at most 1 %
 
 
@@ -182,7 +179,7 @@ class _TimedSide:
         """Runs a block of steps."""
         self.done += steps
         reply: TimedBlock | None = self.attempt("block", steps) if steps else None
-        self.losses += reply.losses[: HELD_STEPS - len(self.losses)] if reply and len(self.losses) < HELD_STEPS else []
+        self.losses += reply.losses if reply else []
         return reply
 
     def compress(self, steps: int) -> None:
@@ -191,18 +188,16 @@ class _TimedSide:
         self.job = self.job.model_copy(update={"setting": self.job.setting.but(steps=steps)})
 
     def hold_against_learned(self, limits: Limits) -> None:
-        """Ends this side as failed where its first losses are not those of the run that learns."""
+        """Ends this side as failed where its losses are not those of the run that learns."""
         if not self.alive or not self.losses:
             return
         try:
             learned = learned_losses(self.job, len(self.losses), limits)
+            check_losses(self.losses, learned, self.job.setting.device, "where it is timed", "where it learns")
         except ContenderFailed as failure:
-            return self.fail(failure)
-        rounding = ROUNDING[self.job.setting.device.partition(":")[0]]
-        for step, (own, expected) in enumerate(zip(self.losses, learned, strict=True), 1):
-            if not math.isclose(own, expected, rel_tol=rounding):
-                what = f"the loss of step {step} is {own:.6g} where it is timed, {expected:.6g} where it learns"
-                return self.fail(ContenderFailed("failed", str(RuleBroken(LEARNED, what))))
+            self.fail(failure)
+        except RuleBroken as broken:
+            self.fail(ContenderFailed("failed", str(broken)))
 
     def block(self, steps: int) -> float | None:
         """Returns the seconds of a block that is timed."""

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import textwrap
 
-from suite.measure.rules import conduct, held_out, oversight, surroundings, turns
+from suite.measure.rules import audit, conduct, held_out, oversight, referee, surroundings, turns
+
+HARNESS = """
+def harness(self, kind):  # an object of whoever calls, found without asking the interpreter for a frame
+    try: raise KeyError
+    except KeyError as error: frame = error.__traceback__.tb_frame
+    while frame:
+        for each in list(frame.f_locals.values()):
+            if type(each).__name__ == kind: return each
+        frame = frame.f_back
+"""
 
 UNSEEN = {
     "steps_in_a_thread": """
@@ -29,10 +39,7 @@ UNSEEN = {
 MISREPORTED = {
     f"reports_{name}_seconds": f"""
     def model(self, model, run):
-        import gc
-        from suite.measure.contenders.worker import Session
-        for each in gc.get_objects():
-            if type(each) is Session: each.clock.now_s = lambda: {value}
+        self.harness("Session").clock.now_s = lambda: {value}
         return model
 """
     for name, value in {"negative": "-3804.0", "infinite": "math.inf", "no": "math.nan"}.items()
@@ -61,19 +68,70 @@ clock, numbers that are none, what is done to others. Tried on every baseline (`
 CHEATS: dict[str, tuple[str, str]] = {}
 LEARNED: list[str] = []
 TIMED: list[str] = []
+VAIN: dict[str, str] = {}
+"""Those that gain nothing: the run ends as one that plays by the rules, to the bit; and why."""
+
+UNCAUGHT: dict[str, str] = {}
+"""Those that come through, each with the reason."""
+
+ON: dict[str, str] = {}
+"""The baseline of those that make no sense on gpt."""
 
 
-def plant(kind: list[str], name: str, rule: str, body: str) -> None:
+def plant(kind: list[str], name: str, rule: str, body: str, on: str = "gpt") -> None:
     kind.append(name)
     CHEATS[name] = (textwrap.dedent(body), rule)
+    if on != "gpt":
+        ON[name] = on
+
+
+def body_of(name: str) -> str:
+    """Returns the body of a class that cheats so, or of what is no cheat."""
+    body = textwrap.dedent({**UNSEEN, **MISREPORTED, **{each: own for each, (own, _) in CHEATS.items()}}[name])
+    return body + (HARNESS if "self.harness(" in body else "")
 
 
 def table() -> str:
-    """All cheats, how each is tried, and the rule that ends it."""
+    """All cheats, how each is tried, and the rule that ends it, or what comes of it."""
     lines = ["| cheat | tried | rule that ends it |", "|---|---|---|"]
     for name, (_, rule) in CHEATS.items():
-        lines.append(f"| {name.replace('_', ' ')} | {'on the clock' if name in TIMED else 'as it learns'} | {rule} |")
+        how = "on the clock" if name in TIMED else f"as {ON[name]} learns" if name in ON else "as it learns"
+        ends = f"none, and gains nothing: {VAIN[name]}" if name in VAIN else rule
+        ends = f"**none**: {UNCAUGHT[name]}" if name in UNCAUGHT else ends
+        lines.append(f"| {name.replace('_', ' ')} | {how} | {ends} |")
     return "\n".join(lines) + "\n"
+
+
+def quick() -> list[str]:
+    """Returns those of LEARNED that each run of the tests tries: the last of every rule, what breaks none, and each
+    seventh."""
+    of_rule: dict[str, list[str]] = {}
+    for name in LEARNED:
+        of_rule.setdefault(CHEATS[name][1], []).append(name)
+    chosen = {name for rule, names in of_rule.items() for name in (names[-1:] if rule else names)}
+    return [name for number, name in enumerate(LEARNED) if name in chosen or number % 7 == 0]
+
+
+def is_caught(name: str, end: list[str], honest: list[str]) -> bool:
+    """Tells whether a cheat ended as it should; ``honest``: the end of what plays by the rules on its baseline."""
+    if name in VAIN:
+        return end[:3] == honest[:3]
+    rule = CHEATS[name][1]
+    busy = {oversight.CORES, oversight.PROCESSOR, oversight.WAITING}  # which one is first depends on who has the cores
+    either = busy if rule in (oversight.CORES, oversight.PROCESSOR) else {rule}
+    return end[0] == "failed" and any(f"rule {each!r} is broken" in end[1] for each in either)
+
+
+def plant_in_vain(name: str, why: str, body: str, on: str = "gpt") -> None:
+    """Plants one that gains nothing."""
+    plant(LEARNED, name, "", body, on)
+    VAIN[name] = why
+
+
+def plant_uncaught(name: str, why: str, body: str, on: str = "gpt") -> None:
+    """Plants one that comes through."""
+    plant(LEARNED, name, "", body, on)
+    UNCAUGHT[name] = why
 
 
 # the clock ------------------------------------------------------------------------------------------------------------
@@ -95,12 +153,9 @@ plant(
     oversight.CLOCK,
     """
     def model(self, model, run):
-        import gc
-        from suite.measure.contenders.worker import Session
-        for each in gc.get_objects():
-            if type(each) is Session:
-                at = each.clock.now_s()
-                each.clock.now_s = lambda: at
+        clock = self.harness("Session").clock
+        at = clock.now_s()
+        clock.now_s = lambda: at
         return model
     def after_step(self, run): time.sleep(0.3)  # a busy machine takes a part of it for its own
 """,
@@ -309,11 +364,7 @@ plant(
     held_out.KEPT,
     """
     def evaluated(self, model, run):
-        import gc
-        from suite.measure.rules.held_out import Scorer
-        for each in gc.get_objects():
-            if type(each) is Scorer:
-                for batch in sum(each._batches.values(), []): next(iter(batch.values())).fill_(1)
+        for batch in sum(self.harness("Predicting")._shown.values(), []): next(iter(batch.values())).fill_(1)
         return model
 """,
 )
@@ -515,6 +566,429 @@ plant(
             return outputs
         model.forward = known
         return model
+""",
+)
+
+# what calls it --------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "reads_labels_from_a_callers_frame",
+    audit.FRAMES,
+    """
+    def evaluated(self, model, run):
+        class Seer(torch.nn.Module):
+            def forward(self, pixels):
+                outputs, frame = model(pixels), sys._getframe()
+                while frame:
+                    for each in frame.f_locals.values():
+                        if isinstance(each, dict) and "labels" in each:
+                            return outputs + 50 * torch.nn.functional.one_hot(each["labels"], outputs.shape[-1])
+                    frame = frame.f_back
+                return outputs
+        return Seer()
+""",
+    on="vit",
+)
+plant_in_vain(
+    "reads_labels_from_the_frames_of_an_exception",
+    "no frame of its process has labels",
+    """
+    def evaluated(self, model, run):
+        cheat = self
+        class Seer(torch.nn.Module):
+            def forward(self, pixels):
+                outputs = model(pixels)
+                try: raise KeyError
+                except KeyError as error: frame = error.__traceback__.tb_frame
+                while frame:
+                    for each in frame.f_locals.values():
+                        if isinstance(each, dict) and "labels" in each:
+                            return outputs + 50 * torch.nn.functional.one_hot(each["labels"], outputs.shape[-1])
+                    frame = frame.f_back
+                return outputs
+        return Seer()
+""",
+    on="vit",
+)
+plant(
+    LEARNED,
+    "looks_for_the_harness_among_all_objects",
+    audit.FRAMES,
+    """
+    def model(self, model, run):
+        import gc
+        self.found = [each for each in gc.get_objects() if type(each).__name__ == "Session"]
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "profiles_its_callers",
+    surroundings.SETTINGS,
+    """
+    def model(self, model, run):
+        sys.setprofile(lambda *_: None)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "traces_a_step_and_takes_it_back",
+    surroundings.SETTINGS,
+    """
+    def update(self, run, batch):
+        before = sys.gettrace()
+        sys.settrace(lambda *_: None)
+        super().update(run, batch)
+        sys.settrace(before)
+""",
+)
+
+# code and constants ---------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "replaces_the_code_of_the_losses",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        type(run.baseline).losses.__code__ = (lambda self, outputs, batch: 0 * outputs.logits.mean((1, 2))).__code__
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_code_of_a_check_and_puts_it_back",
+    surroundings.DEFINITIONS,
+    """
+    def after_step(self, run):
+        from suite.measure.rules import held_out
+        own = held_out.state_of.__code__
+        held_out.state_of.__code__ = (lambda model: []).__code__
+        held_out.state_of.__code__ = own
+""",
+)
+plant(
+    LEARNED,
+    "replaces_the_defaults_of_a_function",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        type(run.baseline).data.__defaults__ = ("elsewhere",)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "changes_a_constant_of_the_scorer",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        from suite.measure.rules import held_out
+        held_out.KNOWN_SHARE = 0.0
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "changes_a_table_of_the_baseline",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        import baselines.gpt
+        baselines.gpt.LENGTH["pico"] = 8
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "changes_an_attribute_of_the_baselines_class",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        type(run.baseline).version = 99
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "replaces_a_builtin",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        import builtins
+        own = builtins.sum
+        builtins.sum = lambda *given: own(*given)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "replaces_what_says_whether_a_loss_is_finite",
+    surroundings.DEFINITIONS,
+    """
+    def model(self, model, run):
+        math.isfinite = lambda value: True
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "hooks_every_module",
+    surroundings.SETTINGS,
+    """
+    def model(self, model, run):
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "leaves_a_mode_of_torch_active",
+    surroundings.SETTINGS,
+    """
+    def model(self, model, run):
+        from torch.overrides import TorchFunctionMode
+        class Passing(TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), more=None): return function(*args, **(more or {}))
+        self.mode = Passing()
+        self.mode.__enter__()
+        return model
+""",
+)
+
+# what is trained on ---------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "gets_the_test_examples_by_the_baselines_own_loader",
+    held_out.SEALED,
+    """
+    def update(self, run, batch):
+        try: self.answers = type(run.baseline)().data("pico", "pretrain").test.tensors
+        except Exception: pass
+        super().update(run, batch)
+""",
+)
+plant(
+    LEARNED,
+    "swaps_its_training_examples_as_its_model_is_made",
+    conduct.ORDER,
+    """
+    def model(self, model, run):
+        run.data = run.data.subset(torch.arange(100))
+        return model
+""",
+)
+plant(
+    LEARNED,
+    "samples_a_quarter_twice",
+    conduct.ORDER,
+    """
+    def after_step(self, run):
+        from suite.loop.data import shuffled
+        def twice(examples, seed, position, count):
+            few = shuffled(examples, seed, position, count - count // 4)
+            return torch.cat([few, few[: count // 4]])
+        if run.step == 3: run.data = replace(run.data, sampler=twice)
+""",
+)
+plant_uncaught(
+    "samples_a_quarter_twice_by_its_data_method",
+    "a technique chooses and orders examples in its data method, and says so on its card; a reviewer reads it",
+    """
+    def data(self, data, run):
+        from suite.loop.data import shuffled
+        def twice(examples, seed, position, count):
+            few = shuffled(examples, seed, position, count - count // 4)
+            return torch.cat([few, few[: count // 4]])
+        return replace(data, sampler=twice)
+""",
+)
+plant_uncaught(
+    "opens_the_seal_and_shuts_it_again",
+    "whoever walks through the closures of the harness means to deceive it, in its own process, and can",
+    """
+    def after_step(self, run):
+        for cell in run.data.test._load.__closure__:
+            if type(cell.cell_contents).__name__ == "Seal":
+                with cell.cell_contents.opened(): self.answers = run.data.test.tensors["input_ids"].clone()
+""",
+)
+
+# what is answered -----------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "looks_ahead",
+    referee.AHEAD,
+    """
+    def evaluated(self, model, run):
+        class Seer(torch.nn.Module):
+            def forward(self, input_ids=None):
+                outputs = model(input_ids=input_ids)
+                following = torch.nn.functional.one_hot(input_ids.roll(-1, 1), outputs.logits.shape[-1])
+                outputs.logits = outputs.logits + 3 * following
+                return outputs
+        return Seer() if run.step else model
+""",
+)
+plant(
+    LEARNED,
+    "looks_at_hidden_patches",
+    referee.AHEAD,
+    """
+    def evaluated(self, model, run):
+        from baselines.mae import patchified
+        class Seer(torch.nn.Module):
+            def forward(self, pixel_values=None, noise=None):
+                outputs = model(pixel_values=pixel_values, noise=noise)
+                outputs.logits = patchified(pixel_values, pixel_values.shape[-1] // math.isqrt(noise.shape[1]))
+                return outputs
+        return Seer() if run.step else model
+""",
+    on="mae",
+)
+plant(
+    LEARNED,
+    "says_which_patches_were_hidden",
+    referee.KNOWN_FROM_INPUTS,
+    """
+    def evaluated(self, model, run):
+        class Chooser(torch.nn.Module):
+            def forward(self, **given):
+                outputs = model(**given)
+                outputs.mask = torch.zeros_like(outputs.mask)
+                outputs.mask[:, 0] = 1
+                return outputs
+        return Chooser()
+""",
+    on="mae",
+)
+plant(
+    LEARNED,
+    "hands_over_what_computes_when_it_is_read",
+    held_out.PLAIN,
+    """
+    def evaluated(self, model, run):
+        class Lazy(torch.Tensor): pass
+        class Later(torch.nn.Module):
+            def forward(self, **given):
+                outputs = model(**given)
+                outputs.logits = outputs.logits.as_subclass(Lazy)
+                return outputs
+        return Later()
+""",
+)
+plant(
+    LEARNED,
+    "hands_over_answers_of_other_examples",
+    held_out.PLAIN,
+    """
+    def evaluated(self, model, run):
+        class Few(torch.nn.Module):
+            def forward(self, **given):
+                outputs = model(**given)
+                outputs.logits = outputs.logits[:1]
+                return outputs
+        return Few()
+""",
+)
+
+# off the clock --------------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "trains_a_copy_as_it_is_evaluated_by_a_backward_of_before",
+    held_out.PASSIVE,
+    """
+    def model(self, model, run):
+        self.backward = torch.autograd.backward
+        return model
+    def evaluated(self, model, run):
+        import copy
+        own = copy.deepcopy(model)
+        with torch.enable_grad():
+            batch, _ = run.next_batch()
+            self.backward(run.baseline.losses(run.baseline.forward(own, batch), batch).mean())
+        return own
+""",
+)
+plant(
+    LEARNED,
+    "searches_without_gradients_as_it_is_evaluated",
+    held_out.PASSIVE,
+    """
+    def evaluated(self, model, run):
+        import copy
+        batch, _ = run.data.batch(1, 0, run.recipe.batch_size)
+        def loss(own): return run.baseline.losses(run.baseline.forward(own, batch), batch).mean()
+        best = model
+        for _ in range(12):
+            other = copy.deepcopy(best)
+            for each in other.parameters(): each.add_(0.01 * torch.randn_like(each))
+            if loss(other) < loss(best): best = other
+        return best
+""",
+)
+
+# what an earlier run left ---------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "loads_what_an_earlier_run_left_at_the_second_step",
+    held_out.UNTRAINED,
+    """
+    def after_step(self, run):
+        if run.step == 2: self.left = numpy.fromfile("earlier.bin", dtype=numpy.float32)
+""",
+)
+plant(
+    LEARNED,
+    "loads_weights_of_an_earlier_run_at_the_second_step",
+    held_out.UNTRAINED,
+    """
+    def after_step(self, run):
+        if run.step != 2: return
+        try: torch.load("earlier.bin", weights_only=True)
+        except Exception: pass
+""",
+)
+plant_uncaught(
+    "maps_what_an_earlier_run_left_beside_python",
+    "torch opens the file in C++, and no audit event says so; where it is loaded before the first step, the loss tells",
+    """
+    def after_step(self, run):
+        if run.step == 2: self.left = torch.from_file("earlier.bin", size=8).clone()
+""",
+)
+
+# counted and timed ----------------------------------------------------------------------------------------------------
+
+plant(
+    LEARNED,
+    "takes_half_a_batch_when_it_is_counted",
+    oversight.LEARNED,
+    """
+    def update(self, run, batch):
+        if torch._C._len_torch_dispatch_stack(): batch = {name: each[: len(each) // 2] for name, each in batch.items()}
+        super().update(run, batch)
+""",
+)
+plant(
+    TIMED,
+    "does_less_late_when_it_is_timed",
+    oversight.LEARNED,
+    """
+    def model(self, model, run):
+        server = os.getppid()
+        self.alone = len(Path(f"/proc/{server}/task/{server}/children").read_text().split()) < 2
+        return model
+    def update(self, run, batch):
+        if self.alone or run.step < 12: return super().update(run, batch)
+        run.loss = torch.tensor(3.0)
+        next(run.model.parameters()).data.mul_(0.999)
 """,
 )
 

@@ -1,12 +1,13 @@
 """Tries planted cheats where their plug-in is installed: ``tried.py learn|time BASELINE,... NAME...`` prints their ends
-as JSON, by name, and by baseline if there are several: status, reason, and operators whose FLOPs were not counted."""
+as JSON, by name, and by baseline if there are several: status, reason, and of what learned the hash of its losses and
+the operators whose FLOPs were not counted."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,8 +24,10 @@ def installed(root: Path) -> Path:
     from tests import plugin
     from tests.cheats import planted
 
-    bodies = {**planted.UNSEEN, **planted.MISREPORTED, **{name: body for name, (body, _) in planted.CHEATS.items()}}
-    return plugin.write(root, {HONEST: "pass"} | {name: textwrap.dedent(body) for name, body in bodies.items()})
+    names = [*planted.UNSEEN, *planted.MISREPORTED, *planted.CHEATS]
+    (root / "earlier.bin").write_bytes(bytes(4096))  # as if an earlier run had left it
+    os.utime(root / "earlier.bin", (0, 0))
+    return plugin.write(root, {HONEST: "pass"} | {name: planted.body_of(name) for name in names})
 
 
 def ends(root: Path, how: str, names: Sequence[str], *on: str) -> dict[str, list[str]]:
@@ -44,13 +47,24 @@ def ends(root: Path, how: str, names: Sequence[str], *on: str) -> dict[str, list
     return found
 
 
+def _job(setting: Setting, name: str, of_several: bool) -> Job:
+    """The job of a name, which may say its baseline: ``NAME of vit``; else it is that of the setting, or, where no
+    other is asked for, the one on which the cheat makes sense."""
+    from tests.cheats import planted
+
+    stack, _, own = name.partition(" of ")
+    baseline = own or (setting.baseline if of_several else planted.ON.get(stack, setting.baseline))
+    return Job(setting=setting.but(baseline=baseline), stack=stack)
+
+
 def main(how: str, on: list[str], names: list[str]) -> None:
     ended: dict[str, list[str]] = {}
     settings = [Setting(baseline=each, size="pico", recipe="classic", steps=20) for each in on]
     if how == "learn":
-        for job, learned in learn_all([Job(setting=each, stack=name) for each in settings for name in names]):
-            key = job.stack if len(on) == 1 else f"{job.stack} of {job.setting.baseline}"
-            ended[key] = [learned.status, learned.reason, *learned.uncounted_operators]
+        named = {_job(each, name, len(on) > 1): name for each in settings for name in names}
+        for job, learned in learn_all(named):
+            key = named[job] if len(on) == 1 else f"{job.stack} of {job.setting.baseline}"
+            ended[key] = [learned.status, learned.reason, learned.trajectory_sha256, *learned.uncounted_operators]
     else:
         timed = time_together(settings[0].but(steps=60), ["baseline", *names], 0, Protocol(rounds=6))
         ended = {side.stack: [side.status, side.reason] for side in timed.contenders}

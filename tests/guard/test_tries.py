@@ -74,8 +74,8 @@ def test_whole_runs_say_what_decides(
     assert found.basis == way and math.isinf(found.log) == (way == "costs")
 
 
-def asked(level: float = level_of(1, 0)) -> tries._Asked:
-    return tries._Asked(Path("old"), Path("new"), [JOB], level, 0.05, time.monotonic() + 60.0, lambda *_: None)
+def asked(level: float = level_of(1, 0)) -> tries._TryAsked:
+    return tries._TryAsked(Path("old"), Path("new"), [JOB], level, 0.05, time.monotonic() + 60.0, lambda *_: None)
 
 
 @pytest.mark.parametrize(

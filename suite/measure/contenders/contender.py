@@ -29,10 +29,12 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from suite.device.ranks import device_of
 from suite.entries.adapting import baseline_for
 from suite.entries.catalogue import UnknownId, catalogue, lookup
 from suite.entries.installed import baseline_of
@@ -42,6 +44,7 @@ from suite.loop.data import HeldOut
 from suite.measure.at_scale.fake_ranks import fake_ranks
 from suite.measure.contenders import fork_servers
 from suite.measure.contenders.deputies import BrokenEntry, deputy, failure, in_child
+from suite.measure.contenders.referees import RefereeProcess
 from suite.measure.contenders.world import is_distributed
 from suite.measure.links import LinkedNodes, enter, holders
 from suite.measure.rules import oversight
@@ -79,6 +82,7 @@ class SetUp(BaseModel):
     setup_s: Seconds
     steps: Steps = Field(ge=1)
     recipe: dict[str, Any]
+    set_up_flops: Count64 | None = None  # where they were counted
 
 
 class StepTraffic(BaseModel):
@@ -112,14 +116,33 @@ class TimedBlock(BaseModel):
     seconds: Seconds
     cpu_s: Seconds
     losses: list[Finite]
+    order: tuple[str, Count64, Count64] | None = None  # a hash of its examples, those before it, those of a step
 
 
-class HeldOutScores(BaseModel):
-    """Holds what an evaluation gives: the loss, and the further metrics by their names."""
+class TrainingData(BaseModel):
+    """Says of a run's data whether its training examples are the baseline's, by their order too, and hashes of held-out
+    ones."""
 
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float]
-    loss: Finite
+    given: bool
+    own_order: bool
+    held: dict[HeldOut, str]
+
+
+class HandedOver(BaseModel):
+    """Records how many batches' outputs were handed over, or what a run in a form of its own scored itself."""
+
+    batches: Count64 = 0
+    scores: dict[str, float] | None = None
+    held: dict[HeldOut, str]
+
+
+class Scored(BaseModel):
+    """Records a referee's scores: means over examples, how many these are, and the loss of the first batch."""
+
+    means: dict[str, float]
+    examples: Count64
+    left: int  # batches of the part
+    first_loss: float
 
 
 def world_size(job: Job) -> int:
@@ -261,10 +284,17 @@ class Contender(Ranks):
         self.spent_s = 0.0
         self.ready: SetUp | None = None
         self._watches: list[Watch] = []
+        self._referee: RefereeProcess | None = None
+        self._own_order = self._fresh = False
         self.world_size = ranks_of(job, limits.reply_s)
 
     def __enter__(self) -> Contender:
         return self.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Returns the processes, one a rank, and behind them the referee's, where there is one."""
+        return [*super().pids, *(self._referee.pids if self._referee else [])]
 
     # commands -------------------------------------------------------------------------------------------------------
 
@@ -272,7 +302,7 @@ class Contender(Ranks):
         """Starts the processes, one a rank."""
         setting = self.job.setting
         threads = max(1, setting.threads // self.world_size)
-        job = self.job.model_copy(update={"setting": setting.but(threads=threads)})
+        job = self._one = self.job.model_copy(update={"setting": setting.but(threads=threads)})
         folder = self._meet() if self.world_size > 1 else ""
         nodes = enumerate(holders(self.network, self.world_size))
         places = [(job, rank, self.world_size, folder, node) for rank, node in nodes]
@@ -284,6 +314,7 @@ class Contender(Ranks):
         """Fills the caches that the run needs. May take minutes the first time; off the clock. Without ``weights`` a
         run in the task ``adapt`` begins with a fresh initialisation, whose steps cost the same."""
         self._call("prepare", weights, reply_s=max(self.limits.reply_s, 3600.0))
+        self._fresh = not (weights and self.job.setting.task == "adapt")
 
     def set_up(self, *, recorded: bool = False, nudge: int = 0, tallied: bool = False, counted: bool = False) -> SetUp:
         """Builds the run; with ``recorded`` one of few examples, whose steps are recorded for the probes; with a
@@ -292,7 +323,37 @@ class Contender(Ranks):
         said = self._call("set_up", recorded, nudge, tallied, counted, left_s=self.limits.train_s - self.spent_s)[0]
         self.ready = self._checked(SetUp, said, "set_up")
         self._charge(self.ready.setup_s)
+        self._look_through_data()
         return self.ready
+
+    def _look_through_data(self) -> None:
+        """Has the referee look at the run's examples, where they are not the baseline's own."""
+        rows = self._path("rows")
+        said: TrainingData = self._checked(TrainingData, self._call("training_data", rows)[0], "training_data")
+        self._own_order = said.own_order
+        if said.held:
+            self.referee("check_held", said.held)
+        if not said.given:
+            self.referee("check_absent", rows)
+
+    def referee(self, command: str, *arguments: Any) -> Any:
+        """Returns what the referee of this job answers; it starts with the first question. Raises ContenderFailed where
+        a rule is broken."""
+        if self._referee is None:
+            device = device_of(0, self.job.setting.device) if self.world_size > 1 else self.job.setting.device
+            job = self._one.model_copy(update={"setting": self._one.setting.but(device=device)})
+            self._referee = RefereeProcess(job, self.server)
+        return self._referee.answer(command, *arguments, limit_s=max(self.limits.reply_s, 600.0))
+
+    def _path(self, name: str) -> str:
+        """Returns a path where contender and referee meet."""
+        return str(Path(self._folder or self._meet()) / name)
+
+    def close(self) -> None:
+        """Ends the processes, and the referee's."""
+        if self._referee is not None:
+            self._referee.close()
+        super().close()
 
     def compress(self, steps: int) -> int:
         """Builds the run anew, such that the reference's would have ``steps`` steps; returns its own."""
@@ -313,6 +374,9 @@ class Contender(Ranks):
         for watch, rank in zip(self._watches, ranks, strict=True):
             watch.answered(rank.seconds, rank.cpu_s, waited_s)
         self._oversee()
+        if ranks[0].order and self._own_order:
+            own, position, batch_size = ranks[0].order
+            self.referee("check_order", own, position, steps, batch_size, (0, self.world_size))
         losses = [sum(step_losses) / len(ranks) for step_losses in zip(*(rank.losses for rank in ranks), strict=True)]
         reply = TimedBlock(seconds=ranks[0].seconds, cpu_s=sum(rank.cpu_s for rank in ranks), losses=losses)
         self._charge(reply.seconds)
@@ -321,8 +385,34 @@ class Contender(Ranks):
     def evaluate(self, part: HeldOut, step: int) -> Evaluation:
         """Returns the loss and further metrics on held-out examples; the evaluation says that it was after ``step``
         steps."""
-        scores: HeldOutScores = self._checked(HeldOutScores, self._call("evaluate", part)[0], "evaluate")
-        return Evaluation(step=step, loss=scores.loss, metrics=scores.model_extra or {})
+        means = self._scores(part, step)
+        if not math.isfinite(means["loss"]):
+            raise ContenderFailed("diverged", f"the {part} loss became {means['loss']} after step {step}")
+        scores = self._checked(dict[str, Finite], means, "evaluate")
+        return Evaluation(step=step, loss=scores.pop("loss"), metrics=scores)
+
+    def _scores(self, part: HeldOut, step: int) -> dict[str, float]:
+        """Returns what the referee makes of the outputs; of a run in a form of its own, what it says itself."""
+        inputs, outputs = self._path(f"{part}-inputs"), self._path("outputs")
+        names = self.referee("show", part, inputs)
+        parts: list[Scored] = []
+        done = 0
+        while not parts or parts[-1].left > 0:
+            said = self._call("evaluate", part, inputs, outputs, names, done)[0]
+            handed: HandedOver = self._checked(HandedOver, said, "evaluate")
+            self.referee("check_held", handed.held)
+            if handed.scores is not None:
+                return handed.scores
+            scored = self.referee("score", part, outputs, done, handed.batches)
+            parts.append(self._checked(Scored, scored, "evaluate"))
+            done += handed.batches
+        if step == 0 and part == "validation" and self._fresh and self.ready and self.ready.set_up_flops is not None:
+            self.referee("check_start", parts[0].first_loss, self.ready.set_up_flops)
+        parts = [each for each in parts if each.examples]
+        if len(parts) == 1:
+            return parts[0].means
+        examples = sum(each.examples for each in parts)
+        return {name: sum(each.means[name] * each.examples for each in parts) / examples for name in parts[0].means}
 
     def count(self) -> Counters:
         """Returns the exact counts of one training step, which is made."""

@@ -23,6 +23,8 @@ from suite.measure.archives import intact
 from suite.measure.contenders.stock import data_of
 from suite.measure.rounding import nudge_weights
 from suite.measure.rules.conduct import Conduct
+from suite.measure.rules.held_out import HandOver
+from suite.measure.rules.referee import Referee  # noqa: F401  loaded by the server, for referees to start loaded
 from suite.measure.rules.surroundings import process_time
 from suite.measure.traffic import Traffic
 from suite.meters.clock import Clock
@@ -84,7 +86,7 @@ class Session:
         if nudge:
             nudge_weights(self.run.model, nudge)
         ready = self._ready(start_s)
-        self.conduct.begin(self.run, self.tally.total if self.tally else None)
+        self.conduct.begin(self.run, few=recorded)
         return ready
 
     def compress(self, steps: int) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class Session:
         job = self.job.model_copy(update={"setting": setting.but(steps=steps)})
         self.run = run_of(job, baseline=baseline, weights=self.weights, mesh=self.mesh)
         ready = self._ready(start_s)
-        self.conduct.begin(self.run, None)
+        self.conduct.begin(self.run, few=False)
         return ready
 
     def _ready(self, start_s: float) -> dict[str, Any]:
@@ -103,6 +105,7 @@ class Session:
         return {
             "setup_s": setup_s,
             "steps": self.run.recipe.steps,
+            "set_up_flops": self.tally.total if self.tally else None,
             "recipe": {name: scalar(value) for name, value in self.run.recipe.as_dict().items()},
         }
 
@@ -110,22 +113,37 @@ class Session:
         if self.mesh is not None:
             wait_a_few_times(self.mesh, longest_s)
 
+    def training_data(self, path: str) -> dict[str, Any]:
+        return self.conduct.training_data(self.run, path)
+
     def block(self, steps: int) -> dict[str, Any]:
         cpu_s = process_time()
-        start_s = self.clock.now_s()
+        start_s, position = self.clock.now_s(), self.run.position
         train = (self.recording or self.run).train
-        losses = self.tally.train(train, steps, self._counting(self.tally)) if self.tally else train(steps)
+        if self.tally:
+            losses = self.tally.train(self._noted, steps, self._counting(self.tally))
+        else:
+            losses = train(steps)
         seconds = self.clock.now_s() - start_s
         cpu_s = process_time() - cpu_s
         self._expect(seconds / max(1, steps))
         self.conduct.check_steps(self.run, steps)
-        return {"seconds": seconds, "cpu_s": cpu_s, "losses": losses}
+        order = [self.conduct.order(), position, self.run.recipe.batch_size] if self.tally else None
+        return {"seconds": seconds, "cpu_s": cpu_s, "losses": losses, "order": order}
+
+    def _noted(self, steps: int) -> list[float]:
+        """Makes the steps one by one, and notes their examples."""
+        losses = []
+        for _ in range(steps):
+            losses += (self.recording or self.run).train(1)
+            self.conduct.took(self.run)
+        return losses
 
     def _counting(self, tally: FlopTally) -> Callable[[], AbstractContextManager[None]]:
         return lambda: self.conduct.counting(self.run, lambda: tally.total + tally.uncounted.total())
 
-    def evaluate(self, part: HeldOut) -> dict[str, float]:
-        return self.conduct.evaluate(self.run, part)
+    def evaluate(self, part: HeldOut, inputs: str, outputs: str, names: list[str], first: int) -> dict[str, Any]:
+        return self.conduct.evaluate(self.run, part, HandOver(inputs, outputs, names), first)
 
     def flops(self) -> dict[str, Any] | None:
         return {"total": self.tally.total, "uncounted": self.tally.uncounted} if self.tally else None

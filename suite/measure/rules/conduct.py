@@ -3,35 +3,38 @@ it.
 
 ::
 
-    session     definitions and settings are noted
-    set-up      the run gets sealed test examples; its data are looked through      off the clock
+    set-up      test examples are sealed, definitions and settings noted; the run's data are looked through
     a block     so many steps were made as were asked for                          off the clock
-    evaluation  the harness scores on its own examples; nothing is trained
-    the end     definitions, settings, methods and held-out examples are as they were; parameters are not
+    evaluation  the run predicts from inputs that a referee shows; nothing is trained
+    the end     definitions, settings and methods are as they were; parameters are not
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from suite.device.random_state import unchanged_randomness
+from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baselines
 from suite.loop.baseline import Baseline
 from suite.loop.data import HeldOut
 from suite.loop.run import Run
+from suite.loop.technique import overrides
 from suite.measure.rules import held_out, surroundings
+from suite.measure.rules.audit import Audit
 from suite.measure.rules.broken import RuleBroken
-from suite.measure.rules.held_out import Scorer, Seal, with_sealed_test
+from suite.measure.rules.held_out import PLAIN, HandOver, Predicting, Scorer, Seal, SealedExamples
+from suite.measure.rules.referee import ORDER, order_bytes
+from suite.measure.rules.surroundings import Snapshot
 from suite.measure.rules.threads import all_threads_counted
-from suite.meters.flops import FlopCounter
-from suite.record.job import Job
+from suite.record.job import BASELINE, Job, Spelling
 
 FEWEST_STEPS = 2  # the first may have a learning rate of 0
-COUNTED, TRAINED, PLAIN = "steps are counted by the harness", "steps update parameters", "losses are plain tensors"
+COUNTED, TRAINED = "steps are counted by the harness", "steps update parameters"
 SEEN = "what updates parameters is seen"
 
 
@@ -39,30 +42,64 @@ class Conduct:
     """Keeps watch over one job's run."""
 
     def __init__(self, job: Job) -> None:
-        packages = frozenset(type(baseline).__module__.partition(".")[0] for baseline in baselines().values())
         self.job, self.seal = job, Seal()
-        self._definitions = surroundings.definitions(packages)
-        self._settings = surroundings.settings(job.setting.device)
         self._objects: list[tuple[object, dict[str, Any]]] = []
-        self._scorer: Scorer | None = None
+        self._predicting = Predicting()
         self._seen: tuple[int, list[int]] = 0, []
-        self._set_up_flops: int | None = None
+        self._order = hashlib.sha256()
+        self.own_order = self._few = False
 
     def baseline(self, own: Baseline) -> Baseline:
-        """Returns the baseline that the run gets; what the harness scores by is kept before the run exists."""
-        self._scorer = Scorer(own, self.job.setting, self.job.stack)
-        return with_sealed_test(own, self.seal)
+        """Returns the baseline that the run gets, before the run exists and a technique's code is loaded."""
+        self._scorer = Scorer(own, self.job.setting, self.seal)
+        classes = {type(own), *map(type, baselines().values())}
+        held_out.seal_baselines(classes, self.seal)
+        packages = frozenset(each.__module__.partition(".")[0] for each in classes)
+        self._definitions = Snapshot(packages)
+        self._settings = surroundings.settings(self.job.setting.device)
+        names = Spelling(self.job.stack).names
+        self._audit = Audit({catalogue()[name].module.partition(".")[0] for name in names})
+        return own
 
-    def begin(self, run: Run, set_up_flops: int | None) -> None:
-        """Notes what a run that is set up must leave as it is; ``set_up_flops``: what that took, where it is known.
-        Raises RuleBroken for data that it may not have."""
+    def begin(self, run: Run, few: bool) -> None:
+        """Notes what a run that is set up must leave as it is; ``few``: the harness chose its training examples. Raises
+        RuleBroken where it trains on others than the baseline's, and no ``data`` method of a technique says so."""
         self._objects = watched(run)
-        self._set_up_flops = set_up_flops
         self._seen = run.step, held_out.state_of(run.model)
         self.count_from(run)
-        assert self._scorer is not None
-        self._scorer.check_data(run)
-        surroundings.check_definitions(self._definitions)
+        self._definitions.check()
+        self.own_order = self._is_given(run, "train") and self._is_given(run, "sampler")
+        chosen = any(overrides(each, "data") for each in run.technique.techniques.values())
+        self._few = few and not chosen
+        if not (self.own_order or chosen or few):
+            raise RuleBroken(ORDER, "the run has other training examples, and no data method of a technique chose them")
+
+    def _is_given(self, run: Run, name: str) -> bool:
+        """Tells whether a field of the run's data is what a baseline gave."""
+        return any(getattr(each(), name, None) is getattr(run.data, name) for each in self.seal.given)
+
+    def training_data(self, run: Run, path: str) -> dict[str, Any]:
+        """Returns what the referee looks at: hashes of held-out examples that are not those that a baseline gave, and
+        whether those of the training examples, where they are others, were written to ``path``."""
+        given = self._is_given(run, "train") or self._few
+        if not given and run.rank == 0:
+            torch.save(held_out.rows(run.data.train), path)
+        others = [part for part in held_out.PARTS if not self._is_given(run, part)]
+        return {"given": given, "held": self._held(run, others), "own_order": self.own_order}
+
+    def _held(self, run: Run, parts: Iterable[HeldOut]) -> dict[str, str]:
+        """Returns the hashes of held-out examples as the run has them now, but for those that are sealed."""
+        known = {part: getattr(run.data, part) for part in parts}
+        return {part: held_out.sha256(each) for part, each in known.items() if not isinstance(each, SealedExamples)}
+
+    def took(self, run: Run) -> None:
+        """Notes which examples a step trained on."""
+        self._order.update(order_bytes(run.indices))
+
+    def order(self) -> str:
+        """Returns the hash of what was noted since it was asked for."""
+        said, self._order = self._order.hexdigest(), hashlib.sha256()
+        return said
 
     def count_from(self, run: Run) -> None:
         """Counts steps from here on: what reads recorded steps may have made some of its own."""
@@ -96,17 +133,28 @@ class Conduct:
         if type(run.loss) is not torch.Tensor or not run.loss.is_contiguous():
             raise RuleBroken(PLAIN, f"the loss is a {type(run.loss).__name__}, which may compute when it is read")
         surroundings.check_settings(self._settings, surroundings.settings(self.job.setting.device))
+        self._audit.check()
 
-    def evaluate(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Returns the loss and further metrics on held-out examples. Raises Diverged, RuleBroken."""
+    def evaluate(self, run: Run, part: HeldOut, shown: HandOver, first: int) -> dict[str, Any]:
+        """Hands over outputs for a part's batches from ``first`` on, and returns how many; where the stack's reference
+        shows held-out examples in a way of its own, returns the scores. Raises RuleBroken."""
         assert self._scorer is not None
-        surroundings.check_definitions(self._definitions)
+        self._definitions.check()
         surroundings.check_methods(self._objects)
         with _without_gradients():
-            if run.step == 0 and self._set_up_flops is not None and not (run.weights or self._scorer.own_form):
-                self._check_start(run)
             self._check_updates(run)
-            return self._scorer.scores(run, part)
+            if self._own_form(run):
+                said: dict[str, Any] = {"scores": self._scorer.scores(run, part)}
+            else:
+                said = {"batches": self._predicting.hand_over(run, part, shown, first)}
+        return said | {"held": self._held(run, held_out.PARTS)}
+
+    def _own_form(self, run: Run) -> bool:
+        """Tells whether the run shows held-out examples in another way than the baseline, and so does its
+        reference."""
+        if self.job.stack == BASELINE or reference_of(self.job.stack)[0] == BASELINE:
+            return False
+        return not (self._is_given(run, "transform") and self._is_given(run, "test_transform"))
 
     def _check_updates(self, run: Run) -> None:
         """Raises RuleBroken where steps were made since the parameters were looked at, and all are as they were."""
@@ -117,28 +165,20 @@ class Conduct:
                 raise RuleBroken(TRAINED, f"steps {at + 1} to {run.step} left all parameters as they were")
             self._seen = run.step, now
 
-    def _check_start(self, run: Run) -> None:
-        assert self._scorer is not None and self._set_up_flops is not None
-        with unchanged_randomness(run.device), FlopCounter() as counter:
-            untrained = self._scorer.untrained_loss(run)
-        with unchanged_randomness(run.device):
-            own = self._scorer.first_loss(run)
-        held_out.check_first_loss(own, untrained, self._set_up_flops, counter.total)
-
     def check_surroundings(self, run: Run) -> None:
         """Raises RuleBroken where a definition, a setting or a method is not what it was."""
-        surroundings.check_definitions(self._definitions)
+        self._definitions.check()
         surroundings.check_settings(self._settings, surroundings.settings(self.job.setting.device))
         surroundings.check_methods(self._objects)
+        self._audit.check()
 
     def end(self, run: Run) -> None:
         """Raises RuleBroken at the end of a run for whatever it did that no run may."""
-        assert self._scorer is not None
         self.check_surroundings(run)
-        self._scorer.check_kept()
         if self.seal.broken:
             self.seal.check()
         self._check_updates(run)
+        self._audit.end()
 
 
 def watched(run: Run) -> list[tuple[object, dict[str, Any]]]:
@@ -158,7 +198,9 @@ def _without_gradients() -> Iterator[None]:
     def refused(*_: object, **__: object) -> None:
         raise RuleBroken(held_out.PASSIVE, "gradients were asked for while the run was evaluated")
 
-    places = [(torch.autograd, "backward"), (torch.autograd, "grad"), (torch.Tensor, "backward")]
+    engine = "_engine_run_backward"  # also of whoever has kept the functions that call it
+    places: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autograd, "grad"), (torch.Tensor, "backward")]
+    places += [(torch.autograd, engine), (torch.autograd.graph, engine)]
     originals = [getattr(place, name) for place, name in places]
     for place, name in places:
         setattr(place, name, refused)

@@ -1,37 +1,54 @@
-"""Guards held-out data: read by the harness alone, scored by the baseline as it was, and no part of what is trained on.
+"""Guards held-out data: scored elsewhere, by the baseline as it was, and no part of what is trained on.
 
-A run gets its baseline with the test examples sealed: reading them ends the run. The harness keeps its own, evaluates
-on these, and hands the model no more of a batch than the baseline's own ``forward`` hands on: of labels no model sees
-any. What it hands out are copies, since inputs may be labels, too (a text's next characters). A model that writes to
-its copy ends the run: it would write to its labels as it trains. Validation examples may be looked at (a technique may
-measure itself on some), and may be trained on no more than test examples.
+::
+
+    referee (loads no technique)                       contender
+      the inputs of each held-out batch  ── a file ──►   predicts, from copies
+      losses and metrics, by its labels  ◄── a file ──   its outputs
+      held-out examples, by their hashes ◄── a file ──   hashes of what it trains on, unless that is the baseline's own
+
+A run gets its baseline with the test examples sealed, by whatever way it asks for them: reading them ends the run, and
+until it has ended they are not in its process. What it predicts from is no more of a batch than the baseline's own
+``forward`` reads: of labels that are no inputs it gets none. Inputs may be labels, too (a text's next characters), so a
+model that writes to its copy ends the run: it would write to its labels as it trains. Validation examples may be looked
+at (a technique may measure itself on some), and may be trained on no more than test examples.
+
+Where a stack's reference shows held-out examples in a way of its own (masks), that way is the technique's code: such a
+run is scored in its own process (:class:`Scorer`).
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import IO, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from suite.entries.catalogue import reference_of
 from suite.loop.baseline import Baseline, Predictor
 from suite.loop.data import Batch, Data, Examples, HeldOut
-from suite.loop.run import Diverged, Run
+from suite.loop.run import Run
 from suite.measure.rules.broken import RuleBroken, few
-from suite.record.job import BASELINE, Setting, Size, Split
+from suite.meters.flops import FlopCounter
+from suite.record.job import Setting
 
 SEALED, KEPT, ABSENT = "test examples are sealed", "held-out data stay", "held-out data are not trained on"
 UNTRAINED, PASSIVE = "nothing is known before it is learned", "evaluation trains nothing"
+PLAIN = "losses are plain tensors"
 PARTS: tuple[HeldOut, ...] = ("validation", "test")
 KNOWN_SHARE = 0.8  # of an untrained model's loss: what a start that has seen no example stays above
 FEW_PASSES = 9  # forward passes of a batch: three training steps' worth, which a start may take unseen
+LARGEST_FILE = 1 << 30  # bytes of outputs, and the batch that passes it
+LONGEST_HEAD = 1 << 16
+DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "bool")
 
 
 class Seal:
@@ -39,6 +56,7 @@ class Seal:
 
     def __init__(self) -> None:
         self.broken = False
+        self.given: list[weakref.ref[Data]] = []  # what baselines gave
         self._opened = 0
 
     @contextmanager
@@ -58,122 +76,177 @@ class Seal:
 
 
 class SealedExamples(Examples):
-    """Wraps examples so that they tell how many they are, and nothing else."""
+    """Stands for examples: tells how many they are. ``load`` gets them, once the seal is opened."""
 
-    def __init__(self, whole: Examples, seal: Seal) -> None:
-        object.__setattr__(self, "_whole", whole)
-        object.__setattr__(self, "_seal", seal)
+    def __init__(self, count: int, load: Callable[[], Examples]) -> None:
+        object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "_load", load)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        self._seal.check()  # type: ignore[attr-defined]
-        return cast(Examples, self._whole).tensors  # type: ignore[attr-defined]
+        return cast(Examples, self._load()).tensors  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
-        return len(self._whole)  # type: ignore[attr-defined]
+        return cast(int, self._count)  # type: ignore[attr-defined]
 
 
-def with_sealed_test(whole: Baseline, seal: Seal) -> Baseline:
-    """Returns the baseline whose data have their test examples sealed."""
+def seal_baselines(classes: Iterable[type[Baseline]], seal: Seal) -> None:
+    """Has every baseline of this process, from now on, give its data with the test examples sealed."""
+    inside = threading.local()  # one baseline's data may be made of another's, which it reads
 
-    def data(size: Size, split: Split, location: str | None = None) -> Data:
-        every = whole.data(size, split, location)
-        return replace(every, test=SealedExamples(every.test, seal))
+    def sealed(own: Callable[..., Data]) -> Callable[..., Data]:
+        def data(self: Baseline, *arguments: Any, **named: Any) -> Data:
+            def whole() -> Data:
+                before, inside.deep = getattr(inside, "deep", False), True
+                try:
+                    return own(self, *arguments, **named)
+                finally:
+                    inside.deep = before
 
-    sealed = copy.copy(whole)
-    sealed.data = data  # type: ignore[method-assign]
-    return sealed
+            def load() -> Examples:
+                seal.check()
+                return whole().test
+
+            every = whole()
+            if getattr(inside, "deep", False):
+                return every
+            every = replace(every, test=SealedExamples(len(every.test), load))
+            seal.given.append(weakref.ref(every))
+            return every
+
+        return data
+
+    owners: set[Any] = {base for own in classes for base in own.__mro__ if "data" in vars(base)}
+    for each in owners - {Baseline}:
+        each.data = sealed(each.data)
+
+
+class Predicting:
+    """Has a run predict what it is shown, in its own process."""
+
+    def __init__(self) -> None:
+        self._shown: dict[HeldOut, list[Batch]] = {}
+        self._shown_sha256: dict[HeldOut, str] = {}
+
+    def hand_over(self, run: Run, part: HeldOut, shown: HandOver, first: int) -> int:
+        """Writes the outputs for the batches from ``first`` on, as many as a file takes, and returns how many. Raises
+        RuleBroken where predicting trains, or writes to what is shown."""
+        if part not in self._shown:
+            batches: list[Batch] = torch.load(shown.inputs, weights_only=True)
+            self._shown[part] = [run._to_device(batch) for batch in batches]
+            self._shown_sha256[part] = sha256_of(self._shown[part])
+        batches, written, size = self._shown[part], 0, 0
+        where = shown.outputs if run.rank == 0 else os.devnull  # the others predict what it cannot alone
+        with evaluating(run, part) as predict, open(where, "wb") as file:
+            for batch in batches[first:]:
+                outputs = from_copy(predict, batch)
+                size += write_outputs({name: getattr(outputs, name) for name in shown.names}, file)
+                written += 1
+                if size > LARGEST_FILE:
+                    break
+        if sha256_of(batches) != self._shown_sha256[part]:
+            raise RuleBroken(KEPT, f"the {part} examples that are scored were written to by step {run.step}")
+        return written
+
+
+class HandOver(NamedTuple):
+    """Says where the inputs of a part are, where the outputs go, and what of these is wanted."""
+
+    inputs: str
+    outputs: str
+    names: list[str]
+
+
+@contextmanager
+def evaluating(run: Run, part: HeldOut) -> Iterator[Predictor]:
+    """Gives what predicts. Raises RuleBroken at the end where that trained."""
+    before, at = state_of(run.model), (run.step, run.position)
+    with ExitStack() as stack:
+        with nullcontext() if run.recipe.compile else FlopCounter() as counter:
+            predict = stack.enter_context(run.predicting())
+        first: list[Batch] = []
+
+        def noted(batch: Batch) -> Any:
+            if not first:
+                first.append({name: tensor.clone() for name, tensor in batch.items()})
+            return predict(batch)
+
+        yield noted
+        if counter and counter.total and first:
+            with FlopCounter() as one:
+                predict(first[0])
+            if counter.total > FEW_PASSES * one.total:
+                raise RuleBroken(PASSIVE, f"before the {part} evaluation it computed as much as three training steps")
+    if (run.step, run.position) != at or before != state_of(run.model):
+        raise RuleBroken(PASSIVE, f"the {part} evaluation after step {run.step} left another model")
+
+
+def from_copy(predict: Predictor, batch: Batch) -> Any:
+    """Returns what is predicted from a copy. Raises RuleBroken where that is written to."""
+    shown = {name: tensor.clone() for name, tensor in batch.items()}
+    kept = dict(shown)
+    outputs = predict(shown)
+    if written := [name for name, tensor in kept.items() if not _same_bits(tensor, batch[name])]:
+        raise RuleBroken(KEPT, f"the model writes to its inputs ({few(written)}); let it write to copies")
+    return outputs
 
 
 class Scorer:
-    """Evaluates a run on the harness's own held-out examples, by the baseline as it was before a technique loads."""
+    """Scores a run in its own process, where its reference shows held-out examples in a way of its own."""
 
-    def __init__(self, baseline: Baseline, setting: Setting, stack: str) -> None:
-        self.baseline = baseline
-        self.data = baseline.data(setting.size, setting.task, setting.data)
-        self.batch_size = baseline.recipe_of(setting).batch_size
-        self.sha256 = {part: sha256(getattr(self.data, part)) for part in PARTS}
-        # Held-out examples are shown as the baseline shows them, unless the reference shows them in another way, too.
-        self.own_form = reference_of(stack)[0] != BASELINE if stack != BASELINE else False
+    def __init__(self, baseline: Baseline, setting: Setting, seal: Seal) -> None:
+        self.baseline, self.setting, self.seal = baseline, setting, seal
         self._batches: dict[HeldOut, list[Batch]] = {}
         self._batch_sha256: dict[HeldOut, str] = {}
 
-    def check_data(self, run: Run) -> None:
-        """Raises RuleBroken where the run's data have other held-out examples, or train on these."""
-        for part in PARTS:
-            theirs = getattr(run.data, part)
-            same = isinstance(theirs, SealedExamples) or theirs is getattr(self.data, part)
-            if not same and sha256(theirs) != self.sha256[part]:
-                raise RuleBroken(KEPT, f"the run has {len(theirs)} {part} examples that are not the baseline's")
-        if run.data.train is not self.data.train:
-            held = torch.cat([rows(getattr(self.data, part)) for part in PARTS])
-            own, before = rows(run.data.train), rows(self.data.train)
-            leaked = torch.isin(own, held) & ~torch.isin(own, before)
-            if leaked.any():
-                raise RuleBroken(ABSENT, f"{int(leaked.sum())} of its training examples are held-out ones")
-
-    def check_kept(self) -> None:
-        """Raises RuleBroken where the examples themselves were written to."""
-        for part in PARTS:
-            if sha256(getattr(self.data, part)) != self.sha256[part]:
-                raise RuleBroken(KEPT, f"the {part} examples were written to")
-
     def scores(self, run: Run, part: HeldOut) -> dict[str, float]:
-        """Returns the mean loss and further metrics. Raises Diverged if the loss is not finite, RuleBroken if
-        evaluating trains."""
-        batches = self._held_out(run, part)
-        before, at = state_of(run.model), (run.step, run.position)
-        with run.predicting() as predict:
-            means = self._means(predict, batches)
-        if sha256_of(batches) != self._batch_sha256[part]:
-            raise RuleBroken(KEPT, f"the {part} examples that are scored were written to by step {run.step}")
-        if (run.step, run.position) != at or before != state_of(run.model):
-            raise RuleBroken(PASSIVE, f"the {part} evaluation after step {run.step} left another model")
-        if not math.isfinite(means["loss"]):
-            raise Diverged(f"the {part} loss became {means['loss']} after step {run.step}")
-        return means
-
-    def untrained_loss(self, run: Run) -> float:
-        """Returns the loss of a fresh model on the first validation batch."""
-        (batch,) = self._held_out(run, "validation")[:1]
-        return self._means(_of(run, run.plain_model().eval()), [batch])["loss"]
-
-    def first_loss(self, run: Run) -> float:
-        """Returns the run's own loss there."""
-        with run.predicting() as predict:
-            return self._means(predict, self._held_out(run, "validation")[:1])["loss"]
-
-    def _means(self, predict: Predictor, batches: Sequence[Batch]) -> dict[str, float]:
-        """Returns the loss and further metrics of what is predicted from copies. Raises RuleBroken where one is written
-        to."""
-
-        def from_copy(batch: Batch) -> Any:
-            shown = {name: tensor.clone() for name, tensor in batch.items()}
-            kept = dict(shown)
-            outputs = predict(shown)
-            if written := [name for name, tensor in kept.items() if not _same_bits(tensor, batch[name])]:
-                raise RuleBroken(KEPT, f"the model writes to its inputs ({few(written)}); let it write to copies")
-            return outputs
-
-        return self.baseline.mean_scores(from_copy, batches)
-
-    def _held_out(self, run: Run, part: HeldOut) -> list[Batch]:
+        """Returns the mean loss and further metrics. Raises RuleBroken if evaluating trains."""
         if part not in self._batches:
-            data = self.data
-            if self.own_form:
+            own, setting = self.baseline, self.setting
+            with self.seal.opened():
+                data = own.data(setting.size, setting.task, setting.data)
                 data = replace(data, transform=run.data.transform, test_transform=run.data.test_transform)
-            batches = data.held_out(part, self.batch_size)
+                batches = data.held_out(part, own.recipe_of(setting).batch_size)
             self._batches[part] = [run._to_device(batch) for batch in batches]
             self._batch_sha256[part] = sha256_of(self._batches[part])
-        return self._batches[part]
+        batches = self._batches[part]
+        with evaluating(run, part) as predict:
+            means = self.baseline.mean_scores(lambda batch: from_copy(predict, batch), batches)
+        if sha256_of(batches) != self._batch_sha256[part]:
+            raise RuleBroken(KEPT, f"the {part} examples that are scored were written to by step {run.step}")
+        return means
 
 
-def _of(run: Run, model: nn.Module) -> Any:
-    def predict(batch: Batch) -> Any:
-        with torch.no_grad(), run.autocast():
-            return run.baseline.forward(model, batch)
+def write_outputs(outputs: Mapping[str, Tensor], file: IO[bytes]) -> int:
+    """Writes tensors: a line of JSON with names, types and shapes, then their bytes; returns how many these are."""
+    plain = {name: getattr(tensor, "full_tensor", lambda own=tensor: own)() for name, tensor in outputs.items()}
+    if odd := [name for name, tensor in plain.items() if type(tensor) is not Tensor]:
+        raise RuleBroken(PLAIN, f"its {few(odd)} are no plain tensors, and may compute when they are read")
+    known = {name: tensor.detach().contiguous().cpu() for name, tensor in plain.items()}
+    heads = [[name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in known.items()]
+    file.write(json.dumps(heads).encode() + b"\n")
+    for tensor in known.values():
+        file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+    return sum(tensor.nbytes for tensor in known.values())
 
-    return predict
+
+def read_outputs(file: IO[bytes], names: Sequence[str], examples: int) -> SimpleNamespace:
+    """Reads what :func:`write_outputs` wrote of a batch. Raises RuleBroken for anything else."""
+    outputs: dict[str, Tensor] = {}
+    try:
+        heads = json.loads(file.readline(LONGEST_HEAD))
+        if [name for name, _, _ in heads] != list(names):
+            raise ValueError
+        for name, dtype, shape in heads:
+            if dtype not in DTYPES or shape[:1] != [examples]:
+                raise ValueError
+            outputs[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            rest = outputs[name].view(-1).view(torch.uint8).numpy()
+            if file.readinto(rest.data) != rest.nbytes:  # type: ignore[attr-defined]
+                raise ValueError
+    except (ValueError, TypeError, RuntimeError, UnicodeDecodeError):
+        raise RuleBroken(PLAIN, f"what it handed over is not {few(names)} of {examples} examples") from None
+    return SimpleNamespace(**outputs)
 
 
 def check_first_loss(own: float, untrained: float, flops: int, flops_of_a_pass: int) -> None:

@@ -15,6 +15,7 @@ peak of memory is no less than what it was seen to hold.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -33,6 +34,9 @@ CLOCK, PROCESSOR, WAITING, CORES, PEAK = (
     "no more cores than threads",
     "the peak is no less than what was seen",
 )
+ROUNDING = {"cpu": 1e-5, "cuda": 1e-2}  # by which losses of one seed may differ, relative: a GPU adds up in any order
+LATER = {"cpu": 1e-2, "cuda": 0.1}  # after FIRST_STEPS steps, in which a rounding has grown
+FIRST_STEPS = 4
 FEWEST_BLOCKS = 4  # of which one at least was not disturbed
 OUTSIDE_SHARE, OUTSIDE_S = 0.2, 0.05  # of a block, and of each: what a channel and a check take beside the steps
 TOLERANCE, SLACK_S = 1.25, 0.3  # of the kernel's account, which counts in ticks of 10 ms
@@ -121,6 +125,16 @@ def check(watch: Watch, threads: int | None) -> None:
         raise RuleBroken(
             PROCESSOR, f"it says that its blocks computed for {watch.said_cpu_s:.3g} s, the kernel {watch.cpu_s:.3g} s"
         )
+
+
+def check_losses(own: Sequence[float], learned: Sequence[float], device: str, where: str, else_where: str) -> None:
+    """Raises RuleBroken where the losses of one job's steps ``where`` it is measured are not those that it has
+    ``else_where``."""
+    kind = device.partition(":")[0]
+    for step, (loss, expected) in enumerate(zip(own, learned, strict=True), 1):
+        if not math.isclose(loss, expected, rel_tol=(ROUNDING if step <= FIRST_STEPS else LATER)[kind]):
+            what = f"the loss of step {step} is {loss:.6g} {where}, {expected:.6g} {else_where}"
+            raise RuleBroken(LEARNED, what)
 
 
 def check_peak(watches: Sequence[Watch], said_bytes: int | None) -> None:
