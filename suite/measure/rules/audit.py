@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from types import FrameType, FunctionType
 from typing import Any
 
+from suite.entries.module_files import package_of
 from suite.measure.rules.broken import RuleBroken
 
 FRAMES = "what calls a technique is not looked at"
@@ -61,7 +62,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Audit:
-    """Notes the first thing that code of ``packages`` (names of the outermost ones) asked and may not."""
+    """Notes the first thing that code of ``packages`` (as :func:`package_of` names them) asked and may not."""
 
     def __init__(self, packages: Collection[str]) -> None:
         self._packages, self._broken = frozenset(packages), list[tuple[str, str]]()
@@ -131,7 +132,7 @@ class Audit:
         )
 
     def _is_own(self, module: str | None) -> bool:
-        return (module or "").partition(".")[0] in self._packages
+        return package_of(module or "") in self._packages
 
     def _asks(self, frame: FrameType | None) -> bool:
         """Tells whether a technique's frame asks, by itself or through helpers."""

@@ -20,6 +20,7 @@ import torch
 
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baselines
+from suite.entries.module_files import package_of
 from suite.loop.baseline import Baseline
 from suite.loop.data import HeldOut
 from suite.loop.run import Run
@@ -54,11 +55,11 @@ class Conduct:
         self._scorer = Scorer(own, self.job.setting, self.seal)
         classes = {type(own), *map(type, baselines().values())}
         held_out.seal_baselines(classes, self.seal)
-        packages = frozenset(each.__module__.partition(".")[0] for each in classes)
+        packages = frozenset(package_of(each.__module__) for each in classes)
         self._definitions = Snapshot(packages)
         self._settings = surroundings.settings(self.job.setting.device)
         names = Spelling(self.job.stack).names
-        self._audit = Audit({catalogue()[name].module.partition(".")[0] for name in names})
+        self._audit = Audit({package_of(catalogue()[name].module) for name in names})
         return own
 
     def begin(self, run: Run, few: bool) -> None:

@@ -26,10 +26,11 @@ import torch
 import torch.nn.modules.module as every_module
 import torch.utils.flop_counter
 
+from suite.entries.module_files import package_of
 from suite.measure.rules.broken import RuleBroken, few
 
 DEFINITIONS, SETTINGS, OBJECTS = "definitions stay", "settings stay", "no method is replaced"
-HARNESS = __name__.partition(".")[0]
+HARNESS = package_of(__name__)
 LIBRARIES = (
     "builtins",
     "math",
@@ -59,7 +60,7 @@ def definitions(packages: frozenset[str]) -> Definitions:
     name."""
     held: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
-        if name in LIBRARIES or name.partition(".")[0] in packages | {HARNESS}:
+        if name in LIBRARIES or package_of(name) in packages | {HARNESS}:
             held |= _of_module(name, module)
     return held | _formulas()
 
@@ -117,7 +118,7 @@ class Snapshot:
     def _all_constants(self) -> dict[str, object]:
         known: dict[str, object] = {}
         for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] in self._packages:
+            if package_of(name) in self._packages:
                 known |= _constants(name, module)
         return known
 
