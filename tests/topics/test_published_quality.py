@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -47,6 +47,20 @@ def test_seeds_give_the_interval_that_welch_gives() -> None:
     assert 0.001 < one.detectable < 0.003
     averaged = judged(of("modded_nanogpt", "lawa")[0])
     assert averaged.word == "better" and averaged.gain is not None and averaged.gain.low > 0.002
+
+
+def test_medians_with_ranges_are_judged_as_often_right_as_they_say() -> None:
+    draws = np.sort(np.random.default_rng(0).normal(100.0, 5.0, (2, 4000, 5)))
+    ends = draws[..., [0, 2, 4]].round(3)
+    template = next(row for row in of("algoperf_lawa", "lawa") if row.value and row.scale == "transformer")
+    held = 0
+    for (low, value, high), (low_reference, reference, high_reference) in zip(*ends[:, :300].tolist(), strict=True):
+        said = f"range {low}-{high} against {low_reference}-{high_reference}"
+        one = judged(replace(template, value=value, value_reference=reference, uncertainty=said))
+        held += one.gain is not None and one.gain.contains(0.0)
+    assert 0.92 <= held / 300 <= 0.99
+    vit = judged(template)
+    assert vit.basis == "Welch, by ranges of 5 against 5 runs" and vit.word == "better" and 500 < vit.detectable < 5000
 
 
 def test_one_run_that_says_nothing_of_its_scatter_is_not_judged() -> None:

@@ -1,7 +1,8 @@
 """Judges published results as their sources did not: with an interval, the smallest change that they could have shown,
 and the equivalent budget where the source has a curve of its reference.
 
-Two sides of seeds have Welch's interval of the difference of their means. Without seeds, a source that says how far off
+Two sides of seeds have Welch's interval of the difference of their means; where a source gives medians with ranges, of
+the medians, whose deviations the ranges tell (Tippett 1925). Without seeds, a source that says how far off
 a value may be gives the difference plus and minus that of both sides, added in squares. One run on each side that says
 nothing of its scatter has no interval, and no verdict.
 """
@@ -27,6 +28,17 @@ LEVEL = 0.95
 Word = Literal["better", "worse", "no difference shown", "not judged"]
 COUNTED_UNITS: Mapping[str, str] = {"samples to the target, mean": "samples", "epochs to the target, mean": "epochs"}
 """Metrics that are themselves a budget, and its unit."""
+
+RANGES = re.compile(
+    r"range (?P<low>[\d.]+)-(?P<high>[\d.]+) against (?P<low_reference>[\d.]+)-(?P<high_reference>[\d.]+)"
+)
+OF_A_RANGE: Mapping[int, tuple[float, float, float]] = {
+    3: (1.693, 1.98, 0.449),
+    4: (2.059, 2.93, 0.298),
+    5: (2.326, 3.83, 0.287),
+}
+"""By a normal sample's size: its expected range in standard deviations, the degrees of freedom of a deviation that is
+estimated by it (Pearson and Hartley 1954, tables 27 and 30), and its median's variance in variances."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,29 @@ def _gain(row: PublishedQuality) -> tuple[Interval, str]:
     if math.isfinite(ours.half_width + theirs.half_width):
         return difference_interval(ours, theirs), f"Welch, {ours.n} against {theirs.n} runs"
     centre = direction * (row.value - row.value_reference)
+    if (by_ranges := _medians(row, direction)) is not None:
+        return difference_interval(*by_ranges), f"Welch, by ranges of {row.seeds} against {row.seeds_reference} runs"
     if row.half_width is not None:
         return _within(centre, math.sqrt(2) * row.half_width), "the stated error of a value"
     return _within(centre, math.inf), "no scatter is published"
+
+
+def _medians(row: PublishedQuality, direction: float) -> tuple[Interval, Interval] | None:
+    """Returns the intervals of both medians by the published ranges; None where there are none, or of too many runs."""
+    from scipy import stats
+
+    ranges, sizes = RANGES.match(row.uncertainty), (row.seeds or 0, row.seeds_reference or 0)
+    if ranges is None or row.value is None or row.value_reference is None or not {*sizes} <= OF_A_RANGE.keys():
+        return None
+
+    def median_of(value: float, side: str, n: int) -> Interval:
+        width, freedom, variance = OF_A_RANGE[n]
+        deviation = (float(ranges[f"high{side}"]) - float(ranges[f"low{side}"])) / width
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * deviation * math.sqrt(variance)
+        centre = direction * value
+        return Interval(centre, centre - half, centre + half, LEVEL, OVER_REPLICATES, n, freedom)
+
+    return median_of(row.value, "", sizes[0]), median_of(row.value_reference, "_reference", sizes[1])
 
 
 def _within(centre: float, half: float, n: int = 1) -> Interval:
