@@ -40,6 +40,7 @@ evidence: $(READY)
 	$(VENV)/bin/leantrain run --renew --size nano --size micro --size mini --recipe modern --recipe classic --ruler 3 \
 		--minutes 10000
 	$(VENV)/bin/leantrain leaderboard --replace --write leaderboard.md
+	$(VENV)/bin/leantrain leaderboard --format findings --write README.md
 
 # The bench of a machine that is lent for minutes: nothing is installed. OUT, DEVICE, SIZE, MINUTES (30): see gpu.sh.
 gpu:

@@ -24,8 +24,10 @@ import yaml
 from suite.entries.catalogue import catalogue
 from suite.show.pictures.drawing import COLOURS, charts_css
 from suite.topics.board import html
+from suite.topics.board.goals import tables
 from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
+from suite.topics.board.standing import Standing
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -90,14 +92,17 @@ def _source(name: str) -> str:
 
 def generated() -> dict[str, str]:
     """Pages made from cards, records, classes and commands, by their path in the site."""
-    pages = {"techniques/index.md": technique_pages.index(report())}
-    pages |= {f"techniques/{id}.md": technique_pages.page(entry, report()) for id, entry in catalogue().items()}
+    of_goals = tables(Standing.of(report()))
+    pages = {"techniques/index.md": technique_pages.index(of_goals)}
+    pages |= {
+        f"techniques/{id}.md": technique_pages.page(entry, report(), of_goals) for id, entry in catalogue().items()
+    }
     pages |= {f"baselines/{name}.md": text for name, text in baseline_pages.pages(report()).items()}
     pages |= {"methods/index.md": methods()}
     pages |= {f"api/{module}.md": api(module) for module in ("optim", "layers", "communication")}
     accelerators = accelerator_page.page([studied.study for studied in report().studies])
     return pages | {
-        "commands.md": command_pages.page(),
+        "command-reference.md": command_pages.page(),
         "accelerators.md": accelerators,
         "step-times.md": step_time_page.page(),
     }
@@ -160,7 +165,9 @@ def nav() -> list[Any]:
                 {"Use it in your loop": "use.md"},
                 {"In your trainer": "trainers.md"},
                 *_of("api", API),
-                {"Commands": "commands.md"},
+                {"What you can ask": "commands.md"},
+                {"How to read the board": "board.md"},
+                {"Commands": "command-reference.md"},
                 {"Guard in CI": "action.md"},
                 {"For agents": "agents.md"},
             ]

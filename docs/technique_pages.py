@@ -19,7 +19,6 @@ from suite.pipeline.timetable import PipelineSchedule
 from suite.record.job import StackError
 from suite.show.bibtex import bibtex
 from suite.show.described import Figure
-from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
     leaning,
@@ -34,6 +33,7 @@ from suite.show.pages.markup import fragments
 from suite.show.pages.rendered import as_markdown
 from suite.show.pictures.charts import curves, span, whisker
 from suite.show.pipelines import picture
+from suite.topics.board.goals import GoalTable
 from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
 from suite.topics.by_others import by_others_on_page as by_others
@@ -48,13 +48,13 @@ DRAWN_RANKS = 4
 SHOWN = [HEADLINE, *(METRICS[name] for name in ("step_time", "peak_tensor_bytes", "training_flops", "loss"))]
 
 
-def index(report: Report) -> str:
+def index(of_goals: Sequence[GoalTable]) -> str:
     """All techniques, category by category, each in a line."""
-    answers = {entry.stack: entry.answer for entry in matrix.matrix(report.rows).entries}
+    answers = {line.stack: str(line.verdict) for table in of_goals for line in table.lines}
     lines = [
         "# Techniques",
         "",
-        "What each changes, and what the committed records say of the time to the same quality.",
+        "What each changes, and whether the committed records say that it helps.",
         "",
     ]
     lines += ["| technique | category | what it changes | seen |", "|---|---|---|---|"]
@@ -65,10 +65,9 @@ def index(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(entry: Entry, report: Report) -> str:
+def page(entry: Entry, report: Report, of_goals: Sequence[GoalTable]) -> str:
     """One technique's page."""
     sections = (
-        _head,
         _schedule,
         _results,
         _by_others,
@@ -82,15 +81,19 @@ def page(entry: Entry, report: Report) -> str:
         _mutants,
         _source,
     )
-    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(entry, report)))) + "\n"
+    parts = [list(_head(entry, of_goals)), *(list(section(entry, report)) for section in sections)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def _head(entry: Entry, report: Report) -> Iterator[str]:
+def _head(entry: Entry, of_goals: Sequence[GoalTable]) -> Iterator[str]:
     card, paper = entry.card, entry.card.paper
     yield f"# {escape(card.name)}\n\n{escape(card.summary)}\n"
-    seen = [line.sentence for line in matrix.matrix(report.rows).entries if line.stack == entry.id]
-    if seen:
-        yield f"**Seen**, at the leaderboard's sizes: {escape(seen[0])}\n"
+    for table in of_goals:
+        for line in (line for line in table.lines if line.stack == entry.id):
+            yield f"**{escape(table.goal.title)}?** {escape(str(line.verdict).capitalize())}.\n"
+            cells = zip(table.heads[1:], (line.saves, line.step, line.quality, line.others, line.works), strict=False)
+            said = [f"{head}: {f'{cell.words} {cell.ends}'.strip()}" for head, cell in cells if cell.words]
+            yield f"{escape('; '.join(said))}.\n" if said else ""
     arxiv = f", [arXiv {paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
     link = f", [source]({paper.url})" if paper.url and not paper.arxiv else ""
     yield f"{escape(paper.authors)}: *{escape(paper.title)}*. {escape(paper.venue)}{arxiv}{link}.\n"

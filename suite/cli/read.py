@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from suite.topics.board.report import Report
 
 SUFFIXES = {".md": "markdown", ".html": "html", ".svg": "svg", ".csv": "csv", ".parquet": "parquet"}
-FORMS = ("markdown", "html", "svg", "badge", "csv", "parquet", "model-index", "eval-results", "every-eval-ever")
+FORMS = (
+    "markdown",
+    "html",
+    "svg",
+    "badge",
+    "findings",
+    "csv",
+    "parquet",
+    "model-index",
+    "eval-results",
+    "every-eval-ever",
+)
 
 
 @app.command(rich_help_panel=REPORT)
@@ -39,7 +50,7 @@ def leaderboard(
         list[Path] | None,
         typer.Option(
             "--write",
-            help="A file to write, by its suffix: .md, .html, .svg (the matrix as a picture), .csv, .parquet; "
+            help="A file to write, by its suffix: .md, .html, .svg (two pictures), .csv, .parquet; "
             "repeatable. [leaderboard.md; with -t or -b it is printed]",
         ),
     ] = None,
@@ -47,9 +58,10 @@ def leaderboard(
         str | None,
         typer.Option(
             "--format",
-            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; model-index: the results "
-            "in a Hugging Face model card, of which all else is kept; eval-results: its .eval_results YAML; or "
-            "every-eval-ever: JSON. Without --write it is printed. [by suffix]",
+            help="markdown, html, svg, csv, parquet; badge: an SVG of one line for a README; findings: what the "
+            "records show, in a README between two comments; model-index: the results in a Hugging Face model card "
+            "(all else of both files is kept); eval-results: its .eval_results YAML; or every-eval-ever: JSON. Without "
+            "--write it is printed. [by suffix]",
             autocompletion=words(*FORMS),
         ),
     ] = None,

@@ -380,12 +380,23 @@ class MeasuredByOthers(Strict):
     differs: str = ""
 
 
+MOST_WORDS = 6
+
+
+def _short(does: str) -> str:
+    """Returns what is short enough for a table's cell. Raises ValueError for more words."""
+    if len(does.split()) > MOST_WORDS:
+        raise ValueError(f"does is {len(does.split())} words long: say what it does in {MOST_WORDS} words at most")
+    return does
+
+
 class Card(Origins):
     """Holds a card (see the module), with where its numbers come from. ``reference`` is ``baseline`` or the id of the
     technique that this one is compared against."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     name: str
+    does: Annotated[str, AfterValidator(_short)] = ""  # what it does, in at most six words, for tables
     category: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     summary: str
     paper: Paper

@@ -15,6 +15,7 @@ from suite.entries import wrapper_example
 CARD = """\
 id = "{id}"
 name = "{name}"
+does = "in at most six words"
 category = "{category}"
 summary = "One sentence: what is changed, and what it should bring."
 baselines = ["bert", "gpt", "vit", "mae"]

@@ -43,6 +43,7 @@ from suite.entries.cards import with_cards
 from suite.entries.catalogue import catalogue, lookup
 from suite.judge.at_scale import CountsAtScale
 from suite.judge.distance import EvidenceSetting, differences, out_of_reach
+from suite.judge.helps import untuned
 from suite.judge.known import Facts, Known, LearnedPair, counters_of
 from suite.judge.metrics import MetricKind, metric_of, values
 from suite.judge.rows import Row, finite, interval_as_dict, of_version, probes_of
@@ -794,11 +795,7 @@ def _untuned(claim: Claim, row: Row) -> str:
     asked for."""
     metric = metric_of(claim.metric)
     of_quality = metric is not None and metric.quality and row.to_tune
-    if is_exact(claim) or not (claim.needs.tuned or of_quality):
-        return ""
-    if row.tuned is None:
-        return "learning rates were not tuned"
-    return "the search for the rates has not bracketed the best" if row.tuning_open else ""
+    return untuned(row) if not is_exact(claim) and (claim.needs.tuned or of_quality) else ""
 
 
 def unfit(claim: Claim, recipe: str, size: str, device: str) -> str:

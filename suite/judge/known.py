@@ -215,11 +215,16 @@ class Known:
         and its steps cost the same by every count. How its times differ is chance, then, and what such pairs are
         good for."""
         theirs, ours = self.counted
-        if not (self.learned and theirs and ours):
+        if not (theirs and ours and self.learns_the_same):
             return False
         costs = [[point.counters for point in side.points] for side in (theirs, ours)]
+        return costs[0] == costs[1]
+
+    @property
+    def learns_the_same(self) -> bool:
+        """Tells whether every run of the contender is the reference's to the bit, whatever its steps cost."""
         sides = [(run.reference, run.contender) for run in self.learned]
-        return costs[0] == costs[1] and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
+        return bool(sides) and all((a.train_loss, a.final) == (b.train_loss, b.final) for a, b in sides)
 
     def never_acted(self, probes: Iterable[str]) -> str:
         """Tells which of these probes, of what a mechanism does, is 0 in every seed; empty where none is, or nobody

@@ -50,10 +50,12 @@ class OnPage:
         order: parts stand in ascending order, no two with the same, the board's own among them
             (:mod:`suite.topics.board.sections`).
         of: gives what draws the part, of a report.
+        title: the words that it is folded under; empty where it stands open.
     """
 
     order: int
     of: Callable[[Report], Draws]
+    title: str = ""
 
 
 def of_card(cards: Mapping[str, Card], section: Callable[[Card], Section | None]) -> Draws:

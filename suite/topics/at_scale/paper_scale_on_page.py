@@ -1,11 +1,12 @@
 """Shows what one technique takes at the papers' own sizes, on its own page: counts and modelled steps, a line for a
 setting.
 
-What is counted is exact; a modelled time stands slanted after ≈, with the band that it is believed in.
+What is counted is exact; a modelled time stands slanted with the band that it is believed in.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,11 +15,11 @@ from markupsafe import Markup
 from suite.judge.at_scale import CountsAtScale
 from suite.record.paper_scale import Beside, PaperScale
 from suite.record.placed import CountPlace
+from suite.show.pages.board import number
 from suite.show.pages.markup import fragments
 from suite.show.pages.places import PlacedRow
 from suite.show.pages.rendered import macros_beside
 from suite.topics.at_scale import paper_scale_on_board as paper_scale
-from suite.topics.at_scale.answer import GPUS, with_band
 from suite.topics.modelled_time.gpu_times import ModelledTime
 from suite.topics.on_board import Draws, OnPage
 
@@ -55,7 +56,7 @@ def _part(placed: PlacedRow, own: SizesOfStack | None, counts: CountsAtScale) ->
     stack = placed.row.stack
     if own is None or not (own.counted or own.uncounted or own.times):
         return DRAWN.uncounted(f"leantrain count --keep -t {stack} -b {placed.row.conditions.baseline} --size base")
-    gpus = [gpu for gpu in GPUS if any(of == gpu for _, of in own.times)]
+    gpus = list(dict.fromkeys(gpu for _, gpu in own.times))
     lines = [_line(pair, gpus, own, counts) for pair in own.counted]
     heads = fragments.head(["setting", *paper_scale.HEADINGS[1:], *(f"{gpu}, modelled" for gpu in gpus)])
     caption = f"{stack} at the papers' own sizes"
@@ -75,9 +76,14 @@ def _line(pair: Beside, gpus: Sequence[str], own: SizesOfStack, counts: CountsAt
 def _time(time: ModelledTime | None) -> Markup:
     if time is None or time.step_s is None:
         return fragments.cell("n/a", "", "unavailable", time.unavailable if time else "not modelled")
-    ratio = f", ≈{with_band(time)}" if time.ratio is not None else ""
-    words = fragments.value("", f"≈{1e3 * time.step_s:.3g} ms{ratio}", "")
+    ratio = f", {with_band(time)}" if time.ratio is not None else ""
+    words = fragments.value("", f"{1e3 * time.step_s:.3g} ms{ratio}", "")
     return fragments.cell_of(words, f"{time.ratio or 0:.6g}", "modelled")
+
+
+def with_band(time: ModelledTime) -> str:
+    """Writes, as in ``×0.80 [0.64, 1.00]``: a modelled ratio with the band that it is believed in."""
+    return f"×{number(time.ratio or math.nan)} [{', '.join(map(number, time.band))}]"
 
 
 def _untimed(times: Iterable[ModelledTime]) -> list[str]:
@@ -89,4 +95,4 @@ def _drawn(counts: CountsAtScale, times: Sequence[ModelledTime]) -> Draws:
     return lambda stack, placed: _part(placed[0], known.get(stack), counts)
 
 
-ON_PAGE = OnPage(20, lambda report: _drawn(report.paper_scale, report.gpu_times.times))
+ON_PAGE = OnPage(20, lambda report: _drawn(report.paper_scale, report.gpu_times.times), "At the papers' own sizes")

@@ -1,6 +1,6 @@
-"""Draws what the records say as a badge for a README: of one technique on one baseline the headline, of more a tally.
+"""Draws what the records say as a badge for a README: of one technique its verdict, of more a tally of the words.
 
-As the board opens: of one recipe and size, coloured only where the interval excludes 1. A check has one, too, which is
+Of what stands on the board, by the board's own rule (:mod:`suite.judge.helps`). A check has a badge, too, which is
 never green where nobody looked at speed.
 """
 
@@ -9,28 +9,27 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from suite.guard.findings import NOT_CHECKED, Finding, speed
-from suite.judge.rows import Row
 from suite.record.text import in_html
-from suite.show.pages import matrix
-from suite.show.pages.board import HEADLINE, text, version_text
 from suite.show.pictures.drawing import COLOURS
+from suite.topics.board.goals import GoalLine, tables, tally
 from suite.topics.board.report import Report
+from suite.topics.board.standing import Standing
 
 HEIGHT, CHARACTER, MARGIN = 20, 6.4, 7.0  # pixels
 ENDINGS = {0: "passed", 1: "regressed", 3: "inconclusive", 4: "unfit", 5: "failed"}
 """A check's exit code in a word."""
-LEANINGS = {1: "better", -1: "worse", 0: "faint"}
+VERDICTS = {"helps": "better", "costs": "worse"}
 
 
 def render(report: Report) -> str:
     """Draws the badge, an SVG. Raises ValueError where nothing was measured."""
-    whole = matrix.matrix(matrix.first(report.rows), {id: card.good for id, card in report.cards.items()})
-    rows = [row for entry in whole.entries for row in entry.best.values()]
-    if not rows:
+    standing = Standing.of(report)
+    lines = [line for table in tables(standing) for line in table.lines]
+    if not standing.rows or not lines:
         raise ValueError("there is nothing to say yet; measure some with: leantrain run")
-    if len(rows) == 1:
-        return _drawn(*_of_row(rows[0]))
-    return _drawn("leantrain", whole.tally, "faint")
+    if len(lines) == 1:
+        return _drawn(*_of_line(lines[0], standing))
+    return _drawn("leantrain", tally(line.verdict for line in lines), "faint")
 
 
 def of_check(findings: Collection[Finding], code: int) -> str:
@@ -40,14 +39,11 @@ def of_check(findings: Collection[Finding], code: int) -> str:
     return _drawn("leantrain check", f"{ENDINGS[code]}; speed: {seen}", colour)
 
 
-def _of_row(row: Row) -> tuple[str, str, str]:
-    value, at = row.value(HEADLINE.name), row.conditions
-    said = matrix.headline_in_words(row)
-    if said not in (matrix.FAILED, matrix.MISSED, matrix.UNKNOWN):
-        said = f"{text(value, HEADLINE.direction)} to the same quality{'†' if row.unverified else ''}"
-    where = " ".join(filter(None, (at.baseline, at.size, version_text(row))))
-    said = " ".join(filter(None, (said, matrix.hardware(row))))
-    return f"{row.stack} · {where}", said, LEANINGS[matrix.surely(row)]
+def _of_line(line: GoalLine, standing: Standing) -> tuple[str, str, str]:
+    where = ", ".join(sorted({row.conditions.baseline for row in standing.rows}))
+    quality = f"{line.quality.words} {line.quality.ends}".strip()
+    said = f"{line.verdict} · {quality}" if quality else str(line.verdict)
+    return f"{line.stack} · {where}", said, VERDICTS.get(line.verdict.word, "faint")
 
 
 def _drawn(label: str, message: str, colour: str) -> str:

@@ -11,7 +11,6 @@ function compared(a, b, direction) {
 // What a cell is sorted by: what it says, where it does not name anything else.
 const sortKey = (cell) => cell?.dataset.sort ?? cell?.textContent ?? "";
 
-// The matrix has its groups in the order that the page begins with; sorted by a column, its techniques stand alone.
 function sortBy(table, column) {
   const heads = [...table.tHead.rows[0].cells];
   const sorted = heads[column].getAttribute("aria-sort");
@@ -19,24 +18,8 @@ function sortBy(table, column) {
   heads.forEach((head) => head.removeAttribute("aria-sort"));
   heads[column].setAttribute("aria-sort", descending ? "descending" : "ascending");
   const body = table.tBodies[0];
-  const grouped = column === heads.length - 1 && !descending;
-  const key = (row) => (grouped && row.dataset.position) || sortKey(row.cells[column]);
+  const key = (row) => sortKey(row.cells[column]);
   body.append(...[...body.rows].sort((a, b) => compared(key(a), key(b), descending ? -1 : 1)));
-  headGroups(table);
-}
-
-// A group's heading stands where the table is in its groups and a technique of the group is left.
-function headGroups(table) {
-  const grouped = table.tHead.rows[0].lastElementChild.ariaSort === "ascending";
-  let heading = null;
-  for (const row of table.tBodies[0].rows) {
-    if (row.classList.contains("group")) {
-      heading = row;
-      row.hidden = true;
-    } else if (!row.hidden && heading) {
-      heading.hidden = !grouped;
-    }
-  }
 }
 
 // Whether an element's data, or a packed row's entry, is what the controls ask for; what it does not say, it does not
@@ -48,23 +31,12 @@ function passes(data, wanted) {
       data[key] === undefined || (key === "category" ? data[key].split(" ").includes(value) : data[key] === value));
 }
 
-// What the columns that are shown say of what a technique sells: better somewhere and worse nowhere, or the other way,
-// or both; else why it is not known. What was not measured has no verdict.
-function verdictsOf(row) {
-  if ("unmeasured" in row.dataset) return [];
-  const said = new Set([...row.querySelectorAll("td[data-verdict]:not([hidden])")].map((each) => each.dataset.verdict));
-  if (said.has("better") && said.has("worse")) return ["mixed"];
-  const sure = ["better", "worse", "sooner on more hardware"].find((each) => said.has(each));
-  return [sure ?? (said.size === 1 ? [...said][0] : "undecided")];
-}
-
-const pressed = (group = "verdicts") => document.querySelector(`#${group} [aria-pressed=true]`);
 const selects = () => [...document.querySelectorAll("select[data-filter]")];
 const first = (select) => [...select.options].find((each) => each.defaultSelected)?.value ?? "";
 
 // The filters stand in the address, so that a link keeps them.
 function remember(wanted) {
-  const asked = { name: wanted.name, verdict: wanted.verdict, goal: wanted.goal, fresh: wanted.fresh ? "1" : "" };
+  const asked = { name: wanted.name, fresh: wanted.fresh ? "1" : "" };
   for (const each of selects()) asked[each.dataset.filter] = each.value === first(each) ? "" : each.value || "all";
   const words = new URLSearchParams(Object.entries(asked).filter(([, value]) => value)).toString();
   history.replaceState(null, "", location.pathname + (words && `?${words}`) + location.hash);
@@ -76,49 +48,18 @@ function recall() {
     if (key === "fresh") document.getElementById("fresh").checked = true;
     const select = selects().find((each) => each.dataset.filter === key);
     if (select) select.value = value === "all" ? "" : value;
-    const verdict = [...document.querySelectorAll("#verdicts button")].find((each) => each.dataset.verdict === value);
-    if (key === "verdict" && verdict) verdict.setAttribute("aria-pressed", "true");
-    const goal = [...document.querySelectorAll("#goals button")].find((each) => each.dataset.goal === value);
-    if (key === "goal" && goal) goal.setAttribute("aria-pressed", "true");
   }
 }
 
-function press(button) {
-  const before = pressed(button.parentElement.id);
-  before?.setAttribute("aria-pressed", "false");
-  if (before !== button) button.setAttribute("aria-pressed", "true");
-  filterPage();
-}
-
-function filterMatrix(part, wanted, counts) {
-  const { baseline } = wanted.values;
-  for (const cell of part.querySelectorAll("[data-baseline]")) {
-    cell.hidden = Boolean(baseline) && cell.dataset.baseline !== baseline;
+// A name leaves its lines of the goals' tables alone, and opens what is folded below them.
+function find() {
+  const name = document.getElementById("find").value.trim().toLowerCase();
+  for (const goal of document.querySelectorAll("section.goal")) {
+    for (const row of goal.querySelectorAll("tbody tr")) row.hidden = !row.dataset.name.toLowerCase().includes(name);
+    const folded = goal.querySelector("details");
+    if (folded && name) folded.open = Boolean(folded.querySelector("tbody tr:not([hidden])"));
+    goal.hidden = !goal.querySelector("tbody tr:not([hidden])");
   }
-  for (const row of part.querySelectorAll("tbody tr[data-name]")) {
-    const verdicts = verdictsOf(row);
-    const asked = passes(row.dataset, wanted);
-    if (asked && !part.hidden) verdicts.forEach((each) => { counts[each] = (counts[each] ?? 0) + 1; });
-    row.hidden = !asked || (Boolean(wanted.verdict) && !verdicts.includes(wanted.verdict))
-      || (Boolean(wanted.goal) && goalOf(row, wanted.goal) === undefined);
-  }
-  const table = part.querySelector("table");
-  orderBy(table, wanted.goal);
-  headGroups(table);
-}
-
-// The cost by which a line serves a goal; undefined where it surely does not, or nobody knows.
-const goalOf = (row, goal) => row.dataset[`goal${goal[0].toUpperCase()}${goal.slice(1)}`];
-
-// A goal puts what serves it best first; without one the groups stand as the page begins.
-function orderBy(table, goal) {
-  if ((table.dataset.goal ?? "") === (goal ?? "")) return;
-  table.dataset.goal = goal ?? "";
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head) => head.removeAttribute("aria-sort"));
-  if (!goal) heads.at(-1).setAttribute("aria-sort", "ascending");
-  const key = (row) => (goal ? (goalOf(row, goal) ?? "") : row.dataset.position);
-  table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => compared(key(a), key(b), 1)));
 }
 
 // What the controls ask for.
@@ -128,7 +69,7 @@ function asked() {
     if (select.value) values[select.dataset.filter] = select.value;
   }
   return { name: document.getElementById("filter").value.trim().toLowerCase(), values,
-    verdict: pressed()?.dataset.verdict, goal: pressed("goals")?.dataset.goal, fresh: document.getElementById("fresh").checked };
+    fresh: document.getElementById("fresh").checked };
 }
 
 // Hides what is filtered within a part of the page.
@@ -140,15 +81,7 @@ function filterPart(part, wanted) {
 function filterPage() {
   const wanted = asked();
   const anyName = { name: "", values: wanted.values, fresh: false };
-  const counts = {};
   remember(wanted);
-  for (const part of document.querySelectorAll(".part")) {
-    part.hidden = !passes(part.dataset, anyName);
-    filterMatrix(part, wanted, counts);
-  }
-  for (const button of document.querySelectorAll("#verdicts button")) {
-    button.firstElementChild.textContent = counts[button.dataset.verdict] ?? 0;
-  }
   filterPart(document, wanted);
   const entries = JSON.parse(document.getElementById("entries").textContent);
   let shown = 0, total = 0;
@@ -212,11 +145,12 @@ async function reveal() {
   if (!target) return;
   if (target.closest("[hidden]")) {
     document.getElementById("controls").reset();
+    document.getElementById("find").value = "";
+    find();
     for (const select of selects()) select.value = "";
-    for (const group of ["verdicts", "goals"]) pressed(group)?.setAttribute("aria-pressed", "false");
     filterPage();
   }
-  const inside = target.matches("section") && target.querySelector(":scope > details");
+  const inside = target.matches("section:not(.goal)") && target.querySelector(":scope > details");
   if (inside) inside.open = true;
   for (let each = target.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
   await unpack([...target.querySelectorAll(":scope > .packed, :scope > details > .packed")]);
@@ -260,19 +194,21 @@ if (typeof document !== "undefined") {
   document.addEventListener("toggle", ({ target }) => {
     if (target.open) unpack([...target.querySelectorAll(":scope > .packed")]);
   }, true);
-  const controls = document.getElementById("controls");
-  controls.addEventListener("input", filterPage);
-  controls.addEventListener("submit", (event) => event.preventDefault());
-  document.getElementById("csv").addEventListener("click", async () => save("leantrain.csv", "text/csv", csv(await rows())));
-  document.getElementById("json").addEventListener("click", async () => save("leantrain.json", "application/json", JSON.stringify(await rows())));
   window.addEventListener("hashchange", reveal);
-  for (const button of document.querySelectorAll("#verdicts button, #goals button")) {
-    button.addEventListener("click", () => press(button));
+  const finder = document.getElementById("find");
+  if (finder) {
+    finder.hidden = false;
+    finder.addEventListener("input", find);
   }
-  const filters = document.getElementById("filters");
-  filters.open = !matchMedia("(max-width: 40rem)").matches;  // a small screen is for the answer
-  for (const each of [filters, ...document.querySelectorAll("#verdicts, #goals")]) each.hidden = false;
-  recall();
-  filterPage();
+  const controls = document.getElementById("controls");
+  if (controls) {
+    controls.addEventListener("input", filterPage);
+    controls.addEventListener("submit", (event) => event.preventDefault());
+    document.getElementById("csv").addEventListener("click", async () => save("leantrain.csv", "text/csv", csv(await rows())));
+    document.getElementById("json").addEventListener("click", async () => save("leantrain.json", "application/json", JSON.stringify(await rows())));
+    document.getElementById("filters").hidden = false;
+    recall();
+    filterPage();
+  }
   if (location.hash) reveal();
 }

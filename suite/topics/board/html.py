@@ -2,8 +2,8 @@
 escaped.
 
 What is folded is packed (:mod:`suite.show.packing`), and the script unpacks it where it is opened; without the script
-the matrix, its sentences and every title are there. A content-security policy admits this one script by its hash and
-no network at all.
+the findings, the pictures, the tables and every title are there. A content-security policy admits this one script by
+its hash and no network at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from suite.judge.metrics import Metric
 from suite.judge.rows import Row, as_dict
 from suite.show.described import Section
 from suite.show.packing import Pack, packed
-from suite.show.pages import matrix
 from suite.show.pages.board import (
     HEADLINE,
     HOW_TO_READ,
@@ -44,14 +43,14 @@ from suite.show.pages.places import PlacedRow, categories, kinds
 from suite.show.pages.rendered import as_html
 from suite.show.pictures.charts import by_curve, forest, pareto, ruler, span
 from suite.show.pictures.drawing import charts_css, colours_css
-from suite.topics.at_scale.answer import at_paper_sizes
-from suite.topics.board import overview
+from suite.topics.board.board_findings import findings
 from suite.topics.board.contents import sections
 from suite.topics.board.drawn import macros, template
-from suite.topics.board.pointers import pointers
+from suite.topics.board.front import front, words
+from suite.topics.board.goals import tables
 from suite.topics.board.report import Report
 from suite.topics.board.sections import techniques
-from suite.topics.stacks import stacks_on_board as stacks
+from suite.topics.board.standing import Standing, place_of
 
 DRAWN = macros("board")
 
@@ -62,43 +61,53 @@ def render(report: Report) -> str:
     folder = files(__package__)
     script = (folder / "board.js").read_text("utf-8")
     summary = summarised(rows)
-    all_boards, placed = report.boards, report.placed
-    of_stacks = stacks.stacks(all_boards)
+    placed = report.placed
+    on_boards = [spot for spot in placed if not spot.row.newer_version] or placed
     of_topics = sections(report)
-    sentences = [*HOW_TO_READ, *(f"Machine {name}: {facts}." for name, facts in summary.machines)]
-    if summary.unverified:
-        sentences.append(unverified_sentence(summary.unverified))
-    if older := older_sentence(rows):
-        sentences.append(older)
-    if report.problems:
-        sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
-    sized = at_paper_sizes(report.paper_scale, report.gpu_times)
+    standing = Standing.of(report)
+    of_goals = tables(standing)
     pack = Pack()
-    of_boards = [pack.fold(_board([spot for spot in placed if spot.board is board], report)) for board in all_boards]
+    boards = list({id(spot.board): spot.board for spot in on_boards}.values())
+    of_boards = [pack.fold(_board([spot for spot in on_boards if spot.board is board], report)) for board in boards]
     parts = [
-        techniques(report, placed, pack) if placed else "",
-        DRAWN.boards(of_boards) if placed else "",
+        techniques(report, placed, of_goals, {spot.identity for spot in on_boards}, pack) if placed else "",
         *(as_html(section) if section.is_open else pack.fold(as_html(section)) for section in of_topics),
     ]
-    further = pointers(report.verdicts, of_stacks, {spot.row.stack: spot.technique for spot in placed})
-    chosen = _chosen(rows)
-    selects = _choices(rows, cards)
+    targets = {"methods", *(section.anchor for section in of_topics), *(["techniques", "boards"] if placed else [])}
+    anchors = {spot.row.stack: spot.technique for spot in placed}
+    chosen = _chosen(standing)
+    selects = _choices([spot.row for spot in on_boards], cards)
     return template("page").render(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=colours_css() + (folder / "board.css").read_text("utf-8") + charts_css(),
         script=script,
         summary=summary.sentence if rows else "No records yet. Measure some: leantrain run",
-        answer=overview.matrix(placed, cards, sized, further) if placed else "",
-        reading=sentences,
-        contents=_contents(placed, of_topics),
+        front=front(findings(of_goals, standing), of_goals, anchors, targets, standing.sentence),
+        reading=_reading(report),
+        terms=words(),
+        contents=_contents(on_boards, of_topics),
         selects=[
             DRAWN.select(name, values, chosen.get(name, "")) for name, values in selects.items() if len(values) > 1
         ],
-        boards=Markup("\n").join(filter(None, parts)),
-        entries=_entries(placed, cards),
+        boards=of_boards,
+        sections=Markup("\n").join(filter(None, parts)),
+        entries=_entries(on_boards, cards),
         parts=pack.packed,
         data=packed([_thinned(as_dict(row)) for row in rows]),
     )
+
+
+def _reading(report: Report) -> list[str]:
+    """Lists the sentences on how the boards are read, and on what is left out."""
+    summary = summarised(report.rows)
+    sentences = [*HOW_TO_READ, *(f"Machine {name}: {facts}." for name, facts in summary.machines)]
+    if summary.unverified:
+        sentences.append(unverified_sentence(summary.unverified))
+    if older := older_sentence(report.rows):
+        sentences.append(older)
+    if report.problems:
+        sentences.append(f"Lines of the records that could not be read and are left out: {len(report.problems)}.")
+    return sentences
 
 
 def _contents(placed: Sequence[PlacedRow], of_topics: Sequence[Section]) -> Markup:
@@ -122,15 +131,12 @@ def _choices(rows: Sequence[Row], cards: Mapping[str, Card]) -> dict[str, list[s
     }
 
 
-def _chosen(rows: Sequence[Row]) -> dict[str, str]:
-    """Returns the values that the page shows first, those of its first matrix; empty for all, as of machines where it
-    shows several."""
-    first = matrix.first(rows)
-    if not first:
+def _chosen(standing: Standing) -> dict[str, str]:
+    """Returns the values that the boards show first: those of what stands on the tables; empty for all."""
+    if not standing.rows:
         return {}
-    machines = {row.machine.name for row in first}
-    at = first[0].conditions
-    return {"recipe": at.recipe, "size": at.size, "machine": machines.pop() if len(machines) == 1 else ""}
+    recipe, size, *_ = place_of(standing.rows[0])
+    return {"recipe": recipe, "size": size, "machine": standing.rows[0].machine.name}
 
 
 def _entries(placed: Sequence[PlacedRow], cards: Mapping[str, Card]) -> Markup:

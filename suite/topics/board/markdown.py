@@ -1,24 +1,20 @@
 """Writes the leaderboard as Markdown that reads well raw and rendered, and is the same for the same records.
 
 :func:`render` is one page with everything. A whole catalogue is too long for one: :func:`split` gives a front page of
-at most MOST_LINES lines, the matrix of all techniques, and the boards of each baseline as pages of their own.
+at most MOST_LINES lines with the findings and the first lines of each goal, and the rest as pages of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import quote
 
-from suite.entries.card import Good
-from suite.judge.rows import Row
 from suite.record.text import code_in_markdown as code
 from suite.record.text import in_markdown as escape
 from suite.show.described import slug
-from suite.show.pages import matrix
 from suite.show.pages.board import (
-    HEADLINE,
     HOW_TO_READ,
     Board,
     detectable_text,
@@ -34,22 +30,26 @@ from suite.show.pages.board import (
 )
 from suite.show.pages.markup import free_anchor
 from suite.show.pages.rendered import Pictures, as_markdown
-from suite.topics.at_scale import answer
-from suite.topics.at_scale.answer import AtPaperSize, SizedCell
+from suite.topics.board.board_findings import BoardFinding, Name, findings
 from suite.topics.board.contents import linked_sections, sections, sections_beside_boards
-from suite.topics.board.overview import unmeasured
+from suite.topics.board.goals import MOST_SHOWN, GoalCell, GoalLine, GoalTable, tables
+from suite.topics.board.pictures import memory_and_step, same_quality
 from suite.topics.board.report import Report
-from suite.topics.claims import claims_on_board as claims
-from suite.topics.published_quality import quality_on_page
+from suite.topics.board.standing import Standing
+from suite.topics.board.terms import FORMS, TERMS
 
-MOST_LINES = 200  # of the front page
+MOST_LINES = 150  # of the front page
+BY_GOAL = "goals"
+"""The page of every technique, by goal: the evidence of what has no page of its own."""
 NOTHING = "No records yet. Measure some: `leantrain run`"
+PICTURES = {"memory-and-step.svg": memory_and_step, "same-quality.svg": same_quality}
+"""The two pictures, by the names of their files beside the boards."""
 
 
 def render(report: Report) -> str:
     """Writes everything on one page."""
     further = [line for section in sections(report) for line in ("", *as_markdown(section))]
-    return _page([*_front(report), *_boards(report), *further])
+    return _page([*_front(report, most=None), *_boards(report), *further])
 
 
 def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
@@ -74,142 +74,174 @@ def split(report: Report, folder: str) -> tuple[str, dict[str, str]]:
             line for section in sections_beside_boards(own) for line in ("", *as_markdown(section, pictures=pictures))
         ]
         pages |= {names[baseline]: _page([f"# {escape(baseline)}", *_boards(own), *lines]), **pictures.files}
+    evidence: dict[str, str] = {}
     for section, link in linked_sections(report):
         names[link] = f"{free_anchor(section.anchor, taken)}.md"
+        evidence[section.anchor] = quote(f"{folder}/{names[link]}")
         pages[names[link]] = _page(as_markdown(section, "#"))
-    links = ", ".join(f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items())
-    tally = f" Claims: {claims.sort(report.verdicts).sentence}" if report.verdicts else ""
-    further = ["", "## All numbers", "", f"{links}.{tally}"] if links else []
-    room = MOST_LINES - len(further) - 1
-    return _page([*_front(report, room), *further]), pages
+    of_goals = tables(Standing.of(report))
+    if of_goals:
+        names["every technique, by goal"] = "goals.md"
+        evidence[BY_GOAL] = quote(f"{folder}/goals.md")
+        pages["goals.md"] = _page(["# Every technique, by goal", "", *_legend(), *_goals(of_goals, None)])
+    drawn = {name: drawing for name, draw in PICTURES.items() if (drawing := draw(of_goals)) is not None}
+    pages |= {name: drawing.file() for name, drawing in drawn.items()}
+    shown = _pictures(of_goals, folder)
+    links = [f"[{escape(title)}]({quote(f'{folder}/{name}')})" for title, name in names.items()]
+    further = ["", "## All numbers", "", *(f"- {link}" for link in links)] if links else []
+    fronts = ([*_front(report, most, evidence, shown), *further] for most in range(MOST_SHOWN, -1, -1))
+    return _page(next((front for front in fronts if len(front) <= MOST_LINES), [])), pages
 
 
 def _page(lines: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _front(report: Report, most_lines: int | None = None) -> list[str]:
-    """Writes title, matrix, and how to read it, in at most ``most_lines``."""
+def _front(
+    report: Report,
+    most: int | None,
+    evidence: Mapping[str, str] = MappingProxyType({}),
+    pictures: Sequence[str] = (),
+) -> list[str]:
+    """Writes title, findings, the ``pictures``, a table for each goal of at most so many lines, and how to read it."""
     if not report.rows:
         return ["# Leaderboard", "", NOTHING]
-    summary = summarised(report.rows)
-    generated = f"Generated by `leantrain leaderboard`; do not edit. {escape(summary.sentence)}"
-    head = ["# Leaderboard", "", generated, "", escape(matrix.standing(report.rows))]
-    end = ["", "## How to read it", "", *_reading(report)]
-    room = None if most_lines is None else most_lines - len(head) - len(end)
-    goods = {id: card.good for id, card in report.cards.items()}
-    sized = answer.at_paper_sizes(report.paper_scale, report.gpu_times)
-    return [*head, "", *matrix_section(report.rows, room, goods, sized), *end]
-
-
-def matrix_section(
-    rows: Sequence[Row],
-    most_lines: int | None = None,
-    goods: Mapping[str, Good] | None = None,
-    sized: Mapping[str, AtPaperSize] = MappingProxyType({}),
-) -> list[str]:
-    """Writes every technique in a line: what a larger model would take, then what was measured here, a column for each
-    baseline on which a time to the same quality is known, of the recipe and size of the most; what others there are is
-    said below."""
-    first = matrix.first(rows)
-    whole = matrix.matrix(first, goods or {})
-    known = [column for column in whole.columns if any(_is_known(entry.best.get(column)) for entry in whole.entries)]
-    columns = known or whole.columns
-    costs = [metric for metric in matrix.COSTS if any(entry.cost(metric.name) for entry in whole.entries)]
-    has_others = any(quality_on_page.column_cell(entry.stack).words for entry in whole.entries)
-    titles = [
-        "technique",
-        *(title for title, _ in answer.heads(sized)),
-        *([quality_on_page.COLUMN] if has_others else []),
-        *(f"here: {whole.title(column)}" for column in columns),
-        *(f"here: {metric.heading} {metric.arrow}" for metric in costs),
-        "in words",
+    standing = Standing.of(report)
+    of_goals = tables(standing)
+    generated = f"Generated by `leantrain leaderboard`; do not edit. {escape(summarised(report.rows).sentence)}"
+    return [
+        "# Leaderboard",
+        "",
+        generated,
+        *finding_lines(findings(of_goals, standing), evidence),
+        *(line for picture in pictures for line in ("", picture)),
+        "",
+        *_legend(),
+        *(["", escape(standing.sentence)] if standing.sentence else []),
+        *_goals(of_goals, most),
+        "",
+        "## How to read it",
+        "",
+        *_reading(report),
     ]
-    older = matrix.older_in_words(whole.entries)
-    scope = f"{whole.shared}: {whole.tally}. {matrix.SCOPE}{f' {older}.' if older else ''}"
-    lines = ["## Every technique", "", escape(scope), ""]
-    lines += [_line(list(map(escape, titles))), _line([":--", *["--:"] * (len(titles) - 2), ":--"])]
-    groups, shown = whole.groups, 0
-    every: dict[str, list[Row]] = {}
-    for row in rows:
-        every.setdefault(row.stack, []).append(row)
-    left = len(whole.entries) if most_lines is None else max(0, most_lines - len(lines) - len(groups) - 3)
-    for title, entries in groups:
-        lines += [_line([f"**{escape(title)}**", *[""] * (len(titles) - 1)])] if left else []
-        for entry in entries[:left]:
-            own, best = sized.get(entry.stack, answer.NOTHING), list(entry.best.values())
-            cells = list(map(_sized, answer.cells(own, best, every[entry.stack], sized)))
-            cells += [escape(quality_on_page.column_cell(entry.stack).words)] if has_others else []
-            cells += [
-                _headline(entry.best[column], entry.versions.get(column, "")) if column in entry.best else ""
-                for column in columns
-            ]
-            ranges = [entry.cost(metric.name) for metric in costs]
-            lines.append(_line([code(entry.stack), *cells, *ranges, escape(entry.sentence)]))
-        shown += len(entries[:left])
-        left = max(0, left - len(entries))
-    hidden = len(whole.entries) - shown
-    notes = [f"{hidden} more stand on the pages below."] if hidden else []
-    here = {id(row) for row in first}
-    if others := dict.fromkeys(_place_name(row, first[0]) for row in rows if id(row) not in here):
-        notes.append(f"On the pages below also: {escape(', '.join(others))}.")
-    if unknown := [column for column in whole.columns if column not in columns]:
-        notes.append(f"Without a time to the same quality yet, on the pages below: {escape(', '.join(unknown))}.")
-    return [*lines, "", " ".join(notes)] if notes else lines
 
 
-def _place_name(row: Row, beside: Row) -> str:
-    """Returns recipe, size and model; and the machine where it is another than that of the row ``beside``."""
-    at = row.conditions
-    machine = f"on {row.machine.name}" if row.machine.key != beside.machine.key else ""
-    return " ".join(filter(None, (at.recipe, at.size, at.model, machine)))
+def finding_lines(found: Sequence[BoardFinding], evidence: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Writes the findings as a list; ``evidence``: addresses by the anchor of the section."""
+    if not found:
+        return
+    yield from ("", "## What the records show", "")
+    for one in found:
+        said = "".join(code(part.stack) if isinstance(part, Name) else _spaced(part) for part in one.parts)
+        address = evidence.get(one.evidence, evidence.get(BY_GOAL, ""))
+        link = f" ([evidence]({address}))" if address else ""
+        yield f"- **{escape(one.title)}:** {said}{link}"
 
 
-def _is_known(row: Row | None) -> bool:
-    return row is not None and (row.failed or row.value(HEADLINE.name).kind != "unavailable")
+def _spaced(words: str) -> str:
+    """Escapes words, with the spaces at their ends."""
+    inside = words.strip()
+    before, _, after = words.partition(inside) if inside else (words, "", "")
+    return f"{before}{escape(inside)}{after}"
 
 
-def _headline(row: Row, version: str) -> str:
-    """Writes the headline in the matrix; bold where it is surely no accident, nor one of more hardware."""
-    value = row.value(HEADLINE.name)
-    is_known = value.kind not in ("unavailable", "missed")
-    words = text(value, HEADLINE.direction) if is_known else matrix.word_without_number(row)
-    mark = matrix.OLDER if version else "†" if row.unverified else ""
-    return f"**{words}**{mark}" if matrix.surely(row) else f"{words}{mark}"
+OPENING = "<!-- findings: leantrain leaderboard --format findings --write README.md -->"
+CLOSING = "<!-- end of findings -->"
+"""Between these two lines of a README stand the findings."""
 
 
-def _sized(cell: SizedCell) -> str:
-    """Writes a cell of a larger model: slanted where it is modelled; bold where an interval says that it is no
-    accident."""
-    words = escape(cell.words)
-    if "modelled" in cell.kind:
-        return f"*{words}*"
-    return f"**{words}**" if cell.kind in ("better", "worse") and not cell.words.startswith("=") else words
+def with_findings(text: str, report: Report, folder: str) -> str:
+    """Puts the findings and pictures between the two comments of a text; without a text writes them alone. ``folder``:
+    of the boards as seen from the text's file. Raises ValueError where the comments are missing."""
+    standing = Standing.of(report)
+    of_goals = tables(standing)
+    pages = _pages_of_evidence(report) if folder else {}
+    evidence = {anchor: quote(f"{folder}/{name}") for anchor, name in pages.items()}
+    shown = _pictures(of_goals, folder) if folder else []
+    lines = [*finding_lines(findings(of_goals, standing), evidence), *(line for one in shown for line in ("", one)), ""]
+    if not text:
+        return _page(lines[1:])
+    before, opening, rest = text.partition(OPENING)
+    _, closing, after = rest.partition(CLOSING)
+    if not (opening and closing):
+        raise ValueError(f"the file has no place for findings: write the two lines {OPENING} and {CLOSING} into it")
+    return f"{before}{OPENING}{_page(lines)}{CLOSING}{after}"
+
+
+def _pages_of_evidence(report: Report) -> dict[str, str]:
+    """Returns the file of each section that has a page of its own, by its anchor."""
+    taken: set[str] = set()
+    pages = {section.anchor: f"{free_anchor(section.anchor, taken)}.md" for section, _ in linked_sections(report)}
+    return pages | {BY_GOAL: "goals.md"}
+
+
+def _pictures(of_goals: Sequence[GoalTable], folder: str) -> list[str]:
+    """Writes the pictures that there are, from files in the folder of the boards."""
+    drawn = {name: drawing for name, draw in PICTURES.items() if (drawing := draw(of_goals)) is not None}
+    return [f"![{escape(drawing.label)}]({quote(f'{folder}/{name}')})" for name, drawing in drawn.items()]
+
+
+def _legend() -> Iterator[str]:
+    """Writes how each form of a value looks, and what it says."""
+    forms = {
+        "exact": "**exact**",
+        "measured": "measured",
+        "modelled": "*modelled*",
+        "by others": "by others, at a size",
+    }
+    yield from (f"- {forms[name]}: {escape(said)}." for name, said in FORMS.items())
+
+
+def _goals(of_goals: Sequence[GoalTable], most: int | None) -> Iterator[str]:
+    """Writes a table for each goal, of at most so many lines."""
+    for table in of_goals:
+        yield from ("", f"## {escape(table.goal.title)}", "", f"{escape(table.tally())}.", "")
+        yield _line(list(map(escape, table.heads)))
+        yield _line([":--", *["--:"] * (len(table.heads) - 2), ":--"])
+        yield from (_line(_cells(line)) for line in table.lines[:most])
+        if most is not None and len(table.lines) > most:
+            yield from ("", f"{len(table.lines) - most} more stand on the page by goal, below.")
+
+
+def _cells(line: GoalLine) -> list[str]:
+    verdict = f"**{line.verdict.word}**" if line.verdict.word in ("helps", "costs") else line.verdict.word
+    why = _spaced(line.verdict.brief.removeprefix(line.verdict.word))
+    name = f"{code(line.stack)} {escape(line.does)}".strip()
+    return [name, *map(_shown, (line.saves, line.step, line.quality, line.others, line.works)), f"{verdict}{why}"]
+
+
+def _shown(cell: GoalCell) -> str:
+    """Writes a cell in the form that says where its value comes from."""
+    if not cell.words:
+        return ""
+    words = " ".join(filter(None, (escape(cell.words), escape(cell.ends))))
+    words = f"*{words}*" if cell.form == "modelled" else f"**{words}**" if cell.form == "exact" else words
+    return f"{words} ({escape(cell.note)})" if cell.note else words
 
 
 def _reading(report: Report) -> list[str]:
     summary = summarised(report.rows)
-    lines = [f"- {escape(sentence)}" for sentence in HOW_TO_READ]
-    if alarms := matrix.alarms_in_words(report.rows):
-        lines.append(f"- {escape(alarms)}")
+    lines = [f"- {term}: {escape(said)}." for term, said in TERMS.items() if term not in FORMS]
     lines += [f"- Machine {code(name)}: {escape(facts)}." for name, facts in summary.machines]
-    if summary.unverified:
-        lines.append(f"- {escape(unverified_sentence(summary.unverified))}")
-    if older := older_sentence(report.rows):
-        lines.append(f"- {escape(older)}")
     if report.problems:
         lines.append(f"- Lines of the records that could not be read and are left out: {len(report.problems)}.")
-    if missing := unmeasured(report.rows, report.cards):
-        names = ", ".join(map(code, missing))
-        lines.append(
-            f"- Not measured at all: {len(missing)} of {len(report.cards)} techniques of the catalogue: {names}."
-        )
     return lines
+
+
+def _reading_of_boards(report: Report) -> list[str]:
+    """Writes how the boards are read, and what on them is of older code or versions."""
+    lines = [f"- {escape(sentence)}" for sentence in HOW_TO_READ]
+    if unverified := summarised(report.rows).unverified:
+        lines.append(f"- {escape(unverified_sentence(unverified))}")
+    if older := older_sentence(report.rows):
+        lines.append(f"- {escape(older)}")
+    return ["", "## How to read the boards", "", *lines] if report.rows else []
 
 
 def _boards(report: Report) -> list[str]:
     """Every board, its heading first."""
-    return [line for board in report.boards for line in ("", *board_section(board))]
+    of_boards = [line for board in report.boards for line in ("", *board_section(board))]
+    return [*of_boards, *_reading_of_boards(report)]
 
 
 def board_section(board: Board) -> list[str]:

@@ -6,7 +6,7 @@ that board.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
@@ -17,7 +17,6 @@ from suite.judge.rows import Row, of_version
 from suite.record.job import Spelling
 from suite.show.bibtex import bibtex
 from suite.show.packing import Pack
-from suite.show.pages import matrix
 from suite.show.pages.board import failure_lines, remarks, shown_interval, unverified_text, version_text
 from suite.show.pages.cells import value_cell
 from suite.show.pages.markup import fragments
@@ -26,7 +25,9 @@ from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, 
 from suite.show.pictures.drawing import definitions
 from suite.topics.board.contents import on_page
 from suite.topics.board.drawn import macros
+from suite.topics.board.goals import GoalLine, GoalTable
 from suite.topics.board.report import Folder, Origin, Report
+from suite.topics.board.terms import meaning
 from suite.topics.on_board import Draws, OnPage
 
 DRAWN = macros("technique")
@@ -85,36 +86,52 @@ class Ranges:
         return definitions(curve.shared for curve in (*self.curves.values(), *self.costs.values()) if curve)
 
 
-def techniques(report: Report, placed: Sequence[PlacedRow], pack: Pack) -> Markup:
-    """Draw a section for each stack, packed behind its summary."""
+def techniques(
+    report: Report, placed: Sequence[PlacedRow], tables: Sequence[GoalTable], linked: Collection[str], pack: Pack
+) -> Markup:
+    """Draw a section for each stack, packed behind its summary. ``tables``: the goals', whose lines say the verdicts;
+    ``linked``: the rows that stand on a board of the page."""
     by_stack: dict[str, list[PlacedRow]] = {}
     for spot in placed:
         by_stack.setdefault(spot.row.stack, []).append(spot)
     ranges = Ranges.of(placed, report.qualities)
-    goods = {id: card.good for id, card in report.cards.items()}
-    sentences = {entry.stack: entry.sentence for entry in matrix.matrix((spot.row for spot in placed), goods).entries}
-    in_order = sorted((*_own_parts(ranges), *on_page()), key=lambda part: part.order)
-    draws = [part.of(report) for part in in_order]
+    lines = {line.stack: (table, line) for table in tables for line in table.lines}
+    in_order = sorted((*_own_parts(ranges, linked), *on_page()), key=lambda part: part.order)
+    draws = [(part.title, part.of(report)) for part in in_order]
     parts = [
-        pack.fold(_technique(stack, by_stack[stack], sentences[stack], report.cards, draws))
+        pack.fold(_technique(stack, by_stack[stack], lines.get(stack), report.cards, draws))
         for stack in sorted(by_stack)
     ]
     return DRAWN.techniques(ranges.definitions, parts)
 
 
-def _own_parts(ranges: Ranges) -> tuple[OnPage, ...]:
+def _own_parts(ranges: Ranges, linked: Collection[str]) -> tuple[OnPage, ...]:
     """Returns the parts that are no topic's."""
+
+    def usage(report: Report) -> Draws:
+        return lambda stack, placed: _usage(stack, placed, _known(stack, report.cards), report.folders)
+
     return (
-        OnPage(10, lambda report: lambda stack, placed: Markup().join(map(_about, _known(stack, report.cards)))),
-        OnPage(30, lambda report: lambda stack, placed: _results(placed, ranges)),
-        OnPage(40, lambda report: lambda stack, placed: _plots(placed, ranges)),
-        OnPage(80, lambda report: lambda stack, placed: _mutants(Spelling(stack).names, report.folders)),
-        OnPage(
-            110,
-            lambda report: lambda stack, placed: _usage(stack, placed, _known(stack, report.cards), report.folders),
-        ),
+        OnPage(10, lambda report: lambda stack, placed: Markup().join(map(_about, _known(stack, report.cards))), CARD),
+        OnPage(30, lambda report: lambda stack, placed: _results(_today(placed), ranges, linked)),
+        OnPage(40, lambda report: lambda stack, placed: _plots(_today(placed), ranges), "Plots"),
+        OnPage(80, lambda report: lambda stack, placed: _mutants(Spelling(stack).names, report.folders), "Mutants"),
+        OnPage(110, usage, "More ways to use it"),
+        OnPage(115, lambda report: lambda stack, placed: _results(_former(placed), ranges, linked), "History"),
         OnPage(120, lambda report: lambda stack, placed: _records(placed, report.origins)),
     )
+
+
+CARD = "What it is: paper, variant, limitations"
+
+
+def _today(placed: Sequence[PlacedRow]) -> list[PlacedRow]:
+    return [spot for spot in placed if not spot.row.newer_version]
+
+
+def _former(placed: Sequence[PlacedRow]) -> list[PlacedRow]:
+    """Returns the rows of older versions of their baselines."""
+    return [spot for spot in placed if spot.row.newer_version]
 
 
 def _known(stack: str, cards: Mapping[str, Card]) -> list[Card]:
@@ -123,13 +140,52 @@ def _known(stack: str, cards: Mapping[str, Card]) -> list[Card]:
 
 
 def _technique(
-    stack: str, placed: Sequence[PlacedRow], sentence: str, cards: Mapping[str, Card], draws: Sequence[Draws]
+    stack: str,
+    placed: Sequence[PlacedRow],
+    found: tuple[GoalTable, GoalLine] | None,
+    cards: Mapping[str, Card],
+    draws: Sequence[tuple[str, Draws]],
 ) -> Markup:
-    names = ", ".join(card.name for card in _known(stack, cards))
-    about = " · ".join(filter(None, (names, *categories(stack, cards))))
+    known = _known(stack, cards)
+    about = " · ".join(filter(None, (", ".join(card.name for card in known), *categories(stack, cards))))
     values = {"name": stack, "category": kinds(stack, cards)}
-    parts = [draw(stack, placed) for draw in draws]
-    return DRAWN.technique(placed[0].technique, values, stack, about, sentence, parts)
+    parts = [
+        fragments.folded(title, drawn) if title else drawn
+        for title, drawn in ((title, draw(stack, placed)) for title, draw in draws)
+        if drawn
+    ]
+    said = str(found[1].verdict) if found else ""
+    return DRAWN.technique(
+        placed[0].technique, values, stack, about, said, [_opening(stack, placed, found, known), *parts]
+    )
+
+
+def _opening(
+    stack: str, placed: Sequence[PlacedRow], found: tuple[GoalTable, GoalLine] | None, cards: Sequence[Card]
+) -> Markup:
+    """Draws what stands first: what it does and when to take it, its numbers, the lines that apply it, its latest
+    evidence."""
+    numbers, when = [], ""
+    if found:
+        table, line = found
+        shown = (line.saves, line.step, line.quality, line.others, line.works)
+        numbers = [
+            (head, cell, meaning(head)) for head, cell in zip(table.heads[1:], shown, strict=False) if cell.words
+        ]
+        when = f"For {table.goal.title.lower()}: {line.verdict}."
+    refused = next((card.own_loop for card in cards if card.own_loop), "")
+    lines = [] if refused or not cards else applied(stack)
+    newest = max(spot.row.newest for spot in placed)[:10]
+    return DRAWN.opening([card.summary for card in cards], when, numbers, lines, refused, newest)
+
+
+def applied(stack: str) -> list[str]:
+    """Writes the lines that train a model of the reader's with the stack."""
+    return [
+        "import leantrain",
+        f'model, optimizer, context = leantrain.apply(model, "{stack}", batch=batch, learning_rate=1e-4)',
+        "loss = context.update(batch)  # one training step; call it for every batch",
+    ]
 
 
 # the card -----------------------------------------------------------------------------------------------------------
@@ -143,22 +199,25 @@ def _about(card: Card) -> Markup:
         ("Limitations", card.limitations),
         ("Counter-evidence", card.counter_evidence),
     ]
-    return DRAWN.about(card, source, [(title, words.strip()) for title, words in words_of if words.strip()])
+    return DRAWN.about(source, [(title, words.strip()) for title, words in words_of if words.strip()])
 
 
 # what was seen ------------------------------------------------------------------------------------------------------
 
 
-def _results(placed: Sequence[PlacedRow], ranges: Ranges) -> Markup:
+def _results(placed: Sequence[PlacedRow], ranges: Ranges, linked: Collection[str]) -> Markup:
     """Draws a line for each board; what failed, and what the numbers do not say, below."""
+    if not placed:
+        return Markup()
     alive = [spot for spot in placed if not spot.row.failed]
     metrics = [metric for metric in SHOWN if any(spot.row.value(metric.name).kind != "unavailable" for spot in alive)]
     heads = fragments.head(["board", *(f"{metric.heading}\xa0{metric.arrow}" for metric in metrics)])
-    lines = [_result(spot, metrics, ranges) for spot in alive]
-    anchor, caption = f"{placed[0].technique}--results", f"Results of {placed[0].row.stack}"
+    lines = [_result(spot, metrics, ranges, spot.identity in linked) for spot in alive]
+    when = "history" if placed[0].row.newer_version else "results"
+    anchor, caption = f"{placed[0].technique}--{when}", f"{when.capitalize()} of {placed[0].row.stack}"
     table = fragments.table(anchor, caption, heads, lines) if alive else Markup()
     said = [
-        (spot.identity, _where(spot.row), sentences)
+        (spot.identity if spot.identity in linked else "", _where(spot.row), sentences)
         for spot in placed
         if (sentences := failure_lines(spot.row) if spot.row.failed else remarks(spot.row, metrics))
     ]
@@ -171,9 +230,10 @@ def _where(row: Row) -> str:
     return " · ".join([*parts, at.task] if at.task != "pretrain" else parts)
 
 
-def _result(spot: PlacedRow, metrics: Sequence[Metric], ranges: Ranges) -> Markup:
+def _result(spot: PlacedRow, metrics: Sequence[Metric], ranges: Ranges, is_linked: bool) -> Markup:
     row, against = spot.row, "" if spot.row.reference == "baseline" else spot.row.reference
-    name = DRAWN.where(spot.identity, _where(row), fragments.unverified(unverified_text(row)), against)
+    anchor = spot.identity if is_linked else ""
+    name = DRAWN.where(anchor, _where(row), unverified_text(row), against)
     cells = [value_cell(metric, row.value(metric.name), ranges.widths[metric.name]) for metric in metrics]
     return fragments.row([fragments.row_head(_where(row), name), *cells])
 

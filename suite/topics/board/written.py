@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.record.files import read_plain_text, replacing
-from suite.topics.board import badge, html, markdown, poster
+from suite.topics.board import badge, html, markdown, pictures
 from suite.topics.board.report import Report
 from suite.topics.board.stamp import check, stamp
 from suite.topics.publish import eval_records, export
@@ -17,10 +17,12 @@ from suite.topics.publish import eval_records, export
 PAGES: Mapping[str, Callable[[Report], str]] = {
     "markdown": markdown.render,
     "html": html.render,
-    "svg": poster.render,
+    "svg": pictures.render,
     "badge": badge.render,
 }
 """What draws each form of a board; the other forms are tables."""
+KEEPING = ("model-index", "findings")
+"""The forms that are a part of a file, of which all else is kept."""
 Target = tuple[Any, Path | None]  # a form, and the file that gets it; of one that is printed None
 
 
@@ -61,7 +63,10 @@ def _content(report: Report, kind: Any, path: Path | None, boards: Path | None, 
         return _front_page(report, path, boards)
     if kind in PAGES:
         return PAGES[kind](report).encode()
-    existing = read_plain_text(path) if path and path.exists() and kind == "model-index" else ""
+    existing = read_plain_text(path) if path and path.exists() and kind in KEEPING else ""
+    if kind == "findings":
+        home = Path(os.path.relpath(boards, path.parent)).as_posix() if boards and path else ""
+        return markdown.with_findings(existing, report, home).encode()
     if kind in eval_records.FORMATS:
         return eval_records.results(report.rows, kind, details.benchmark)
     return export.exported(report.rows, kind, details.table, existing)

@@ -87,4 +87,4 @@ def _each(of: RatioByOthers) -> TableRow:
     return TableRow([TableCell(cell, head=not at) for at, cell in enumerate(cells)])
 
 
-ON_PAGE = OnPage(60, lambda report: of_card(report.cards, section))
+ON_PAGE = OnPage(60, lambda report: of_card(report.cards, section), TITLE)

@@ -92,4 +92,4 @@ def _line(time: ModelledTime) -> TableRow:
     return TableRow([TableCell(cell, head=not at, kind="modelled" if at > 1 else "") for at, cell in enumerate(cells)])
 
 
-ON_PAGE = OnPage(50, lambda report: of_card(report.cards, lambda card: section(card, report.gpu_times)))
+ON_PAGE = OnPage(50, lambda report: of_card(report.cards, lambda card: section(card, report.gpu_times)), TITLE)

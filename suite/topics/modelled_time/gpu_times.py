@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ class ModelledTime(PlacedStep):
     @property
     def key(self) -> tuple[Any, ...]:
         return (self.place, self.gpu, self.stack)
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Returns the ends between which the ratio is believed; nan where there is none."""
+        ratio, width = self.ratio or math.nan, 1 + (self.half_width or 0.0)
+        return ratio / width, ratio * width
 
 
 class GpuTimes(Stored):

@@ -20,4 +20,4 @@ def _part(stack: str, known: Sequence[peers.PeerRow]) -> Markup:
     return DRAWN.peers(peers.TITLE, peers.READING, said) if own else Markup()
 
 
-ON_PAGE = OnPage(90, lambda report: lambda stack, placed: _part(stack, report.peers))
+ON_PAGE = OnPage(90, lambda report: lambda stack, placed: _part(stack, report.peers), peers.TITLE)

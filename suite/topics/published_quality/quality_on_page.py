@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
-from statistics import median
 
 from suite.entries.card import Card
+from suite.judge.helps import withheld
 from suite.judge.rows import Row
 from suite.judge.statistics import Interval
 from suite.show.described import Folded, PageTable, Paragraph, Part, Section, TableCell, TableRow
@@ -16,7 +17,6 @@ from suite.topics.published_quality.judged_quality import JudgedQuality, Quality
 from suite.topics.published_quality.quality_rows import SCALES, PublishedQuality, Scale
 
 TITLE = "Quality, measured by others"
-COLUMN = "quality, by others"
 READING = (
     "Published by others and not repeated here. As judged: the gain over the reference in the metric's own unit, above "
     "0 is better, with the 95 % interval that the source's seeds or its stated error allow; and the equivalent budget, "
@@ -70,31 +70,31 @@ def sentence(known: QualityByOthers, rows: Iterable[Row] | None = None) -> str:
     counts = (f"{judged.count(word)} {word}" for word in ("better", "worse", "no difference shown", "not judged"))
     size = f", up to {in_millions(known.parameters)} parameters" if known.parameters else ""
     authors = "its authors alone" if known.by_authors_alone else "others than its authors"
-    here = "" if rows is None else f" Beside the rows here: {known.agrees(intervals_here(known.technique, rows))}."
+    here = "" if rows is None else f" Beside the rows here: {known.agrees(intervals_here(known, rows))}."
     return (
         f"On Transformers{size}, {len(judged)} comparison{'s' * (len(judged) != 1)}, measured by {authors}: "
         f"{known.words}; as judged: {', '.join(part for part in counts if not part.startswith('0 '))}.{here}"
     )
 
 
-def intervals_here(technique: str, rows: Iterable[Row]) -> list[Interval]:
-    """Returns the intervals of the equivalent budget that rows of today's version have here."""
-    values = [
-        row.value("equivalent_budget")
-        for row in rows
-        if row.stack == technique and not row.failed and not row.newer_version and row.reference == "baseline"
-    ]
-    return [value.speedup for value in values if value.kind == "measured" and value.speedup and not value.control]
-
-
-def column_cell(technique: str) -> TableCell:
-    """Builds the technique's cell of the board's column; empty where nothing is published at scale."""
-    known = quality_by_others(technique)
-    if known is None or not known.at_scale:
-        return TableCell("")
-    size = f" · {in_millions(known.parameters)}" if known.parameters else ""
-    sort = -median(value for value, _ in known.budgets[known.main_unit]) if known.main_unit else 0.0
-    return TableCell(f"{known.words}{size}", sort, title=sentence(known))
+def intervals_here(known: QualityByOthers, rows: Iterable[Row]) -> list[Interval]:
+    """Returns the intervals of what rows of today's version gained here: the equivalent budget; where the published
+    budgets are of computation or time, over the FLOPs that it took. A row whose rate is not settled says nothing."""
+    of_cost = known.main_unit in ("computation", "time")
+    gains = []
+    for row in rows:
+        if row.stack != known.technique or row.failed or row.newer_version or row.reference != "baseline":
+            continue
+        value, flops = row.value("equivalent_budget"), row.value("training_flops")
+        if value.kind != "measured" or not value.speedup or value.control or withheld(row):
+            continue
+        if not of_cost:
+            gains.append(value.speedup)
+        elif flops.known and flops.number:
+            ends = (value.speedup.estimate, value.speedup.low, value.speedup.high)
+            estimate, low, high = (end / flops.number for end in ends)
+            gains.append(replace(value.speedup, estimate=estimate, low=low, high=high))
+    return gains
 
 
 def in_millions(parameters: float | None) -> str:
@@ -151,4 +151,6 @@ def _runs(row: PublishedQuality) -> str:
     return "; ".join(filter(None, (runs, row.uncertainty))) or "unsaid"
 
 
-ON_PAGE = OnPage(65, lambda report: of_card(report.cards, lambda card: section(card, report.rows, ["transformer"])))
+ON_PAGE = OnPage(
+    65, lambda report: of_card(report.cards, lambda card: section(card, report.rows, ["transformer"])), TITLE
+)

@@ -32,4 +32,6 @@ def _drawn(studies: Mapping[str, Markup]) -> Draws:
     return part
 
 
-ON_PAGE = OnPage(100, lambda report: _drawn(links(placed_studies(report.studies, report.cards, report.placed))))
+ON_PAGE = OnPage(
+    100, lambda report: _drawn(links(placed_studies(report.studies, report.cards, report.placed))), "Studies"
+)

@@ -29,31 +29,32 @@ def read(svg: str) -> tuple[list[str | None], str | None]:
     return [each.text for each in root.iter(f"{SVG}text")], list(root.iter(f"{SVG}rect"))[1].get("fill")
 
 
-@pytest.mark.parametrize(("pace_s", "colour"), [(0.01, "better"), (0.04, "worse")])
-def test_one_row_has_its_headline_and_its_colour(pace_s: float, colour: str) -> None:
+@pytest.mark.parametrize(("pace_s", "word", "colour"), [(0.01, "helps", "better"), (0.04, "costs", "worse")])
+def test_one_technique_has_its_verdict_and_its_colour(pace_s: float, word: str, colour: str) -> None:
     (label, message), fill = drawn(evidence("lion", pace_s=pace_s))
-    assert label == "lion · gpt nano"
-    assert message and message.startswith("×") and message.endswith("] to the same quality")
+    assert label == "lion · gpt"
+    assert message and message.startswith(f"{word} · ×") and message.endswith("]")
     assert fill == COLOURS[colour][0]
 
 
-def test_several_rows_are_a_tally_without_colour() -> None:
+def test_several_are_a_tally_of_the_words_without_colour() -> None:
     lines = [*evidence("fast", pace_s=0.01), *evidence("slow", pace_s=0.04)]
     said, fill = drawn(lines, on(lines, baseline="vit"))
-    assert said == ["leantrain", "1 better, 1 worse, 0 undecided, 0 failed"]
+    assert said == ["leantrain", "1 help, 1 cost"]
     assert fill == COLOURS["faint"][0]
 
 
-def test_the_tally_is_the_board_s_by_what_each_technique_sells() -> None:
-    rows = shown(lean("small", 2**20, pace_s=0.04), evidence("fast", pace_s=0.01))
-    cards = {"small": card("small").model_copy(update={"sells": "memory"})}
+def test_what_is_sold_at_a_worse_quality_does_not_help() -> None:
+    """Half of the memory at a loss that is far above the reference's is no gain."""
+    rows = shown(lean("small", 2**20, final=2.9), evidence("fast", pace_s=0.01))
+    cards = {"small": card("small").model_copy(update={"sells": "memory"}), "fast": card("fast")}
     (_, message), _ = read(badge.render(Report(rows, cards=cards)))
-    assert message == "2 better, 0 worse, 0 undecided, 0 failed"
+    assert message == "1 help, 1 cost"
 
 
 def test_a_failure_is_said_and_names_are_text() -> None:
     (label, message), _ = drawn(failing(EVIL, "crashed", EVIL))
-    assert label == f"{EVIL} · gpt nano" and message == "failed"
+    assert label == f"{EVIL} · gpt" and message == "not known: crashed"
 
 
 def test_without_records_it_says_what_to_do() -> None:

@@ -125,41 +125,39 @@ def test_filters_leave_what_was_asked_for_and_count_it(board):
     assert board.run(VISIBLE) == 0  # it is unverified on both
 
 
-MATRIX = """[...document.querySelectorAll('#answer tr[data-name]')].filter(each => each.checkVisibility())
+LINES = """[...document.querySelectorAll('section.goal tr[data-name]')].filter(each => each.checkVisibility())
     .map(each => each.dataset.name)"""
 
 
-def test_a_verdict_filters_the_matrix_until_it_is_pressed_again(board):
-    every = board.run(MATRIX)
-    assert board.run("document.querySelector('[data-verdict=better]').textContent") == "1 better"
-    board.run("document.querySelector('button[data-verdict=better]').click()")
-    assert board.run(MATRIX) == ["fast"]
-    board.run("document.querySelector('button[data-verdict=failed]').click()")
-    assert board.run(MATRIX) == ["broken"]
-    board.run("document.querySelector('button[data-verdict=failed]').click()")
-    assert board.run(MATRIX) == every
+def test_a_name_leaves_its_lines_of_the_goals_tables(board):
+    every = board.run(LINES)
+    assert {"fast", "slow", "same"} <= set(every)
+    found = "document.getElementById('find')"
+    board.run(f"{found}.value = 'slo'; {found}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+    assert board.run(LINES) == ["slow"]
+    board.run(f"{found}.value = ''; {found}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+    assert board.run(LINES) == every
 
 
 def test_filters_live_in_the_address(board):
     choose(board, "baseline", "vit")
-    board.run("document.querySelector('button[data-verdict=worse]').click()")
-    assert board.run("location.search") == "?verdict=worse&baseline=vit"
+    assert board.run("location.search") == "?baseline=vit"
     board.run("document.querySelectorAll('select').forEach(each => each.value = ''); recall(); filterPage()")
     assert board.run("document.querySelector('select[data-filter=baseline]').value") == "vit"
-    assert "slow" in board.run(MATRIX) and "fast" not in board.run(MATRIX)
 
 
 def test_the_best_stands_first_at_the_first_click(board):
-    board.run("[...document.querySelectorAll('#answer thead button')].find(e => e.textContent == 'gpt').click()")
-    assert board.run(MATRIX)[0] == "fast"
+    heads = "document.querySelector('section.goal thead')"
+    board.run(f"[...{heads}.querySelectorAll('button')].find(e => e.textContent == 'technique').click()")
+    assert board.run(LINES) == sorted(board.run(LINES))
     board.run(f"{column('step time')}.click()")
     assert board.run(NAMES)[0] == "fast"
 
 
-@pytest.mark.parametrize(("width", "height", "least"), [(1440, 900, 4), (390, 844, 2)])
-def test_the_matrix_is_on_the_first_screen(board, width, height, least):
+@pytest.mark.parametrize(("width", "height", "least"), [(1440, 900, 3), (390, 844, 3)])
+def test_the_findings_are_on_the_first_screen(board, width, height, least):
     board.size(width, height, mobile=width < 500)
-    shown = """[...document.querySelectorAll('#answer tbody tr')]
+    shown = """[...document.querySelectorAll('.findings li')]
         .filter(each => each.getBoundingClientRect().bottom <= innerHeight).length"""
     assert board.run(shown) >= least
     assert board.run("document.documentElement.scrollWidth <= innerWidth")
@@ -202,50 +200,39 @@ def test_a_part_is_filtered_as_the_page_is_when_it_is_opened(silent, tmp_path):
     assert silent.run(left) == ["fast", "fast"]
 
 
-def test_without_the_script_the_matrix_and_its_sentences_are_read(silent, tmp_path):
+def test_without_the_script_findings_and_tables_are_read(silent, tmp_path):
     """As a browser shows it that runs no script: what is folded says why it is empty."""
     (tmp_path / "board.html").write_text(small_page().replace("script-src 'sha256-", "script-src 'sha256-A"), "utf-8")
     silent.open(tmp_path / "board.html")
     silent.console.clear()  # the policy's complaint
     words = silent.run("document.body.innerText")
-    assert "Sooner on gpt and vit" in words and "Learning curves" not in words
+    assert "What the records show" in words and "costs" in words and "Learning curves" not in words
     silent.run("document.querySelector('.technique').open = true")
     silent.run(SOON)
     assert "This part is packed" in silent.run("document.body.innerText")
 
 
-def test_a_number_of_the_matrix_opens_its_technique_s_section(board):
+def test_a_name_in_a_goal_s_table_opens_its_technique_s_section(board):
     assert not board.run("document.querySelector('.technique[data-name=slow]').open")
-    board.run("document.querySelector('#answer tr[data-name=slow] td a').click()")
+    board.run("document.querySelector('section.goal tr[data-name=slow] th a').click()")
     board.run(SOON)
-    assert board.run("document.querySelector('.technique[data-name=slow] svg.curves').checkVisibility()")
+    assert board.run("document.querySelector('.technique[data-name=slow] .numbers').checkVisibility()")
     assert not board.run("document.querySelector('.technique[data-name=fast]').open")
 
 
-def test_one_recipe_is_shown_until_another_or_all_are_chosen(silent, tmp_path):
+def test_boards_of_one_recipe_are_shown_until_another_or_all_are_chosen(silent, tmp_path):
     lines = [*lean("fast", 2**20, pace_s=0.01), *lean("slow", 2**23, pace_s=0.04)]
     rows = shown(lines, on(lines, recipe="classic"), failing("broken", "crashed", "no reason"))
     (tmp_path / "board.html").write_text(render(Report(rows)), "utf-8")
     silent.open(tmp_path / "board.html")
-    parts = "[...document.querySelectorAll('.part')].filter(e => e.checkVisibility()).map(e => e.dataset.recipe)"
-    assert silent.run(parts) == ["modern"]
-    failed = "document.querySelector('button[data-verdict=failed]').textContent"
-    assert silent.run(failed) == "1 failed"
+    boards = (
+        "[...document.querySelectorAll('section.board')].filter(e => e.checkVisibility()).map(e => e.dataset.recipe)"
+    )
+    assert silent.run(boards) == ["modern"]
     choose(silent, "recipe", "classic")
-    assert (silent.run(parts), silent.run(failed)) == (["classic"], "0 failed")
-    assert silent.run("location.search") == "?recipe=classic"
+    assert silent.run(boards) == ["classic"] and silent.run("location.search") == "?recipe=classic"
     choose(silent, "recipe", "")
-    assert (silent.run(parts), silent.run("location.search")) == (["modern", "classic"], "?recipe=all")
-
-
-def test_groups_have_headings_until_another_order_is_asked_for(board):
-    headings = "[...document.querySelectorAll('.group')].filter(e => e.checkVisibility()).map(e => e.textContent)"
-    assert board.run(headings) == ["Time: sooner at the same quality", "Saves none of these, as far as is known"]
-    every = board.run(MATRIX)
-    board.run("[...document.querySelectorAll('#answer thead button')].find(e => e.textContent == 'gpt').click()")
-    assert board.run(headings) == []
-    board.run("[...document.querySelectorAll('#answer thead button')].at(-1).click()")
-    assert (len(board.run(headings)), board.run(MATRIX)) == (2, every)
+    assert sorted(silent.run(boards)) == ["classic", "modern"] and silent.run("location.search") == "?recipe=all"
 
 
 @pytest.mark.parametrize("plot", ["pareto", "ruler"])
@@ -365,18 +352,3 @@ def test_what_plots_share_has_the_styles_of_each(board):
     fill, stroke, own = board.run(shared)
     assert fill == "none" and stroke != "none"
     assert own  # a reference's copy is matched by selectors alone, without what stands around it
-
-
-def test_a_goal_leaves_what_serves_it_the_best_first_until_it_is_pressed_again(board):
-    every = board.run(MATRIX)
-    board.run("document.querySelector('button[data-goal=time]').click()")
-    served = board.run(MATRIX)
-    assert served and set(served) < set(every) and "slow" not in served
-    costs = board.run(
-        "[...document.querySelectorAll('#answer tr[data-name]')].filter(each => each.checkVisibility())"
-        ".map(each => Number(each.dataset.goalTime))"
-    )
-    assert costs == sorted(costs) and costs[-1] < 1
-    assert board.run("location.search").endswith("goal=time")
-    board.run("document.querySelector('button[data-goal=time]').click()")
-    assert board.run(MATRIX) == every

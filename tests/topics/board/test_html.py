@@ -25,6 +25,7 @@ from suite.show.packing import packed
 from suite.show.pictures.charts import REFERENCE, CostPoint, front, learning_curves, ruler, ruler_points, whisker
 from suite.topics.board import html
 from suite.topics.board.report import Folder, Report, origins
+from suite.topics.board.terms import TERMS
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
 from suite.topics.studies.lab import StudyTable
 from suite.topics.studies.studies_on_board import Studied
@@ -122,10 +123,10 @@ def test_records_cannot_run_anything():
     assert EVIL in names and len(names) == 6
 
 
-def test_what_stands_without_the_script_is_the_matrix_its_sentences_and_every_title():
+def test_what_stands_without_the_script_is_the_findings_the_tables_and_every_title():
     packed, opened = evil_packed_page(), evil_page()
     words = " ".join(Page(packed).words)
-    assert "Time to the same quality" in words and "later on gpt" in words.lower()
+    assert "What the records show" in words and "Less time" in words and "costs" in words
     assert words.count("This part is packed") == packed.count('class="packed"') > 6
     for tag in ("h2", "nav"):
         assert len(Page(packed).having(tag)) == len(Page(opened).having(tag))
@@ -188,7 +189,7 @@ def test_tables_are_usable_with_a_keyboard_and_without_the_script():
     heads = [attributes for attributes in page.having("th") if attributes.get("scope") == "col"]
     buttons = [each for each in page.having("button") if not {"id", "aria-pressed"} & each.keys()]
     assert len(buttons) == len(heads) > 8
-    assert sum("aria-sort" in each for each in heads) == 2  # of the board and of the matrix
+    assert sum("aria-sort" in each for each in heads) == 2  # of the board and of the goal's table
     filters = next(each for each in page.having("details") if each.get("id") == "filters")
     assert "hidden" in filters  # controls that need the script appear with it
     marks = {"measured", "exact", "unavailable"}
@@ -211,29 +212,53 @@ def test_a_point_of_the_plot_leads_to_its_technique_s_section():
     assert points == {names["slow"]}
 
 
-def test_the_matrix_comes_first_in_groups_with_a_line_a_technique_and_names_what_was_not_measured():
+def test_the_findings_come_first_then_pictures_then_a_table_for_each_goal_then_all_numbers():
     rows = shown(evidence("lossy", final=2.9), on(evidence("lossy"), baseline="vit"), failing("broken", "crashed", "x"))
     cards = {"lossy": card("lossy"), "absent": card("absent")}
-    text = render(Report(rows, cards=cards))
-    words = [each.strip() for each in Page(text).words if each.strip()]
-    start = words.index(f"Every technique: modern · nano · {MACHINE.name}")
-    assert words[start + 1 : start + 9] == [
-        "technique",
-        "equivalent budget, trend\xa0↑",
-        "gpt",
-        "vit",
-        "peak tensors\xa0↓",
-        "FLOPs\xa0↓",
-        "in words",
-        "Time: sooner at the same quality",
+    page = render(Report(rows, cards=cards))
+    words = [each.strip() for each in Page(page).words if each.strip()]
+    order = [
+        "What the records show",
+        "Time to the same quality",
+        "I want",
+        "Less time",
+        "Techniques",
+        "All numbers",
+        "Methods",
     ]
-    assert words[start + 9] == "lossy" and words[start + 11].startswith("< ×0.3")
-    assert "Later on gpt; no difference seen on vit." in words, "what would have shown is said to a pointer"
-    whole_sentence = r"Later on gpt; no difference seen on vit, where one of \d+% or more would have shown\."
-    assert any(re.fullmatch(whole_sentence, each) for each in words), "and on its own page"
-    assert "Failed on gpt." in words
-    absent = words.index("Not measured at all: 1 of 2 techniques of the catalogue")
-    assert words[absent + 1] == "absent" and absent < words.index("gpt · modern · nano · pretrain · 200 steps", start)
+    places = [words.index(title) for title in order if title != "Time to the same quality"]
+    assert places == sorted(places)
+    heads = words[words.index("Less time") + 2 :][:8]
+    assert heads == [
+        "Less time",
+        "technique",
+        "FLOPs of a step, paper's size",
+        "step on an A100",
+        "speedup at equal quality",
+        "quality by others",
+        "works on",
+        "verdict",
+    ]
+    names = re.findall(r'<tr data-name="(\w+)">', page)
+    assert sorted(names) == ["absent", "broken", "lossy"], "what was not measured has a line, too"
+
+
+def test_no_cell_of_a_goal_s_table_has_a_mark_and_each_has_one_value_and_at_most_one_interval():
+    rows = shown(evidence("x", pace_s=0.01), evidence("y"), changed=["y"])
+    tables = re.findall(r'<table class="goals">.*?</table>', render(Report(rows)), re.DOTALL)
+    assert len(tables) == 1
+    for table in tables:
+        assert table.count('<th scope="col"') == 7 and not re.search("[†‡?≈]|\\+1", re.sub(r'title="[^"]*"', "", table))
+        for cell in re.findall(r"<td.*?</td>", table, re.DOTALL):
+            assert cell.count('class="value"') <= 1 and cell.count('class="ends"') <= 1
+
+
+def test_every_term_is_told_to_a_pointer_and_there_are_ten_at_most():
+    assert len(TERMS) <= 10
+    page = Page(render(Report(shown(evidence("x")))))
+    titles = {each.get("title") for each in page.having("th")}
+    assert {TERMS[name] for name in ("paper's size", "speedup at equal quality", "works on", "verdict")} <= titles
+    assert all(name in page.words for name in TERMS)
 
 
 def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_records():
@@ -260,8 +285,9 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
     assert "half the time" in words and "Measured: 1 reproduced." in words
     assert "2 broken variants" in words and "no sign" in words
     assert "leantrain stack lossy+OTHER -b gpt" in words
-    commands, own, cited = re.findall(r'<pre tabindex="0"><code>(.*?)</code></pre>', section, re.DOTALL)
+    applying, commands, own, cited = re.findall(r'<pre tabindex="0"><code>(.*?)</code></pre>', section, re.DOTALL)
     assert [line.split()[1] for line in commands.split("\n")] == ["compare", "stack", "count", "claims"]
+    assert applying.startswith("import leantrain\n") and "leantrain.apply(model, &quot;lossy&quot;" in applying
     assert own.count("\n") == 0 and cited.startswith("@misc{lossy,\n  title = ") and cited.endswith("\n}")
     assert "from techniques.evil.lossy.technique import Lossy, lossy_step" in words
     assert "@misc{lossy," in words
@@ -332,7 +358,8 @@ def test_learning_curves_are_means_over_seeds_along_reference_steps():
 def test_every_drawing_is_named_or_hidden_from_readers():
     drawings = Page(evil_page()).having("svg")
     charts = {f"chart {kind}" for kind in ("ruler", "pareto", "curves", "forest")}
-    assert {each["class"] for each in drawings} == {"whisker", "study", "chart shared", *charts}
+    opening = {"chart costs", "chart same-quality"} & {each["class"] for each in drawings}
+    assert {each["class"] for each in drawings} - opening == {"whisker", "study", "chart shared", *charts}
     assert all(each.get("aria-hidden") == "true" or each.get("aria-label") for each in drawings)
 
 

@@ -15,9 +15,10 @@ from suite.judge.rows import Row, as_dict, pairs
 from suite.record.schema import Line, Machine
 from suite.show import terminal
 from suite.show.pages.board import boards, older_sentence, remarks
-from suite.show.pages.matrix import first, matrix, parts
-from suite.topics.board import badge, html, markdown, poster
+from suite.topics.board import badge, html, markdown
+from suite.topics.board.goals import tables
 from suite.topics.board.report import Report
+from suite.topics.board.standing import Standing
 from suite.topics.publish.export import row_values
 from suite.topics.references.references_on_board import ShownReferences
 from tests.factories import CODE, MACHINE, claim, conditions, evidence, machine, put, records
@@ -63,40 +64,24 @@ def test_before_anything_is_measured_of_the_newer_version_all_stays_and_is_named
     assert not any(each.unverified for each in after), "it is not unverified, it is of another version"
     assert all(each.unverified for each in shown(of(evidence("x"), 3), installed=3, changed=True))
     page = markdown.render(Report(rows=after))
-    assert "| here: gpt version 2 |" in page and "## gpt version 2 · modern · nano" in page
+    assert "No row is of today's version" in page and "## gpt version 2 · modern · nano" in page
     assert "2 rows of an older version of a baseline: gpt version 2 (now 3)" in page
     assert "†" not in page and "unverified" not in page
-    assert "version 2" not in markdown.render(Report(rows=before)).replace("gpt version 2.", "")
+    assert "No row" not in markdown.render(Report(rows=before))
 
 
-def test_a_cell_shows_the_newest_version_that_says_something_and_names_an_older_one():
-    (rows,) = parts(transition()).values()
-    whole = matrix(rows)
-    assert whole.columns == ("gpt",) and whole.title("gpt") == "gpt"
-    best_of = {each.stack: each.best["gpt"].conditions.baseline_version for each in whole.entries}
-    assert best_of == {"x": 3, "y": 2, "z": 2}
-    assert {each.stack: dict(each.versions) for each in whole.entries} == {
-        "x": {},
-        "y": {"gpt": "version 2"},
-        "z": {"gpt": "version 2"},
-    }
-    assert whole.shared == f"modern · nano · {HERE.name} · version 2 on {MACHINE.name}"
-    page = markdown.render(Report(rows=transition()))
-    lines = {stack: next(line for line in page.splitlines() if line.startswith(f"| `{stack}` |")) for stack in "xy"}
-    assert "(version 2)" in lines["y"] and "Sooner on gpt (version 2)." in lines["y"]
-    assert "‡ |" in lines["y"] and "version" not in lines["x"] and "Later on gpt." in lines["x"]
-
-
-@pytest.mark.parametrize("newer", [[], of(evidence("x", seeds=0, replicates=0, ruler=False), 3)])
-def test_what_was_only_counted_of_the_newer_version_takes_no_headline_away(newer: list[Line]):
-    (entry,) = matrix(first(shown(of(evidence("x", pace_s=0.01), 2), newer, installed=3))).entries
-    assert entry.best["gpt"].conditions.baseline_version == 2 and entry.answer.startswith("Sooner on gpt")
+def test_only_the_newest_version_stands_on_the_tables():
+    """ "y" and "z" of version 2 were faster, on another machine, than "x" of version 3."""
+    standing = Standing.of(Report(rows=transition()))
+    assert [(row.stack, row.conditions.baseline_version) for row in standing.rows] == [("x", 3)]
+    (table,) = tables(standing)
+    assert [(line.stack, str(line.verdict)) for line in table.lines] == [("x", "costs")]
 
 
 def test_a_failure_of_the_newer_version_is_not_hidden_behind_an_older_success():
-    failed = of(failing("x", "crashed", "no reason"), 3)
-    (entry,) = matrix(first(shown(of(evidence("x", pace_s=0.01), 2), failed))).entries
-    assert entry.best["gpt"].failed and entry.verdicts == ("failed",)
+    rows = shown(of(evidence("x", pace_s=0.01), 2), of(failing("x", "crashed", "no reason"), 3))
+    (table,) = tables(Standing.of(Report(rows=rows)))
+    assert [str(line.verdict) for line in table.lines] == ["not known: crashed"]
 
 
 def test_versions_are_never_ranked_together_and_the_newest_stands_first():
@@ -112,49 +97,19 @@ def test_versions_of_one_title_without_others_need_no_name():
     assert "version" not in board.title
 
 
-def test_the_best_of_a_column_is_sought_in_one_version_alone():
-    """ "y" and "z" of version 2 were faster, on another machine, than "x" of version 3."""
-    slower = of([line for stack in "abc" for line in evidence(stack, pace_s=0.015)], 3, HERE)
-    rows = [*shown(of([line for stack in "yz" for line in evidence(stack, pace_s=0.01)], 2), slower)]
-    (answer,) = matrix(first(rows)).answers
-    assert {row.stack for row in answer.time} == {"a", "b", "c"} and answer.version == ""
-    (answer,) = matrix(first(transition())).answers
-    assert {row.conditions.baseline_version for row in answer.time} == {2} and answer.version == "version 2"
-
-
-def test_a_mean_is_over_one_machine_and_no_mixture_of_versions():
-    gpt = of(evidence("x", pace_s=0.01), 3, HERE)
-    vit = {version: of(evidence("x", pace_s=0.01), version, HERE, baseline="vit") for version in (2, 3)}
-    assert matrix(first(shown(gpt, vit[3], installed=3))).entries[0].mean is not None
-    (entry,) = matrix(first(shown(gpt, vit[2], installed=3))).entries
-    assert len(entry.best) == 2 and entry.mean is None
-
-
-def test_no_row_is_lost_in_any_form():
+def test_an_older_row_stands_under_history_of_its_technique_and_on_no_board_of_the_page():
     rows = transition()
-    assert len(rows) == 4
-    assert sum(len(each) for each in parts(rows).values()) == 4
-    assert sum(len(board.rows) for board in boards(rows)) == 4
+    assert len(rows) == 4 and sum(len(board.rows) for board in boards(rows)) == 4
     page = whole(html.render(Report(rows=rows)))
-    assert set(re.findall(r'<tr id="([^"]*)"', page)).__len__() == 4
-    assert "Sooner on gpt (version 2)" in page and "gpt version 2 · modern" in page
-    assert "of version 2 of the baseline, which is at version 3 now" in page
+    assert len(set(re.findall(r'<tr id="([^"]*)"', page))) == 1
+    history = re.findall(r"<summary>History</summary>(.*?)</details>", page, re.DOTALL)
+    assert len(history) == 3 and all("gpt version 2 · modern" in each for each in history)
 
 
-def test_a_page_of_several_machines_opens_on_all_of_them():
-    page = html.render(Report(rows=transition()))
-    select = re.search(r'<select data-filter="machine">.*?</select>', page, re.DOTALL)
-    assert select and "selected" not in select[0]
-
-
-def test_picture_badge_and_terminal_name_the_version():
-    rows = transition()
-    picture = poster.render(Report(rows=rows))
-    assert "‡ version 2 of the baseline, not the newest" in picture and picture.count("‡") == 3
-    whole = poster.render(Report(rows=shown(of(evidence("x"), 2), installed=3)))
-    assert "gpt version 2" in whole and "‡" not in whole
-    old = next(row for row in rows if row.stack == "y")
-    assert "y · gpt nano version 2" in badge.render(Report(rows=[old]))
+def test_badge_and_terminal_name_the_version():
+    old = next(row for row in transition() if row.stack == "y")
+    with pytest.raises(ValueError, match="leantrain run"):
+        badge.render(Report(rows=[old]))
     assert "of version 2 of the baseline, which is at version 3 now" in terminal.summary(old)
     assert as_dict(old)["newer_version"] == 3
     table = row_values([old])
@@ -209,7 +164,7 @@ def test_two_cpus_of_one_name_in_one_folder_stay_two(tmp_path: Path, monkeypatch
     assert {len(row.known.timed) for row in report.rows} == {3}
     of_boards = boards(report.rows)
     assert [board.apart for board in of_boards] == [(each.rows[0].machine.name,) for each in of_boards]
-    assert len(parts(report.rows)) == 2, "a matrix is of one machine"
+    assert len({row.machine.key for row in Standing.of(report).rows}) == 1, "the tables are of one machine"
     page = markdown.render(report)
     for name in (MACHINE.name, other.name):
         assert f"Machine {name} (" in page and f"- Machine `{name}`: " in page
