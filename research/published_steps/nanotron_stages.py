@@ -15,9 +15,10 @@ EMBEDDING, LAYER, HEAD = "embedding", "layer", "head"
 
 @dataclass(frozen=True)
 class StageBlocks:
-    """Names the blocks of a stage."""
+    """Names the blocks of a stage, and adds up their costs."""
 
     blocks: tuple[str, ...]
+    cost: int
 
     @property
     def layers(self) -> int:
@@ -37,9 +38,11 @@ def stages_of(layers: int, stages: int, layer_cost: int, head_cost: int) -> tupl
     """Returns the stages of a model, in their order."""
     costs = [(EMBEDDING, 0), *((LAYER, layer_cost),) * layers, ("norm", 0), (HEAD, head_cost), ("cast", 0), ("loss", 0)]
     whole, so_far, stage = layers * layer_cost + head_cost, 0, 0
-    blocks: list[list[str]] = [[] for _ in range(stages)]
+    blocks: list[list[tuple[str, int]]] = [[] for _ in range(stages)]
     for block, cost in costs:
-        blocks[stage].append(block)
+        blocks[stage].append((block, cost))
         so_far += cost
         stage += so_far * stages > whole * (stage + 1)
-    return tuple(StageBlocks(tuple(of_stage)) for of_stage in blocks)
+    return tuple(
+        StageBlocks(tuple(name for name, _ in of_stage), sum(cost for _, cost in of_stage)) for of_stage in blocks
+    )

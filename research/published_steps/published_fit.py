@@ -6,11 +6,12 @@ The constants are those of the table of GPUs, and multipliers that are fitted to
     product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
     attention  of a rate: of all kernels, and by the generation of the kernel and of the GPU
     moving   of the bandwidth that memory-bound operators reach, by generation
-    link     of the bandwidth that collectives reach, inside nodes and across
+    link     of the bandwidth that collectives reach, inside nodes and across; of how fast ranks meet for one
     step     a time a step that no operator explains, by source
 
 A source is predicted by multipliers that were fitted to the *other* sources alone: its residuals are those of a source
-that the fit never saw. Bands are the 90 % quantile of such residuals, by kind of change; a source's coverage is by
+that the fit never saw; and once more by those of rows that are neither of its source nor of its GPU, which is what a
+GPU without rows may expect. Bands are the 90 % quantile of such residuals, by kind of change; a source's coverage is by
 bands of the others' residuals. Imports no torch.
 """
 
@@ -27,12 +28,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from research.published_steps.published_rows import PublishedRow, rows, traces
+from research.published_steps.published_rows import Case, PublishedRow, rows, traces
 from suite.record.operator_counts import PHASES, Operator, TracedStep
 from suite.topics.modelled_time.devices import Gpu, devices
-from suite.topics.modelled_time.gpu_links import FABRICS, NODE, Sent, sent
-from suite.topics.modelled_time.modelled import TIME, TIME_ACROSS_NODES, TIME_IN_A_NODE, WIDEST, Band, Believed, Change
-from suite.topics.modelled_time.roofline import Software, beside, change_between, parts_of
+from suite.topics.modelled_time.gpu_links import FABRICS, NODE, NODES, REACHED_ACROSS, REACHED_INSIDE, Sent, sent
+from suite.topics.modelled_time.modelled import (
+    RANKS,
+    RANKS_ACROSS,
+    TIME_ACROSS_NODES,
+    TIME_FAR,
+    UNSEEN,
+    WIDEST,
+    Band,
+    Believed,
+    Change,
+    time_on,
+)
+from suite.topics.modelled_time.roofline import Parts, Software, beside, change_between, parts_of
 
 SOFTWARE: Mapping[str, Software] = {
     "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
@@ -40,12 +52,15 @@ SOFTWARE: Mapping[str, Software] = {
     "fms_finetune_techniques": Software("torch 2.4, flash-attn 2, transformers 4.4x"),
     "llm_foundry_mpt": Software("torch 1.13 to 2.1, FSDP, flash 1 in Triton", "flash 1"),
     "nanotron_ultrascale": Software("nanotron, torch version not stated, flash 2"),
+    "simumax_b200": Software("torch 2.10, Megatron-LM, Transformer Engine 2.11", "flash 3"),
     "peft_methods": Software("torch 2.13, transformers 5, peft 0.19", synchronised=True),
 }
 """What each source's rows ran under."""
 
-SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "link": 0.30, "step": 0.05}
+SPREAD = {"product": 0.15, "attention": 0.30, "moving": 0.15, "link": 0.10, "step": 0.02}
 """How far a multiplier's logarithm is from 0 before a row was seen, and a step's own time in s: one deviation."""
+MEETING_SPREAD = 2.0
+"""The same of how fast ranks meet, of which no datasheet says anything."""
 NOISE = 0.05
 """Of a row's logarithm: equal systems differ by 1 to 2 %, software by up to 19 %."""
 LEVELS = 3
@@ -55,11 +70,15 @@ COVERED = 0.90
 FEWEST, SOURCES = 8, 2
 """Residuals that a band takes, and the sources that they are of."""
 
-WAITED = 0.10
-"""Of a step, for other ranks, where its row says something of its GPU."""
 NO_RESULT = "it has no result"
 WHERE = ("inside", "across")
 """A node's links, and those between nodes."""
+MEETING = ("link", "meeting")
+MOST: Mapping[tuple[str, ...], float] = {
+    ("link", "inside"): -math.log(REACHED_INSIDE),
+    ("link", "across"): -math.log(REACHED_ACROSS),
+}
+"""Links carry no more than their datasheet says."""
 
 Floats = NDArray[np.float64]
 
@@ -86,18 +105,51 @@ def known_rows() -> tuple[Predictable, ...]:
 
 
 def step_of_row(row: PublishedRow) -> TracedStep | None:
-    """Returns the operators of one update of the row: as many passes as it accumulates, its share of the update."""
+    """Returns the operators of one update of the row: as many passes as it accumulates, its share of the update (what
+    clips gradients is part of it). Where stages share the model, of those that run one after the other: all stages'
+    first pass, the dearest's others."""
     known = traces().get(row.case.key) if row.case is not None else None
-    if known is None or known.step is None:
+    if row.case is None or known is None or known.step is None:
         return None
+    other = _other_depth(row) if row.stages > 1 else None
     counts: Counter[Operator] = Counter()
     for operator, count in known.step:
-        if operator.phase == "optimizer":
-            read, written = operator.read_bytes // row.shards, operator.written_bytes // row.shards
+        if "optimizer" in (operator.phase, operator.kind):
+            share = row.update_share or 1 / row.shards
+            read, written = int(operator.read_bytes * share), int(operator.written_bytes * share)
             counts[replace(operator, read_bytes=read, written_bytes=written)] += count
-        else:
+        elif other is None:
             counts[operator] += count * row.accumulated
+        elif operator not in other[1].counts:  # takes all of a model's tensors at once
+            counts[operator] += count
+        else:
+            layers, deeper = other
+            of_layer = (deeper.counts[operator] - count) // (layers - row.case.layers)
+            rest = count - row.case.layers * of_layer
+            counts[operator] += row.layer_runs * of_layer + row.head_runs * rest
     return replace(known.step, counts=counts)
+
+
+def _other_depth(row: PublishedRow) -> tuple[int, TracedStep] | None:
+    """Returns the trace of the row's case with another number of layers; None where there is none."""
+    assert row.case is not None
+    case = row.deeper or _depths().get(replace(row.case, layers=0).key, {}).get(row.case.layers)
+    step = traces()[case.key].step if case is not None and case.key in traces() else None
+    return (case.layers, step) if case is not None and step is not None else None
+
+
+@cache
+def _depths() -> Mapping[str, Mapping[int, Case]]:
+    """Returns, by what cases share but for their depth and by a depth, one of another depth that is traced."""
+    alike: dict[str, dict[int, Case]] = defaultdict(dict)
+    for row in rows():
+        if row.case is not None and row.memory is not None and row.measured_s and row.case.key in traces():
+            alike[replace(row.case, layers=0).key][row.case.layers] = row.case
+    return {
+        key: {layers: known[max(known, key=lambda other, own=layers: abs(other - own))] for layers in known}  # type: ignore[misc]
+        for key, known in alike.items()
+        if len(known) > 1
+    }
 
 
 def why_not(row: PublishedRow) -> str:
@@ -125,11 +177,11 @@ class Fit:
         firsts = {group: point for point, group in reversed([*zip(of, self._alike)])}
         of = [firsts[group] for group in range(len(alike))]
         self._groups = len(of)
-        named = {name for point in of for name in _names(point)} | {("link", where) for where in WHERE}
+        named = {name for point in of for name in _names(point)} | {("link", where) for where in WHERE} | {MEETING}
         self.names: list[tuple[str, ...]] = sorted(named)
         at = {name: index for index, name in enumerate(self.names)}
         none = len(at)  # of what nothing multiplies
-        parts = [parts_of(point.step, point.device, SOFTWARE[point.row.table]) for point in of]
+        parts = [_parts(point) for point in of]
         own = [[_of(operator, point) for operator in part.operators] for point, part in zip(of, parts)]
         kinds = sorted({names for of_point in own for names in of_point})
         self._levels = np.array(
@@ -156,6 +208,9 @@ class Fit:
             np.array([[[way[phase, across] for across in (False, True)] for phase in PHASES] for way in kind])
             for kind in ([way.hidden for way in ways], [way.waited for way in ways])
         )
+        self._most = np.array([MOST.get(name, math.inf) for name in self.names])
+        self._met_s = np.array([[way.met[phase] for phase in PHASES] for way in ways])
+        self._meeting = at[MEETING]
         self._synchronised = np.array([SOFTWARE[point.row.table].synchronised for point in of])
 
     def seconds(self, multipliers: Floats) -> Floats:
@@ -163,13 +218,14 @@ class Fit:
         once."""
         if not self.rows:
             return np.zeros(0)
-        scale = np.exp(np.append(multipliers, 0.0))
+        scale = np.exp(np.append(np.minimum(multipliers, self._most), 0.0))
         computed_s = self._computed_s / scale[self._levels].prod(1)[self._own]
         moved_s = np.maximum(self._moved_s / scale[self._moving], self._in_cycles_s)
         cost_s = np.maximum(computed_s, moved_s) + self._gaps_s
         by_phase: Floats = np.bincount(self._at, cost_s, self._groups * len(PHASES)).astype(np.float64)
         links = 1 / scale[self._links]
-        busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + self._waited_s @ links
+        waited_s = self._waited_s @ links + self._met_s / scale[self._meeting]
+        busy_s = beside(by_phase.reshape(-1, len(PHASES)), self._hidden_s @ links) + waited_s
         plain_s = np.maximum(busy_s.sum(1), self._host_s.sum(1))
         ways = [self._host_s[:, :at].sum(1) + busy_s[:, at:].sum(1) for at in range(len(PHASES) + 1)]
         timeline_s: Floats = np.where(self._synchronised, np.max(ways, axis=0), plain_s)
@@ -182,7 +238,7 @@ class Fit:
         tables = Counter(point.row.table for point in self.rows)
         weight = np.array([math.sqrt(min(1.0, 30 / tables[point.row.table])) for point in self.rows])
         measured = np.array([point.measured_s for point in self.rows])
-        spread = np.array([SPREAD[name[0]] for name in self.names])
+        spread = np.array([MEETING_SPREAD if name == MEETING else SPREAD[name[0]] for name in self.names])
 
         def residuals(values: Floats) -> Floats:
             off = weight * np.log(self.seconds(values) / measured) / NOISE
@@ -191,7 +247,7 @@ class Fit:
         if not self.rows:
             return {}
         fit = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
-        return dict(zip(self.names, map(float, fit.x)))
+        return dict(zip(self.names, map(float, np.minimum(fit.x, self._most))))
 
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
         """Returns modelled times, s, by multipliers that may be of other rows; what they lack is as the table has
@@ -199,10 +255,22 @@ class Fit:
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
 
 
+_KNOWN_PARTS: dict[object, Parts] = {}
+
+
+def _parts(point: Predictable) -> Parts:
+    """Returns the terms of a row's operators: fits of other rows have them, too."""
+    key = _same(point)
+    if key not in _KNOWN_PARTS:
+        _KNOWN_PARTS[key] = parts_of(point.step, point.device, SOFTWARE[point.row.table])
+    return _KNOWN_PARTS[key]
+
+
 def _same(point: Predictable) -> object:
     """Returns a key that is equal for rows that run the same, on the same."""
     row = point.row
-    return row.table, row.case, row.device, row.accumulated, row.shards, row.collectives, row.fabric
+    runs = row.accumulated, row.layer_runs, row.head_runs, row.shards, row.update_share
+    return row.table, row.case, row.device, runs, row.collectives, row.fabric
 
 
 def sent_by(row: PublishedRow) -> Sent:
@@ -240,7 +308,8 @@ def _names(point: Predictable) -> set[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Residual:
-    """Holds a prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two."""
+    """Holds a prediction beside its measurement: log(modelled / measured), of a step's time or of a ratio of two.
+    ``unseen`` says that the fit saw no row of its GPU."""
 
     of: Predictable
     to: Predictable | None
@@ -248,18 +317,18 @@ class Residual:
     log_error: float
     modelled: float
     measured: float
+    unseen: bool = False
 
 
 def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
-    """Returns the rows that say something of a GPU: the host does not bound them, they cross no nodes, and wait for
-    others a tenth of the time at most."""
-    return [
-        point
-        for point in of
-        if not point.row.host_bound
-        and not any(between.crosses_nodes for between in point.row.collectives)
-        and sum(sent_by(point.row).waited.values()) <= WAITED * point.measured_s
-    ]
+    """Returns the rows that say something of a GPU or of links: the host does not bound them, nothing sets them apart,
+    no stages wait for one another, and they are on as many nodes as are modelled."""
+    return [point for point in of if not point.row.host_bound and is_judged(point.row)]
+
+
+def is_judged(row: PublishedRow) -> bool:
+    """Tells whether a row's time is one of those that the model speaks of."""
+    return not row.set_apart and row.stages == 1 and row.gpus <= NODE * NODES
 
 
 def held_out() -> list[Residual]:
@@ -270,6 +339,33 @@ def held_out() -> list[Residual]:
 def fitted() -> list[Residual]:
     """Returns each row's time, by multipliers fitted to all: what the fit can express, not what it foretells."""
     return _residuals(known_rows(), known_rows())
+
+
+def on_unseen_gpus(by_source: Sequence[Residual]) -> list[Residual]:
+    """Returns each judged row's time, by multipliers fitted to other sources' rows on other GPUs; ``by_source`` has
+    those of GPUs that one source alone has."""
+    sources: dict[str, set[str]] = defaultdict(set)
+    for point in known_rows():
+        sources[point.device.name].add(point.row.table)
+    known = [residual for residual in by_source if len(sources[residual.of.device.name]) == 1]
+    for table, name in sorted({(point.row.table, point.device.name) for point in known_rows()}):
+        if len(sources[name]) > 1:
+            seen, own = _split(table)
+            others = [point for point in seen if point.device.name != name]
+            known += _residuals(others, [point for point in own if point.device.name == name])
+    return [replace(residual, unseen=True) for residual in known if is_judged(residual.of.row)]
+
+
+def gpus_in_order(of: Sequence[Residual]) -> tuple[int, int]:
+    """Counts pairs of rows of one source that run the same on different GPUs: whose order is modelled right, and
+    all."""
+    alike: dict[object, list[Residual]] = defaultdict(list)
+    for residual in of:
+        row = residual.of.row
+        if is_judged(row):
+            alike[row.table, row.case, row.accumulated, row.gpus, row.technique].append(residual)
+    pairs = [(a, b) for own in alike.values() for a, b in combinations(own, 2) if a.of.device.name != b.of.device.name]
+    return sum((a.modelled < b.modelled) == (a.measured < b.measured) for a, b in pairs), len(pairs)
 
 
 def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
@@ -292,9 +388,11 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
     neighbours: dict[tuple[str, ...], list[Residual]] = defaultdict(list)
     for residual in of:
         row = residual.of.row
+        if not is_judged(row):
+            continue
         if row.alike:
             groups[row.table, row.alike].append(residual)
-        if row.memory is None:  # neighbours of a grid over ranks differ in more than their sizes
+        if row.stages == 1 and row.memory is None:  # neighbours of a grid over ranks differ in more than their sizes
             key = (row.table, row.device, row.precision, row.technique, row.kind, str(row.gpus))
             neighbours[key].append(residual)
     pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
@@ -303,7 +401,8 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
 
 
 def _ratio(a: Residual, b: Residual) -> Residual:
-    change = change_between(a.of.step, b.of.step)
+    ranks = RANKS if b.of.row.gpus <= NODE else RANKS_ACROSS
+    change = ranks if a.of.row.collectives != b.of.row.collectives else change_between(a.of.step, b.of.step)
     return Residual(b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured)
 
 
@@ -341,8 +440,11 @@ def level_for_new_sources(of: Sequence[Residual]) -> float:
 
 
 def band_half_width(of: Sequence[Residual]) -> float:
-    """Returns half the width, in ln, of the band that residuals give."""
-    return quantile((residual.log_error for residual in of), level_for_new_sources(of))
+    """Returns half the width, in ln, of the band that residuals give. Where no level holds 90 % of a new source's, and
+    the widest residual would say nothing, it is 90 % of all: one source is then far worse than the others say."""
+    errors = [residual.log_error for residual in of]
+    width = quantile(errors, level_for_new_sources(of))
+    return width if math.expm1(width) <= WIDEST else quantile(errors)
 
 
 def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sources: int = SOURCES) -> dict[str, Band]:
@@ -351,7 +453,7 @@ def bands(times: Sequence[Residual], of_ratios: Sequence[Residual], fewest_sourc
     by_kind = {}
     for kind, own in _by_band([*times, *of_ratios]).items():
         band = Band(math.expm1(band_half_width(own)), len(own), len(_sources(own)))
-        if band.residuals >= FEWEST and band.sources >= fewest_sources and band.half_width <= WIDEST:
+        if _say_enough(own, fewest_sources) and band.half_width <= WIDEST:
             by_kind[kind] = band
     return by_kind
 
@@ -363,8 +465,8 @@ def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[s
         if kind not in known:
             factor = math.exp(quantile(residual.log_error for residual in own))
             lacking[kind] = f"{len(own)} published ones, of {len(_sources(own))}, are too few to say"
-            if len(own) >= FEWEST and len(_sources(own)) >= SOURCES:
-                what = "links of several nodes" if kind == TIME_ACROSS_NODES else "such steps"
+            if _say_enough(own):
+                what = "links of several nodes" if kind in (TIME_ACROSS_NODES, TIME_FAR) else "such steps"
                 lacking[kind] = (
                     f"{what} are not modelled well enough: of {len(own)} published ones 9 of 10 keep within a factor "
                     f"of {factor:.3g}"
@@ -372,11 +474,23 @@ def no_bands(times: Sequence[Residual], of_ratios: Sequence[Residual]) -> dict[s
     return lacking
 
 
+def _say_enough(own: Sequence[Residual], fewest_sources: int = SOURCES) -> bool:
+    return len(own) >= FEWEST and len(_sources(own)) >= fewest_sources
+
+
+def too_wide(of: Sequence[Residual]) -> frozenset[str]:
+    """Returns the kinds of which enough is published to say that they are not modelled well enough."""
+    return frozenset(
+        kind for kind, own in _by_band(of).items() if _say_enough(own) and math.expm1(band_half_width(own)) > WIDEST
+    )
+
+
 def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
     """Returns the residuals that bands are of; a time that its host bounds says nothing of the others."""
     kinds: dict[str, list[Residual]] = {}
     for residual in of:
-        if residual.change is not None or not residual.of.row.host_bound:
+        row = residual.of.row
+        if residual.change is not None or (not row.host_bound and (is_judged(row) or row.gpus > NODE * NODES)):
             kinds.setdefault(band_name(residual), []).append(residual)
     return kinds
 
@@ -385,8 +499,7 @@ def band_name(of: Residual) -> str:
     """Names the band that a residual belongs to."""
     if of.change is not None:
         return of.change
-    gpus = of.of.row.gpus
-    return TIME if gpus == 1 else TIME_IN_A_NODE if gpus <= NODE else TIME_ACROSS_NODES
+    return time_on(of.of.row.gpus) + UNSEEN * of.unseen
 
 
 def _sources(of: Iterable[Residual]) -> set[str]:
@@ -424,16 +537,18 @@ BY: Mapping[str, Callable[[PublishedRow], str]] = {
     "precision": lambda row: row.precision,
     "attention": lambda row: row.attention,
     "technique": lambda row: row.technique,
-    "GPUs": lambda row: (
-        "one, bound by the host"
-        if row.host_bound
-        else "one"
-        if row.gpus == 1
-        else "2 to 8"
-        if row.gpus <= NODE
-        else "more"
-    ),
+    "GPUs": lambda row: kind_of(row),
 }
+
+
+def kind_of(row: PublishedRow) -> str:
+    """Says of a row how many GPUs it is of, and what sets it apart."""
+    if row.gpus == 1:
+        return "one, bound by the host" if row.host_bound else "one"
+    where = "a node" if row.gpus <= NODE else f"2 to {NODES} nodes" if row.gpus <= NODE * NODES else "more nodes"
+    if row.set_apart:
+        return f"{where}, set apart: {row.set_apart.partition(':')[0]}"
+    return f"{where}, stages" if row.stages > 1 else where
 
 
 @dataclass(frozen=True)
@@ -447,6 +562,9 @@ class Comparison:
     lines: list[StudySummary]
     ratio_lines: list[StudySummary]
     not_expressed: Mapping[tuple[str, str], int]
+    too_wide: frozenset[str]
+    in_order: tuple[int, int] = (0, 0)
+    unseen: Sequence[Residual] = ()
 
     def believed(self) -> Believed:
         """Returns what ships with the model: bands, and the multipliers of all rows."""
@@ -454,6 +572,7 @@ class Comparison:
         return Believed(
             bands=dict(self.bands),
             no_bands=dict(self.no_bands),
+            too_wide=sorted(self.too_wide),
             multipliers={" ".join(name): value for name, value in solved.items()},
             rows=len(self.times),
             sources=sorted({residual.of.row.table for residual in self.times}),
@@ -463,8 +582,8 @@ class Comparison:
 def study() -> Comparison:
     """All of it, from the rows and traces beside :mod:`research.published_steps.published_rows`."""
     times = held_out()
-    of_ratios = ratios(times)
-    shipped = bands(times, of_ratios)
+    of_ratios, unseen = ratios(times), on_unseen_gpus(times)
+    shipped = bands([*times, *unseen], of_ratios)
 
     @cache
     def others(table: str) -> Mapping[str, Band]:
@@ -501,10 +620,16 @@ def study() -> Comparison:
         times,
         of_ratios,
         shipped,
-        no_bands(times, of_ratios),
-        all_lines(times),
-        [*all_lines(of_ratios), *lines(of_ratios, "change", lambda residual: str(residual.change))],
+        no_bands([*times, *unseen], of_ratios),
+        [*all_lines(times), *lines(unseen, "GPUs, on a GPU that the fit never saw", lambda one: kind_of(one.of.row))],
+        [
+            *all_lines([ratio for ratio in of_ratios if ratio.change not in (RANKS, RANKS_ACROSS)]),
+            *lines(of_ratios, "change", lambda residual: str(residual.change)),
+        ],
         Counter((row.table, why) for row in rows() if (why := why_not(row))),
+        too_wide([*times, *unseen, *of_ratios]),
+        gpus_in_order(times),
+        unseen,
     )
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from research.published_steps.nanotron_stages import stages_of
-from suite.record.operator_counts import TracedStep
+from research.published_steps.stalls import set_apart
+from suite.record.operator_counts import Phase, TracedStep
 from suite.topics.modelled_time.gpu_links import Collective
 
 FOLDER = Path(__file__).parent
@@ -157,6 +158,11 @@ class PublishedRow:
         memory: what their memory is made of, where several share a model.
         power_w, limit_w, epoch_s: mean power of a board, its limit, and an epoch's time, where the table has them.
         host_bound: whether its source says that the host bounds its times: they compare with one another alone.
+        stages: of a pipeline, 1 where there is none.
+        layer_runs, head_runs: of a pipeline's update: how often a layer and what is no layer run one after the other.
+        update_share: of the traced step's update that a rank makes; its share of the ``shards`` where 0.
+        deeper: the case with another number of layers, whose trace tells a layer's operators from the others.
+        set_apart: why its time is no word on operators and links; empty where it is judged.
         case, why_not: the step, or the reason why there is none.
     """
 
@@ -182,6 +188,12 @@ class PublishedRow:
     limit_w: float = 0.0
     epoch_s: float = 0.0
     host_bound: bool = False
+    stages: int = 1
+    layer_runs: int = 0
+    head_runs: int = 0
+    update_share: float = 0.0
+    deeper: Case | None = None
+    set_apart: str = ""
     case: Case | None = None
     why_not: str = ""
 
@@ -442,6 +454,8 @@ def _nanotron_row(line: Line) -> PublishedRow:
         accumulated=passes + pp - 1,
         shards=dp if zero else 1,
         gpus=int(line["gpus"]),
+        stages=pp,
+        alike=f"{line['model']} {line['kv_heads']} on {line['nodes']} nodes" if pp == 1 else "",
         set_up=" ".join(line[column] for column in ("model", "kv_heads", "nodes", "dp", "pp", "tp", "micro_batch")),
     )
 
@@ -488,23 +502,29 @@ def _nanotron(line: Line) -> PublishedRow:
     )
     if not measured and not all(of.blocks for of in blocks):
         return row.but("it has no result")  # nor evidence of memory: of 46 with such a stage one ran
-    stages = (stage(of.layers, of.embeds, of.head, min(pp - place, passes)) for place, of in enumerate(blocks))
+    stages = tuple(stage(of.layers, of.embeds, of.head, min(pp - place, passes)) for place, of in enumerate(blocks))
     traced = stage(layers, pp == 1, True, 1)
     memory = SharedMemory(
         traced,
-        tuple(stages),
+        stages,
         4,
         12,
         dp if zero else 1,
         measured,
         GIB * float(line["peak_memory_gib"]) if line["peak_memory_gib"] else None,
     )
+    dearest = max(blocks, key=lambda of: of.cost)
+    layer_runs = sizes["layers"] + (passes - 1) * dearest.layers
+    own = max(each.parameters for each in stages)
     return replace(
         row,
         case=case,
         memory=memory,
         fabric="H100",
-        collectives=tuple(_sent_by_nanotron(line, traced.parameters, layers, passes + pp - 1)),
+        layer_runs=layer_runs,
+        head_runs=1 + (passes - 1) * dearest.head,
+        update_share=own / traced.parameters / row.shards,
+        collectives=tuple(_sent_by(line, own, layer_runs, passes + pp - 1, not zero)),
     )
 
 
@@ -515,23 +535,69 @@ def _shareable(line: Line) -> bool:
     return int(line["heads"]) % int(line["tp"]) == 0 and int(line["layers"]) >= int(line["pp"])
 
 
-def _sent_by_nanotron(line: Line, own: float, layers: int, passes: int) -> Iterator[Collective]:
-    """Yields what nanotron's ranks send, which are counted along tensors, then data, then stages."""
-    dp, pp, tp, batch = (int(line[name]) for name in ("dp", "pp", "tp", "micro_batch"))
-    hidden = 2.0 * batch * int(line["sequence"]) * int(line["hidden"])
-    if tp > 1:  # around both halves of a block; what a product read is gathered again for its weight's gradient
-        yield Collective("all-gather", "forward", hidden, tp, 1, 2 * layers * passes, False)
-        yield Collective("reduce-scatter", "forward", hidden, tp, 1, 2 * layers * passes, False)
-        yield Collective("all-gather", "backward", hidden, tp, 1, 4 * layers * passes, False)
-        yield Collective("reduce-scatter", "backward", hidden, tp, 1, 2 * layers * passes, False)
-    if pp > 1:
-        yield Collective("send", "forward", hidden / tp, pp, tp * dp, passes, False)
-        yield Collective("send", "backward", hidden / tp, pp, tp * dp, passes, False)
-    if dp > 1 and line["zero_stage"] == "1":
+def _sent_by(line: Line, own: float, layer_runs: int, passes: int, reduced_whole: bool = False) -> Iterator[Collective]:
+    """Yields what the ranks of nanotron and of Megatron send, which are counted along tensors, then data, then stages:
+    a step waits for all but what a product read, which is gathered again for its weight's gradient beside the product
+    that needs none of it. ``reduced_whole`` says that all ranks get the whole gradient."""
+    dp, pp, tp = (int(line[name]) for name in ("dp", "pp", "tp"))
+    hidden = 2.0 * int(line["micro_batch"]) * int(line["sequence"]) * int(line["hidden"])
+    phases: tuple[Phase, Phase] = ("forward", "backward")
+    for phase in phases if tp > 1 else ():  # around both halves of a block
+        yield Collective("all-gather", phase, hidden, tp, 1, 2 * layer_runs, False)
+        yield Collective("reduce-scatter", phase, hidden, tp, 1, 2 * layer_runs, False)
+    if tp > 1:
+        yield Collective("all-gather", "backward", hidden, tp, 1, 2 * layer_runs, True)
+    for phase in phases if pp > 1 else ():
+        yield Collective("send", phase, hidden / tp, pp, tp * dp, passes, False)
+    if dp > 1 and reduced_whole:
+        yield Collective("all-reduce", "optimizer", 4 * own, dp, tp, 1, False)
+    elif dp > 1:
         yield Collective("reduce-scatter", "optimizer", 4 * own, dp, tp, 1, False)
         yield Collective("all-gather", "optimizer", 2 * own, dp, tp, 1, False)
-    elif dp > 1:
-        yield Collective("all-reduce", "optimizer", 4 * own, dp, tp, 1, False)
+
+
+def _simumax(line: Line) -> PublishedRow:
+    """Reads the row as one rank of the last stage. All stages have as many layers; nothing runs beside collectives."""
+    dp, pp, tp, passes = (int(line[name]) for name in ("dp", "pp", "tp", "grad_accumulation"))
+    sizes = _sizes(line)
+    layers, hidden = sizes["layers"] // pp, sizes["hidden"]
+    case = Case(
+        "rank",
+        "llama",
+        int(line["micro_batch"]),
+        int(line["sequence"]),
+        **{**sizes, "layers": layers},
+        parameters="bfloat16",
+        tensor_ranks=tp,
+        optimizer="adamw",
+    )
+    a_layer = hidden**2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"]) + 3 * hidden * sizes["ffn"]
+    embedded = sizes["vocabulary"] * hidden
+    own, traced = (layers * a_layer + (1 + (pp == 1)) * embedded) / tp, (layers * a_layer + embedded) / tp
+    layer_runs = sizes["layers"] + (passes - 1) * layers
+    return PublishedRow(
+        "simumax_b200",
+        0,
+        line["source"],
+        "B200",
+        f"llama {line['model'].split()[2]}".rstrip(","),
+        "bf16",
+        "flash",
+        " ".join(["zero 1", "tensor" * (tp > 1), "pipeline" * (pp > 1)]).strip().replace("  ", " "),
+        _ms(line),
+        accumulated=passes + pp - 1,
+        shards=dp,
+        alike=f"{line['model']} {int(line['grad_accumulation']) * dp}" if pp == 1 else "",
+        gpus=int(line["gpus"]),
+        collectives=tuple(_sent_by(line, own, layer_runs, passes + pp - 1)),
+        fabric="B200",
+        stages=pp,
+        layer_runs=layer_runs,
+        head_runs=passes,
+        update_share=own / traced / dp,
+        deeper=replace(case, layers=layers + 1) if pp > 1 else None,
+        case=case,
+    )
 
 
 def _peft(line: Line) -> PublishedRow:
@@ -711,6 +777,7 @@ READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
     "llm_foundry_mpt": _mpt,
     "peft_methods": _peft,
     "nanotron_ultrascale": _nanotron,
+    "simumax_b200": _simumax,
     "liger_kernels": _liger,
     "zeus_bert_power": _zeus,
     "torchtitan_llama3": _torchtitan,
@@ -733,19 +800,26 @@ def lines_of(table: str) -> list[dict[str, str]]:
 def rows() -> tuple[PublishedRow, ...]:
     """Returns every row of every table of steps."""
     return tuple(
-        replace(read(line), table=table, line=number)
+        replace(read(line), table=table, line=number, set_apart=why)
         for table, read in READERS.items()
-        for number, line in enumerate(lines_of(table), start=2)
+        for number, (line, why) in enumerate(_with_reasons(table), start=2)
     )
+
+
+def _with_reasons(table: str) -> Iterator[tuple[Line, str]]:
+    """Yields a table's lines, each with why its time is set apart."""
+    lines = lines_of(table)
+    return zip(lines, set_apart(lines) if table == "nanotron_ultrascale" else [""] * len(lines), strict=True)
 
 
 def cases() -> Iterator[Case]:
     """Yields the steps to trace, each once."""
     seen: dict[str, Case] = {}
     for row in rows():
-        if row.case is not None and row.case.key not in seen:
-            seen[row.case.key] = row.case
-            yield row.case
+        for case in (row.case, row.deeper):
+            if case is not None and case.key not in seen:
+                seen[case.key] = case
+                yield case
 
 
 @dataclass(frozen=True)
@@ -803,11 +877,11 @@ def write_traces(known: Mapping[str, Traced], folder: Path = FOLDER) -> None:
     traces.cache_clear()
 
 
-def predicted(folder: Path = FOLDER) -> Mapping[tuple[str, int], float]:
-    """Reads each predicted row's time in s, by constants of the other sources, by table and line: as the study left
-    it."""
+def predicted(folder: Path = FOLDER, by: str = "modelled_s") -> Mapping[tuple[str, int], float]:
+    """Reads each predicted row's time in s, by constants of the other sources, by table and line, as the study left it;
+    ``of_other_gpus_s`` is by those of other sources' rows on other GPUs, of the rows that have it."""
     path = folder / PREDICTED
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
-        return {(row["table"], int(row["line"])): float(row["modelled_s"]) for row in csv.DictReader(file)}
+        return {(row["table"], int(row["line"])): float(row[by]) for row in csv.DictReader(file) if row[by]}

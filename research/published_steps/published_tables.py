@@ -50,15 +50,25 @@ def table(comparison: Comparison) -> str:
         out.writerow(("board power", "change", name, count, f"{error:.4f}", f"{bias:+.4f}", f"{inside:.3f}"))
     for name, count in asdict(confusion(shared_peaks())).items():
         out.writerow(("fits 80 GB", "said and happened", name.replace("_", " "), count, "", "", ""))
+    right, pairs_of_gpus = comparison.in_order
+    out.writerow(("order of two GPUs", "right", "all", pairs_of_gpus, "", "", f"{right / max(pairs_of_gpus, 1):.3f}"))
     for (source, why), count in sorted(comparison.not_expressed.items()):
         out.writerow(("not expressed", source, why, count, "", "", ""))
     return text.getvalue()
 
 
 def predicted_times(comparison: Comparison) -> str:
-    """Writes each predicted row's time as CSV."""
-    lines = [f"{residual.of.row.table},{residual.of.row.line},{residual.modelled:.6g}" for residual in comparison.times]
-    return "\n".join(["table,line,modelled_s", *lines, ""])
+    """Writes each predicted row's time as CSV, and that by constants of other GPUs, too, where the row is judged."""
+    unseen = {_key(residual): f"{residual.modelled:.6g}" for residual in comparison.unseen}
+    lines = [
+        f"{residual.of.row.table},{residual.of.row.line},{residual.modelled:.6g},{unseen.get(_key(residual), '')}"
+        for residual in comparison.times
+    ]
+    return "\n".join(["table,line,modelled_s,of_other_gpus_s", *lines, ""])
+
+
+def _key(residual: Residual) -> tuple[str, int]:
+    return residual.of.row.table, residual.of.row.line
 
 
 def memory_lines() -> list[StudySummary]:
@@ -105,18 +115,22 @@ def expressible(comparison: Comparison) -> tuple[int, int]:
 
 def sentences(comparison: Comparison) -> list[str]:
     """Says what the study says, in words."""
-    time, ratio = comparison.lines[0], comparison.ratio_lines[0]
+    ratio = comparison.ratio_lines[0]
     expressed, measured = expressible(comparison)
-    one_gpu = next((line for line in comparison.lines if (line.by, line.group) == ("GPUs", "one")), time)
     sources = {residual.of.row.table for residual in comparison.times}
+    right, of_gpus = comparison.in_order
     lines = [
         f"{expressed} of {measured} published rows with a result are expressed ({expressed / measured:.0%}), "
         f"{len(comparison.times)} as a step's time, of {len(sources)} sources; "
         f"each source is predicted by constants fitted to the others",
-        f"step time on one GPU ({one_gpu.count}): median absolute error {one_gpu.error:.1%}, bias {one_gpu.bias:+.1%}, "
-        f"{one_gpu.coverage:.1%} inside the bands of the other sources",
-        f"step time, all: median absolute error {time.error:.1%}, bias {time.bias:+.1%}, "
-        f"{time.coverage:.1%} inside the bands of the other sources",
+        *(
+            f"step time, {line.by}: {line.group} ({line.count}): median error a factor of {math.exp(line.error):.3f}, "
+            f"bias {math.exp(line.bias):.3f}"
+            + ("" if math.isnan(line.coverage) else f", {line.coverage:.1%} inside others' bands")
+            for line in comparison.lines
+            if line.by.startswith("GPUs")
+        ),
+        f"order of two GPUs that run the same ({of_gpus} pairs): right in {right / max(of_gpus, 1):.1%}",
         f"ratios ({ratio.count}): median absolute error {ratio.error:.1%}, bias {ratio.bias:+.1%}, "
         f"{ratio.coverage:.0%} inside",
     ]

@@ -132,7 +132,7 @@ def count(
             return _keep(stacks, scale, wanted, folder, as_json, core_s)
         if not stacks and not gpu:
             raise ValueError("name a technique with -t, or count all of them for the board with --keep")
-        with bar(quiet=as_json) as progress, aside(core_s) as apart:
+        with bar(quiet=as_json) as progress, aside(core_s, traces_too=gpu is not None) as apart:
             apart.check(stacks or ())
             counts = paper_scale.side_by_side(
                 stacks or ["baseline"], scale, wanted, progress, apart.counted, apart.asked

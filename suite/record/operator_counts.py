@@ -87,12 +87,14 @@ class TracedStep:
         uncosted: calls of operators that may do matrix work and have no formula, by name.
         undeclared: why no time can be said: a kernel or a thread of which nobody declared what it costs.
         ranks: that train together; the operators are of the first.
+        reserved_bytes: that torch's caching allocator holds for the order of its allocations; 0 where it is not noted.
     """
 
     counts: Counter[Operator] = field(default_factory=Counter)
     uncosted: dict[str, int] = field(default_factory=dict)
     undeclared: tuple[str, ...] = ()
     ranks: int = 1
+    reserved_bytes: int = 0
 
     def __iter__(self) -> Iterator[tuple[Operator, int]]:
         return iter(self.counts.items())
@@ -116,6 +118,8 @@ class TracedStep:
         rest: dict[str, Any] = {"uncosted": self.uncosted, "undeclared": list(self.undeclared)}
         if self.ranks > 1:
             rest["ranks"] = self.ranks
+        if self.reserved_bytes:
+            rest["reserved_bytes"] = self.reserved_bytes
         return json.dumps({"schema_version": SCHEMA, "operators": operators, **rest}, separators=(",", ":"))
 
     @classmethod
@@ -129,7 +133,8 @@ class TracedStep:
             for signature in known["operators"]:
                 count = signature.pop("count")
                 counts[operator_of(signature)] += count
-            return cls(counts, known["uncosted"], tuple(known["undeclared"]), known.get("ranks", 1))
+            further = known.get("ranks", 1), known.get("reserved_bytes", 0)
+            return cls(counts, known["uncosted"], tuple(known["undeclared"]), *further)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a traced step: {error}") from None
 

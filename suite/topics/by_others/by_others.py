@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -55,8 +56,9 @@ class RatioByOthers:
     @property
     def half_width(self) -> float:
         """Returns the band's half width: 0.2 says that the modelled ratio is believed from a factor of 1/1.2 to one of
-        1.2."""
-        return believed().band(self.change).half_width
+        1.2; infinite where nothing is believed."""
+        band = believed().band(self.change)
+        return band.half_width if band else math.inf
 
     @property
     def verdict(self) -> str:

@@ -40,6 +40,7 @@ LANES: Mapping[str, int] = {
     "ada": 128,
     "hopper": 128,
     "blackwell": 128,
+    "blackwell, GB20x": 128,
 }
 """What a multiprocessor computes in float32 at once, by generation (NVIDIA's papers on their architectures)."""
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
-from suite.topics.modelled_time.devices import Gpu
+from suite.topics.modelled_time.devices import HALF, Gpu
 from suite.topics.modelled_time.gpu_links import NODE, NODES, Fabric
 
 PATH = Path(__file__).with_name("modelled.json")
@@ -25,17 +25,22 @@ Change = Literal[
     "shapes or what is trained",
     "compilation or kernels",
     "precision",
-    "what ranks send one another",
+    "what ranks of a node send one another",
+    "what ranks of several nodes send one another",
 ]
 RUNS: Change = "the number of runs of equal operators"
 SHAPES: Change = "shapes or what is trained"
 KERNELS: Change = "compilation or kernels"
 PRECISION: Change = "precision"
-RANKS: Change = "what ranks send one another"
+RANKS: Change = "what ranks of a node send one another"
+RANKS_ACROSS: Change = "what ranks of several nodes send one another"
+OF_ONE_GPU: tuple[Change, ...] = (RUNS, SHAPES, KERNELS, PRECISION)
 TIME = "time"
 TIME_IN_A_NODE = "time of several GPUs of a node"
 TIME_ACROSS_NODES = f"time of 2 to {NODES} nodes"
 TIME_FAR = f"time of more than {NODES} nodes"
+UNSEEN = " on a GPU without rows"
+"""Of a band's name: of a GPU of which no published step is known, in the type of the step's products."""
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
 """Where no study gives a band."""
@@ -60,19 +65,29 @@ class Band(NamedTuple):
 
 
 class Believed(Stored):
-    """Holds ``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none; ``multipliers``:
-    logarithms by name (of a step's own time, s); ``rows``, ``sources``: that they come from."""
+    """Holds ``bands`` by kind of change, and of a step's time; ``no_bands``: why others have none, of which those of
+    ``too_wide`` say nothing of a step; ``multipliers``: logarithms by name (of a step's own time, s); ``rows``,
+    ``sources``: that they come from."""
 
     schema_version: int = SCHEMA
     bands: dict[str, Band] = Field(default_factory=dict)
     no_bands: dict[str, str] = Field(default_factory=dict)
+    too_wide: list[str] = Field(default_factory=list)
     multipliers: dict[str, float] = Field(default_factory=dict)
     rows: int = 0
     sources: list[str] = Field(default_factory=list)
 
-    def band(self, change: str) -> Band:
-        """Returns the band of a kind of change, or of TIME."""
+    def band(self, change: str) -> Band | None:
+        """Returns the band of a kind of change, or of a time: a guess where too few published ones say one, None where
+        they say that it is too wide."""
+        if change in self.too_wide:
+            return None
         return self.bands.get(change, Band(UNKNOWN_HALF_WIDTH, 0, 0))
+
+    def has_rows(self, device: Gpu, dtype: str) -> bool:
+        """Tells whether published steps were on that GPU, with products as wide."""
+        width = "half" if dtype in HALF else "float32" if dtype.startswith("float32") else dtype
+        return f"product {device.generation} {width} {device.name}" in self.multipliers
 
     def calibrated(self, device: Gpu) -> Gpu:
         """Returns the GPU with what published steps say of it, or of its generation."""

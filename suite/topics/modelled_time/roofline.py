@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from suite.record.operator_counts import COLLECTIVE, HOST_ONLY, IN, NO_KERNEL, OUT, PHASES, Operator, Phase, TracedStep
 from suite.topics.modelled_time.devices import HALF, Gpu
-from suite.topics.modelled_time.gpu_links import CONTENDED, Sent
-from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RANKS, RUNS, SHAPES, Change
+from suite.topics.modelled_time.gpu_links import CONTENDED, NODE, Sent
+from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RANKS, RANKS_ACROSS, RUNS, SHAPES, Change
 
 Floats = NDArray[np.float64]
 
@@ -82,11 +82,21 @@ whose memory outruns what computes, gathers and scatters: medians of its operato
 ATTENTION: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "efficient": {"volta": (0.30, 0.20), "hopper": (0.25, 0.18), "": (0.40, 0.28)},
     "flash 1": {"hopper": (0.28, 0.20), "": (0.45, 0.33)},
-    "flash 2": {"hopper": (0.36, 0.30), "blackwell": (0.20, 0.16), "": (0.60, 0.50)},
+    "flash 2": {
+        "hopper": (0.36, 0.30),
+        "blackwell": (0.20, 0.16),
+        "ada": (0.90, 0.70),
+        "blackwell, GB20x": (0.85, 0.66),
+        "cdna3": (0.25, 0.18),
+        "": (0.60, 0.50),
+    },
     "flash 3": {"hopper": (0.62, 0.50), "blackwell": (0.40, 0.32), "": (0.60, 0.50)},
 }
 """Share of the half peak that fused attention reaches on long sequences, forward and backward, by the generation of
-its kernel and of the GPU (FlashAttention-2, 2307.08691, section 4; FlashAttention-3, 2407.08608, section 4)."""
+its kernel and of the GPU (FlashAttention-2, 2307.08691, section 4; FlashAttention-3, 2407.08608, section 4). Ada: an
+RTX 4090's 169 and 125 TFLOP/s (apache/tvm tl_doc/flash_perf.md), GB20x: an RTX 5090's 0.89 forward, backward as Ada;
+cdna3: an MI300X's 329 TFLOP/s (samuel-bohman/AI-benchmarking-guide Azure_Results), backward as Hopper (all read
+2026-11-28)."""
 SHORT_ROWS = 150
 """Keys at which a fused attention takes twice the time of its rate; twice as many under a causal mask."""
 UNALIGNED = 0.6
@@ -277,8 +287,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
     kinds: dict[str, float] = defaultdict(float)
     bounds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     busy, dispatched, link = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0), defaultdict[str, float](float)
-    flops: dict[str, float] = defaultdict(float)
-    active_s = 0.0
+    total, active_s = 0.0, 0.0
     for operator, count in step:
         dispatched[operator.phase] += count * host_s(device, operator, software)
         if operator.kind in (OUT, IN):
@@ -289,7 +298,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
             busy[operator.phase] += seconds
             kinds[operator.kind] += seconds
             bounds[operator.kind][cost.bound] += seconds
-            flops[operator.dtype] += count * operator.flops
+            total += count * operator.flops
             active_s += seconds * (ACTIVITY.get(operator.kind, MOVING) if cost.bound == "compute" else MOVING)
     link_s = max(link.values(), default=0.0)
     beside_s = waited_s = 0.0
@@ -304,7 +313,6 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
         beside_s, waited_s = beside_s + hidden_s, waited_s + waits_s
     step_s = software.step_s + max(timeline(dispatched, busy, software.synchronised), link_s)
     device_s, sent_s = sum(busy.values()), sum(dispatched.values())
-    total, widest = sum(flops.values()), max(flops, key=lambda dtype: flops[dtype], default="float32")
     power_w = device.power_w - device.idle_w
     energy_j = device.idle_w * step_s + power_w * (active_s + WAITING * max(0.0, step_s - sum(kinds.values())))
     return ModelledStep(
@@ -313,7 +321,7 @@ def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, betwee
         sent_s,
         link_s,
         total,
-        total / step_s / device.peak_flops_per_s(widest, software.tf32) if step_s else math.nan,
+        total / step_s / device.peak_flops_per_s(widest(step), software.tf32) if step_s else math.nan,
         energy_j,
         _limit(device_s, sent_s, link_s),
         beside_s,
@@ -346,6 +354,14 @@ def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchro
     return max(ways)
 
 
+def widest(step: TracedStep) -> str:
+    """Returns the type of operands that most FLOPs have."""
+    flops: dict[str, float] = defaultdict(float)
+    for operator, count in step:
+        flops[operator.dtype] += count * operator.flops
+    return max(flops, key=lambda dtype: flops[dtype], default="float32")
+
+
 def _limit(device_s: float, host_s: float, link_s: float) -> str:
     return max((device_s, "device"), (host_s, "host"), (link_s, "link"))[1]
 
@@ -374,7 +390,7 @@ def change_between(a: TracedStep, b: TracedStep) -> Change:
         return {operator for operator, _ in step if operator.kind == COLLECTIVE}
 
     if (a.ranks, collectives(a)) != (b.ranks, collectives(b)):
-        return RANKS
+        return RANKS if max(a.ranks, b.ranks) <= NODE else RANKS_ACROSS
     if types(a) != types(b):
         return PRECISION
     if kernels(a) != kernels(b):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -51,8 +51,9 @@ from suite.topics.modelled_time import gpu_times, step_traces
 from suite.topics.modelled_time.devices import Gpu
 from suite.topics.modelled_time.gpu_links import NODES, collectives_of, fabric_of, sent
 from suite.topics.modelled_time.gpu_times import GpuTimes, ModelledTime
-from suite.topics.modelled_time.modelled import PROVENANCE, TIME_FAR, Band, Change, believed, time_on
-from suite.topics.modelled_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled
+from suite.topics.modelled_time.modelled import PROVENANCE, TIME_FAR, UNSEEN, Band, Change, believed, time_on
+from suite.topics.modelled_time.reserved import AllocationOrder
+from suite.topics.modelled_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled, widest
 from suite.topics.modelled_time.step_traces import KeptTrace
 
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
@@ -76,9 +77,10 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
     some."""
     batch = run.next_batch()
     asked = _Asked(trace)
-    with trace, beside_the_dispatcher(trace), asked.noted():
+    order = AllocationOrder().seed(run.model, run.optimizer, batch)
+    with order if not run.recipe.compile else nullcontext(), trace, beside_the_dispatcher(trace), asked.noted():
         run.train_step(*batch)
-    step = replace(trace.step(), ranks=run.world_size)
+    step = replace(trace.step(), ranks=run.world_size, reserved_bytes=order.reserved_bytes)
     return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
 
 
@@ -217,8 +219,9 @@ class StepTime:
     """Holds a stack's step on a named GPU, or on as many as it trains on, modelled; or the reason why it is not.
 
     Attributes:
-        band: of its time: what 90 % of published steps of its kind kept within that the model had not seen; None where
-            none say so.
+        band: of its time: what 90 % of published steps of its kind kept within that the model had not seen.
+        seen: whether such steps were on that GPU, with products of that type; else the band is that of GPUs that the
+            model had not seen either.
     """
 
     stack: str
@@ -226,6 +229,7 @@ class StepTime:
     trace: TracedStep | None = None
     unavailable: str = ""
     band: Band | None = None
+    seen: bool = True
 
     @property
     def ranks(self) -> int:
@@ -240,6 +244,7 @@ class StepTime:
             "reason": self.unavailable,
             "ranks": self.ranks,
             "band": self.band and self.band._asdict(),
+            "gpu_seen": self.seen,
             **(asdict(self.step) if self.step else {}),
         }
 
@@ -251,7 +256,8 @@ class TimesBeside:
 
     Attributes:
         change: what the two differ in, which says how far their ratio is believed; None where they run the same.
-        ratio_band: what 90 % of published ratios of that change kept within that the model had not seen.
+        ratio_band: what 90 % of published ratios of that change kept within that the model had not seen; None also
+            where that is too wide for a ratio.
     """
 
     device: Gpu
@@ -263,8 +269,10 @@ class TimesBeside:
 
     @property
     def ratio(self) -> float | None:
-        """Returns stack over reference; None where either has no time."""
+        """Returns stack over reference; None where either has no time, or where nobody could tell how far it is off."""
         if self.reference is None or self.reference.step is None or self.stack.step is None:
+            return None
+        if self.change is not None and self.ratio_band is None:
             return None
         return self.stack.step.step_s / self.reference.step.step_s
 
@@ -349,7 +357,9 @@ def _time(name: str, trace: KeptTrace, device: Gpu, software: Software) -> StepT
         return StepTime(name, unavailable=why)
     between = sent(collectives_of(step), known.linked(fabric_of(device))) if step.ranks > 1 else None
     try:
-        return StepTime(name, modelled(step, device, software, between), step, band=known.band(kind))
+        time = modelled(step, device, software, between)
+        seen = known.has_rows(device, widest(step))
+        return StepTime(name, time, step, band=known.band(kind if seen else kind + UNSEEN), seen=seen)
     except ValueError as undeclared:
         return StepTime(name, unavailable=str(undeclared))
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -30,7 +30,7 @@ from suite.record.machine import versions
 from suite.record.operator_counts import TracedStep
 from suite.topics.modelled_time.aside import deputy, heap_set_aside
 from suite.topics.modelled_time.devices import Gpu
-from suite.topics.modelled_time.modelled import Change, believed
+from suite.topics.modelled_time.modelled import OF_ONE_GPU, believed
 from suite.topics.modelled_time.roofline import DEFAULT, Software, modelled
 from suite.topics.modelled_time.traced import trace_step
 from suite.topics.recommend.choice import StepCost
@@ -140,7 +140,7 @@ class Counting:
                 time = modelled(step, device, software)
             except ValueError:
                 return None, 0.0
-            return time.step_s, max(known.band(change).half_width for change in get_args(Change))
+            return time.step_s, max(band.half_width for change in OF_ONE_GPU if (band := known.band(change)))
         return None, 0.0
 
 

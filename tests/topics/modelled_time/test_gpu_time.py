@@ -35,6 +35,7 @@ def test_an_optimizer_s_own_kernel_moves_what_its_bench_declares() -> None:
     assert [each.name for each in updates] == [OWN_UPDATE]
     elements = sum(each.numel() for each in _parameters())
     assert updates[0].moved_bytes == 20 * elements and not step.undeclared
+    assert step.reserved_bytes > 16 * elements and step.reserved_bytes % (2 << 20) == 0  # whole segments
 
 
 def _parameters() -> list[torch.Tensor]:
