@@ -34,7 +34,7 @@ from suite.topics.by_others import by_others
 from suite.topics.modelled_time.modelled import believed, write
 
 COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed error", "inside others' bands")
-SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond")
+SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond", "bar")
 
 
 def table(comparison: Comparison) -> str:
@@ -173,7 +173,8 @@ def drawing(comparison: Comparison, width: float = 760, height: float = 520) -> 
         for edge in (1 + band.half_width, 1 / (1 + band.half_width)):
             marks.append(Line("one dashed", [(frame.left, frame.py(edge)), (frame.right, frame.py(edge))]))
     place = frame.left
-    for shape, source in zip(SHAPES, dict.fromkeys(residual.of.row.table for residual in comparison.times)):
+    sources = dict.fromkeys(residual.of.row.table for residual in comparison.times)
+    for shape, source in zip(SHAPES, sources, strict=True):
         marks += [_mark(shape, place, 18), Words(place + 9, 22, source.replace("_", " "))]
         place += 30 + 6.6 * len(source)
         marks += [_place(shape, residual, frame) for residual in comparison.times if residual.of.row.table == source]
@@ -187,6 +188,8 @@ def _place(shape: str, residual: Residual, frame: Frame) -> Mark:
 def _mark(shape: str, x: float, y: float) -> Mark:
     if shape in ("dot", "open"):
         return Dot(f"{shape} same", x, y, 3)
+    if shape == "bar":
+        return Line("mean same", [(x, y - 4), (x, y + 4)])
     if shape == "cross":
         return Line("mean same", [(x - 3, y - 3), (x + 3, y + 3)])
     corners: Sequence[tuple[float, float]] = [(x, y - 4), (x + 4, y + 3), (x - 4, y + 3)]

@@ -482,7 +482,8 @@ def trace_missing(seconds: float = 1e9, only: str = "") -> int:
     How many are still to be traced.
     """
     with_peaks = {row.case.key for row in rows() if row.case is not None and (row.peak_bytes or row.memory)}
-    timed = {row.case.key for row in rows() if row.case is not None and (row.measured_s or row.power_w)}
+    times = [row for row in rows() if row.measured_s or row.power_w]
+    timed = {case.key for row in times for case in (row.case, row.deeper) if case is not None}
     began, known = time.process_time(), dict(traces())
     missing = [case for case in cases() if case.key not in known and only in f"{case.library} {case.model}"]
     alike = Counter(untraced.model for untraced in missing)

@@ -34,12 +34,12 @@ def _up(size: int, to: int) -> int:
 
 
 @dataclass(eq=False, slots=True)
-class _Block:
+class _Span:
     start: int
     size: int
     free: bool = True
-    before: _Block | None = None
-    after: _Block | None = None
+    before: _Span | None = None
+    after: _Span | None = None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -47,20 +47,20 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Pool:
+class _FreeSpans:
     """Holds the free blocks of a pool, the smallest first, and its segment's last block where it is one that grows."""
 
     small: bool
     free: list[tuple[int, int]] = field(default_factory=list)
-    at: dict[int, _Block] = field(default_factory=dict)
-    last: _Block | None = None
+    at: dict[int, _Span] = field(default_factory=dict)
+    last: _Span | None = None
 
-    def put(self, block: _Block) -> None:
+    def put(self, block: _Span) -> None:
         block.free = True
         insort(self.free, block.order)
         self.at[block.start] = block
 
-    def take(self, block: _Block) -> None:
+    def take(self, block: _Span) -> None:
         block.free = False
         del self.free[bisect_left(self.free, block.order)]
         del self.at[block.start]
@@ -72,8 +72,8 @@ class CachingAllocator:
     def __init__(self, expandable: bool = False) -> None:
         self.reserved_bytes = 0
         self.expandable = expandable
-        self._pools = {small: _Pool(small) for small in (True, False)}
-        self._held: dict[Hashable, tuple[_Block, _Pool]] = {}
+        self._pools = {small: _FreeSpans(small) for small in (True, False)}
+        self._held: dict[Hashable, tuple[_Span, _FreeSpans]] = {}
         self._end = 0
 
     def allocate(self, name: Hashable, nbytes: int) -> None:
@@ -87,7 +87,7 @@ class CachingAllocator:
         pool.take(block)
         rest = block.size - size
         if rest >= ROUNDED if pool.small or self.expandable else rest > SMALL:
-            left = _Block(block.start + size, rest, before=block, after=block.after)
+            left = _Span(block.start + size, rest, before=block, after=block.after)
             if block.after is not None:
                 block.after.before = left
             block.size, block.after = size, left
@@ -109,7 +109,7 @@ class CachingAllocator:
         pool.put(block)
 
     @staticmethod
-    def _joined(first: _Block, second: _Block, pool: _Pool) -> _Block:
+    def _joined(first: _Span, second: _Span, pool: _FreeSpans) -> _Span:
         first.size += second.size
         first.after = second.after
         if second.after is not None:
@@ -118,19 +118,19 @@ class CachingAllocator:
             pool.last = first
         return first
 
-    def _grown(self, pool: _Pool, size: int) -> _Block:
+    def _grown(self, pool: _FreeSpans, size: int) -> _Span:
         """Returns a free block of at least that size from the driver."""
         page = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
         if self.expandable:
             return self._extended(pool, size, page)
         own = _up(size, 2 * MIB) if not pool.small and size >= OWN_SEGMENT else page
-        block = _Block(self._end, own)
+        block = _Span(self._end, own)
         self._end += own
         self.reserved_bytes += own
         pool.put(block)
         return block
 
-    def _extended(self, pool: _Pool, size: int, page: int) -> _Block:
+    def _extended(self, pool: _FreeSpans, size: int, page: int) -> _Span:
         last = pool.last
         lacking = _up(size - (last.size if last is not None and last.free else 0), page)
         self.reserved_bytes += lacking
@@ -140,7 +140,7 @@ class CachingAllocator:
             pool.put(last)
             return last
         base = 0 if pool.small else 1 << 60  # each pool's addresses are its own
-        block = _Block(base if last is None else last.start + last.size, lacking, before=last)
+        block = _Span(base if last is None else last.start + last.size, lacking, before=last)
         if last is not None:
             last.after = block
         pool.last = block
