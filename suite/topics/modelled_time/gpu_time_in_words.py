@@ -33,7 +33,7 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
     steps = [side.step for side in sides]
     if not any(steps):
         return []
-    own = [_ms(step and step.step_s) for step in steps]
+    own = [_ms(step.step_s if step else None) for step in steps]
     rows: list[tuple[str, ...]] = [("step, ms", *own, *[f"{times.ratio:.3g}" if times.ratio else ""] * _two(steps))]
     kinds = dict.fromkeys(kind for step in reversed(steps) if step for kind in step.by_kind)
     for kind in kinds:
