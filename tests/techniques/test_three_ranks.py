@@ -65,6 +65,13 @@ AS_ONE = (
     "dp_ddp+albert_sharing",
 )
 """Stacks whose update is that of one process; of those of two techniques, with the second."""
+REPLICATED = ("dp_ddp", "zero1", "zero2:bucket_mb=0.01", "zero3_fsdp", "tp_megatron")
+TIED = (*REPLICATED, "mp_naive", "gpipe", "pipedream_flush")
+"""Stacks that are tried with tied embeddings, too; and those of which every rank has all weights, with dropout."""
+FORMS: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "dropped": {"tie_word_embeddings": True, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
+}
 OF_FOUR = "chimera:units=1"
 """Which needs an even number of ranks, of which each has two of the stages."""
 LATE: dict[str, tuple[int, Callable[[int], Delay]]] = {
@@ -158,15 +165,20 @@ def body(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
                 names = found[stack]["weights"]
                 found[stack]["stage_of"] = {name: first.stages.owners(name)[0] for name in names}
         found |= {name: exchanged(name, three) for name in EXCHANGING}
+        found |= {f"{stack} tied": trajectory(run_on(folder / "tied", stack, three)) for stack in TIED}
+        found |= {f"{stack} dropped": trajectory(run_on(folder / "dropped", stack, three)) for stack in REPLICATED}
     else:
         found |= {stack: trajectory(run_on(folder, stack)) for stack in ("", "albert_sharing")}
+        found["tied"] = trajectory(run_on(folder / "tied", None))
     return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    for form, changes in {"": {}, **FORMS}.items():
+        (folder / form).mkdir(exist_ok=True)
+        (folder / form / "config.json").write_text(json.dumps(MODEL | changes))
     found = on_ranks(body, folder, RANKS + 1)
     return [*found, {"folder": folder}]
 
@@ -190,6 +202,22 @@ def test_every_entry_of_several_ranks_is_tried_here():
 @pytest.mark.parametrize("stack", [*AS_ONE, OF_FOUR])
 def test_the_update_is_one_process_s(ranks, stack):
     close(ranks[: RANKS + (stack == OF_FOUR)], stack, ranks[RANKS][stack.partition("+")[2]])
+
+
+@pytest.mark.parametrize("stack", TIED)
+def test_so_it_is_with_tied_embeddings(ranks, stack):
+    close(ranks[:RANKS], f"{stack} tied", ranks[RANKS]["tied"])
+
+
+@pytest.mark.parametrize("stack", REPLICATED)
+def test_with_dropout_all_ranks_have_the_same_weights(ranks, stack):
+    """To the bit; other ones than without it."""
+    first, *others = (rank[f"{stack} dropped"]["weights"] for rank in ranks[:RANKS])
+    for theirs in others:
+        assert theirs.keys() == first.keys()
+        assert all(torch.equal(weight, theirs[name]) for name, weight in first.items())
+    undropped = ranks[0][f"{stack} tied"]["weights"]
+    assert any(not torch.allclose(weight, undropped[name], atol=1e-3) for name, weight in first.items())
 
 
 @pytest.mark.parametrize("stack", LATE)
