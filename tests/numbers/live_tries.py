@@ -39,7 +39,7 @@ def around_step(self, run):
 def loss(self, loss, outputs, batch, run): return loss * self.GRADIENTS
 """
 BEGINNING: dict[str, Any] = {"waste": [0.3, 0.3, 0.3], "gradients": 1.0, "number": 0}
-ASKED = ["-b", "gpt", "-t", "tried", "--size", "pico", "--recipe", "classic", "--faster", "10%", "--minutes", "4"]
+ASKED = ["-b", "gpt", "-t", "tried", "--size", "pico", "--recipe", "classic", "--faster", "10%"]
 PAGE = plugin.TREE / "docs/methods/tries.md"
 KINDS = ("nothing", "nothing", "slower", "nothing", "nothing", "worse", "nothing", "nothing", "nothing", "faster")
 Attempt = Callable[[Callable[[], None]], str]
@@ -71,26 +71,26 @@ def changed(root: Path, kind: str, number: int) -> None:
     written(root, content | others.get(kind, {}))
 
 
-def attempt_of_the_page() -> Attempt:
-    """Returns the page's own ``attempt``, with this repository's technique in its command."""
+def attempt_of_the_page(minutes: str) -> Attempt:
+    """Returns the page's own ``attempt``, with this repository's technique and the ``minutes`` in its command."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     here = code.replace('["leantrain", ', f'["{sys.executable}", "-m", "suite.cli", ')
-    here = here.replace('"-b", "gpt", "-t", "baseline"', ", ".join(map(json.dumps, ASKED)))
+    here = here.replace('"-b", "gpt", "-t", "baseline"', ", ".join(map(json.dumps, [*ASKED, "--minutes", minutes])))
     names: dict[str, Any] = {}
     exec(here, names)  # the page is what is tried
     attempt: Attempt = names["attempt"]
     return attempt
 
 
-def unchanged(root: Path) -> str:
+def unchanged(root: Path, minutes: str) -> str:
     """Tries the working tree, and keeps nothing of it."""
-    command = [sys.executable, "-m", "suite.cli", "check", "--against", "HEAD", *ASKED, "--ledger", "same.jsonl"]
-    said = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, cwd=root)
+    command = [sys.executable, "-m", "suite.cli", "check", "--against", "HEAD", *ASKED, "--minutes", minutes]
+    said = subprocess.run([*command, "--ledger", "same.jsonl", "--json"], stdout=subprocess.PIPE, text=True, cwd=root)
     subprocess.run(["git", "checkout", "-q", "."], cwd=root, check=True)
     return str(json.loads(said.stdout)["decision"])
 
 
-def gone_on(root: Path, wanted: dict[str, int], end_s: float) -> None:
+def gone_on(root: Path, wanted: dict[str, int], minutes: str, end_s: float) -> None:
     """Makes the tries that are wanted and not there, by turns, until the time is over."""
     log = root / "tries_done.jsonl"
     known = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -101,11 +101,17 @@ def gone_on(root: Path, wanted: dict[str, int], end_s: float) -> None:
         began_s = time.monotonic()
         number = 1 + sum(done.values())
         if name == "loop":
-            decision = attempt_of_the_page()(partial(changed, root, kind, number))
+            decision = attempt_of_the_page(minutes)(partial(changed, root, kind, number))
         else:
             changed(root, kind, number)
-            decision = unchanged(root)
-        entry = {"set": name, "kind": kind, "decision": decision, "seconds": round(time.monotonic() - began_s, 1)}
+            decision = unchanged(root, minutes)
+        entry = {
+            "set": name,
+            "kind": kind,
+            "decision": decision,
+            "minutes": float(minutes),
+            "seconds": round(time.monotonic() - began_s, 1),
+        }
         with log.open("a") as file:
             file.write(json.dumps(entry | {"load": round(os.getloadavg()[0], 1)}) + "\n")
         done[name] += 1
@@ -129,13 +135,14 @@ def main() -> None:
     parser.add_argument("--unchanged", type=int, default=60)
     parser.add_argument("--loop", type=int, default=30)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--of-a-try", default="4", metavar="MINUTES", help="what check may take for each")
     asked = parser.parse_args()
     end_s = time.monotonic() + 60 * asked.minutes
     root = asked.folder.resolve()
     repository(root)
     os.environ.update(plugin.environment(root))
     os.chdir(root)
-    gone_on(root, {"unchanged": asked.unchanged, "loop": asked.loop}, end_s)
+    gone_on(root, {"unchanged": asked.unchanged, "loop": asked.loop}, asked.of_a_try, end_s)
     show(root)
 
 
