@@ -235,6 +235,7 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
 
 READY = {"setup_s": 0.1, "steps": 8, "recipe": {}}
 BLOCK = {"seconds": 0.1, "cpu_s": 0.1, "losses": [3.0, 3.0]}
+HANDED = {"batches": 2, "held": {}}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,8 @@ BLOCK = {"seconds": 0.1, "cpu_s": 0.1, "losses": [3.0, 3.0]}
         ("set_up", READY | {"steps": 10**13}),
         *[("block", BLOCK | {name: bad}) for name in ("seconds", "cpu_s") for bad in (-1.0, math.nan, math.inf, 1e13)],
         *[("block", BLOCK | {"losses": losses}) for losses in ([3.0, math.nan], [math.inf, 3.0], [3.0])],
-        *[("evaluate", scores) for scores in ({}, {"loss": math.nan}, {"loss": 1.0, "accuracy": "good"}, [1.0])],
+        *[("evaluate", HANDED | {"scores": scores}) for scores in ({}, {"loss": 1.0, "accuracy": "good"}, [1.0])],
+        *[("evaluate", said) for said in (HANDED | {"batches": 0}, HANDED | {"held": {"train": ""}}, {}, [1.0])],
         *[("flops", {"total": bad}) for bad in (-1, 2**63, math.nan)],
         *[("link", {"latency_s": math.inf, "bytes_per_s": 1.0}), ("traffic", {"sent_bytes": 2**64, "messages": 0})],
     ],
@@ -255,6 +257,7 @@ def test_a_number_that_no_record_takes_is_a_failed_row(
     """It is looked at where it arrives, so that the other side of a timing stays."""
     run = Contender(Job(setting=Setting(baseline="gpt", size="pico"), stack="baseline"))
     monkeypatch.setattr(run, "_call", lambda *_, **__: [said])
+    monkeypatch.setattr(run, "referee", lambda *_: ["logits"])
     arguments = {"block": (2,), "evaluate": ("test", 8)}.get(command, ())
     with pytest.raises(ContenderFailed, match=f"its reply to '{command}' cannot be kept") as failed:
         getattr(run, command)(*arguments)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from suite.device.ranks import device_of
 from suite.entries.adapting import baseline_for
@@ -128,11 +128,19 @@ class TrainingData(BaseModel):
     held: dict[HeldOut, str]
 
 
+class OwnScores(BaseModel):
+    """Holds what a run scored itself: the loss, and the further metrics by their names."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float]
+    loss: float
+
+
 class HandedOver(BaseModel):
     """Records how many batches' outputs were handed over, or what a run in a form of its own scored itself."""
 
-    batches: Count64 = 0
-    scores: dict[str, float] | None = None
+    batches: int = Field(1, ge=1)
+    scores: OwnScores | None = None
     held: dict[HeldOut, str]
 
 
@@ -287,6 +295,8 @@ class Contender(Ranks):
         self._referee: RefereeProcess | None = None
         self._own_order = self._fresh = False
         self.world_size = ranks_of(job, limits.reply_s)
+        threads = max(1, job.setting.threads // self.world_size)
+        self._of_a_rank = job.model_copy(update={"setting": job.setting.but(threads=threads)})
 
     def __enter__(self) -> Contender:
         return self.start()
@@ -300,12 +310,9 @@ class Contender(Ranks):
 
     def start(self) -> Contender:
         """Starts the processes, one a rank."""
-        setting = self.job.setting
-        threads = max(1, setting.threads // self.world_size)
-        job = self._one = self.job.model_copy(update={"setting": setting.but(threads=threads)})
         folder = self._meet() if self.world_size > 1 else ""
         nodes = enumerate(holders(self.network, self.world_size))
-        places = [(job, rank, self.world_size, folder, node) for rank, node in nodes]
+        places = [(self._of_a_rank, rank, self.world_size, folder, node) for rank, node in nodes]
         self._begin(self.server, failure, _session, *places)
         self._watches = [Watch(child.pid) for child in self._ranks]
         return self
@@ -341,7 +348,8 @@ class Contender(Ranks):
         a rule is broken."""
         if self._referee is None:
             device = device_of(0, self.job.setting.device) if self.world_size > 1 else self.job.setting.device
-            job = self._one.model_copy(update={"setting": self._one.setting.but(device=device)})
+            setting = self._of_a_rank.setting.but(device=device)
+            job = self._of_a_rank.model_copy(update={"setting": setting})
             self._referee = RefereeProcess(job, self.server)
         return self._referee.answer(command, *arguments, limit_s=max(self.limits.reply_s, 600.0))
 
@@ -402,7 +410,7 @@ class Contender(Ranks):
             handed: HandedOver = self._checked(HandedOver, said, "evaluate")
             self.referee("check_held", handed.held)
             if handed.scores is not None:
-                return handed.scores
+                return handed.scores.model_dump()
             scored = self.referee("score", part, outputs, done, handed.batches)
             parts.append(self._checked(Scored, scored, "evaluate"))
             done += handed.batches
