@@ -16,7 +16,7 @@ from suite.cli.guard import check
 from suite.cli.judge import judge
 from suite.cli.look import list_
 from suite.cli.recommend import recommend
-from suite.cli.shared import USE, Exit, app, understandable
+from suite.cli.shared import MORE, Exit, app, understandable
 
 if TYPE_CHECKING:
     from suite.topics.agents.agent_tool import AgentTool, JsonType, ToolParameter
@@ -30,7 +30,7 @@ FOR_AGENTS = (
 )
 
 
-@app.command(rich_help_panel=USE)
+@app.command(rich_help_panel=MORE)
 def mcp(
     ledger: Annotated[
         Path | None,

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import OF_STACKS, Json
-from suite.cli.shared import USE, app, out, show_table, understandable
+from suite.cli.shared import CHOOSE, app, out, show_table, understandable
 
 
-@app.command(rich_help_panel=USE)
+@app.command(rich_help_panel=CHOOSE)
 def apply(
     stack: Annotated[
         str | None,

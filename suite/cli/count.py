@@ -32,7 +32,7 @@ from suite.cli.options import (
     setting_of,
     stacks_option,
 )
-from suite.cli.shared import MEASURE, Exit, app, bar, escape, many, out, show_table, understandable, warn
+from suite.cli.shared import CHOOSE, MORE, Exit, app, bar, escape, many, out, show_table, understandable, warn
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ Operators = Annotated[
 ]
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=CHOOSE)
 def count(
     context: typer.Context,
     stacks: Annotated[
@@ -308,7 +308,7 @@ def _planned_for(gpu: str | None, memory: str | None, rate: str | None, link: st
     return int(bytes_of(memory) if memory else 1e9 * named.memory_gb), Device(reached, moved)
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=MORE)
 def plan(
     memory: Annotated[
         str | None, typer.Option("--memory", help="The device's: 24GB, 80GiB. [the GPU's]", callback=refusing(bytes_of))

@@ -27,7 +27,7 @@ from suite.cli.options import (
     minutes_option,
     share_of,
 )
-from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable, warn
+from suite.cli.shared import GUARD, MORE, Exit, app, bar, escape, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.guard.check import Selection
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from suite.guard.regression import Reference
 
 
-@app.command(rich_help_panel=GUARD)
+@app.command(rich_help_panel=MORE)
 def kernels(
     ids: Annotated[
         list[str] | None,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import Json, Options, with_options, words
-from suite.cli.shared import USE, Exit, app, escape, out, show_table, understandable, warn
+from suite.cli.shared import MEASURE, Exit, app, escape, out, show_table, understandable, warn
 
 Named = list[str] | None
 
@@ -56,7 +56,7 @@ class TextOptions(Options):
     ] = None
 
 
-@app.command(rich_help_panel=USE)
+@app.command(rich_help_panel=MEASURE)
 @with_options
 def judge(
     reference: Annotated[

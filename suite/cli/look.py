@@ -30,7 +30,7 @@ from suite.cli.options import (
     setting_of,
     stacks_option,
 )
-from suite.cli.shared import LOOK, Exit, app, bar, escape, many, out, show_table, understandable, warn
+from suite.cli.shared import CHOOSE, MORE, Exit, app, bar, escape, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.entries.catalogue import Entry
@@ -48,7 +48,7 @@ def _categories_and_techniques(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-@app.command("list", rich_help_panel=LOOK)
+@app.command("list", rich_help_panel=CHOOSE)
 def list_(
     context: typer.Context,
     what: Annotated[
@@ -186,7 +186,7 @@ def _studies_of(technique: str, folder: Path) -> list[Study]:
     return [study for study in studies if study.technique == technique]
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command(rich_help_panel=MORE)
 def baselines(
     names: Baselines = None,
     size: SizeOption = "nano",
@@ -302,7 +302,7 @@ def _power(
         out.print()
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command(rich_help_panel=MORE)
 def doctor(
     device: Device = "cpu",
     rehearse: Annotated[

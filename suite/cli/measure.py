@@ -37,9 +37,9 @@ from suite.cli.options import (
     with_options,
 )
 from suite.cli.shared import (
-    ADD,
     GUARD,
     MEASURE,
+    MORE,
     Exit,
     app,
     bar,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from suite.record.store import Records
 
 
-@app.command(rich_help_panel=ADD)
+@app.command(rich_help_panel=GUARD)
 def new(
     name: Annotated[str, typer.Argument(help="The new technique's id, e.g. my_idea.")],
     category: Annotated[str, typer.Option("--category", help="The folder above it.")] = "ideas",
@@ -342,7 +342,7 @@ def compare(
     leave(measured, failed=row.failed or bool(row.failures))
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=MORE)
 @with_options
 def stack(
     techniques: Annotated[
@@ -410,7 +410,7 @@ def _check_studied(id: str) -> None:
         lookup("technique with a study", id, dict.fromkeys(_studied("")))
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=MORE)
 @with_options
 def study(
     id: Annotated[
@@ -466,7 +466,7 @@ def study(
         show_table(table.columns, table.as_text(), title=f"{table.name}. {table.note}")
 
 
-@app.command(rich_help_panel=GUARD)
+@app.command(rich_help_panel=MORE)
 def repro(
     record: Annotated[
         str | None,

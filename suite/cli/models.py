@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import RESULTS, Json, Results, Techniques
-from suite.cli.shared import GUARD, Exit, app, bar, escape, out, show_table, understandable
+from suite.cli.shared import MORE, Exit, app, bar, escape, out, show_table, understandable
 
 
 def _models(incomplete: str) -> list[str]:
@@ -17,7 +17,7 @@ def _models(incomplete: str) -> list[str]:
     return [name for name in known() if name.startswith(incomplete)]
 
 
-@app.command(rich_help_panel=GUARD)
+@app.command(rich_help_panel=MORE)
 def models(
     techniques: Techniques = None,
     on: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import Json, looking_up
-from suite.cli.shared import LOOK, app, escape, out, show_table, understandable
+from suite.cli.shared import MORE, app, escape, out, show_table, understandable
 
 
 def _known(incomplete: str) -> list[str]:
@@ -19,7 +19,7 @@ def _known(incomplete: str) -> list[str]:
     return [name for name in quality_by_technique() if name.startswith(incomplete)]
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command(rich_help_panel=MORE)
 def published(
     technique: Annotated[
         str | None,

@@ -22,7 +22,7 @@ from suite.cli.options import (
     technique_names,
     words,
 )
-from suite.cli.shared import REPORT, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
+from suite.cli.shared import MEASURE, MORE, Exit, app, bar, escape, fail, many, out, show_table, understandable, warn
 
 if TYPE_CHECKING:
     from suite.entries.card import Card
@@ -44,7 +44,7 @@ FORMS = (
 )
 
 
-@app.command(rich_help_panel=REPORT)
+@app.command(rich_help_panel=MEASURE)
 def leaderboard(
     write: Annotated[
         list[Path] | None,
@@ -190,7 +190,7 @@ def _techniques_and_claims(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-@app.command(rich_help_panel=REPORT)
+@app.command(rich_help_panel=MORE)
 def claims(
     context: typer.Context,
     id: Annotated[
@@ -314,7 +314,7 @@ def _try_mutants(ids: Sequence[str], on: Sequence[str], as_json: bool) -> None:
         raise typer.Exit(int(Exit.REGRESSED))
 
 
-@app.command(rich_help_panel=REPORT)
+@app.command(rich_help_panel=MORE)
 def history(
     stacks: Annotated[
         list[str] | None,

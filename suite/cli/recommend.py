@@ -28,7 +28,7 @@ from suite.cli.options import (
     setting_of,
     stacks_option,
 )
-from suite.cli.shared import USE, Exit, app, bar, escape, out, show_table, understandable
+from suite.cli.shared import CHOOSE, Exit, app, bar, escape, out, show_table, understandable
 from suite.record.amounts import bytes_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _check_goal(goal: str) -> None:
     chosen("goal", goal, GOALS)
 
 
-@app.command(rich_help_panel=USE)
+@app.command(rich_help_panel=CHOOSE)
 def recommend(
     memory: Annotated[str, typer.Option("--memory", help="The device's: 24GB, 80GiB.", callback=refusing(bytes_of))],
     goal: Annotated[

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from suite.cli.options import RESULTS, Json, KnownResults, Results
-from suite.cli.shared import REPORT, Exit, app, escape, fail, many, out, understandable, warn
+from suite.cli.shared import MORE, Exit, app, escape, fail, many, out, understandable, warn
 
 
-@app.command(rich_help_panel=REPORT)
+@app.command(rich_help_panel=MORE)
 def publish(
     to: Annotated[
         str,
@@ -58,7 +58,7 @@ def publish(
         out.print(escape(f"{many(len(lines), 'record')} of {many(len(machines), 'machine')}: {address}"))
 
 
-@app.command(rich_help_panel=REPORT)
+@app.command(rich_help_panel=MORE)
 def merge(
     paths: Annotated[
         list[Path],

@@ -25,8 +25,8 @@ from suite.process.watched import beat
 from suite.record.text import lines as printable_lines
 from suite.record.text import printable
 
-GROUPS = LOOK, MEASURE, USE, REPORT, GUARD, ADD = "Look", "Measure", "Use", "Report", "Guard", "Add"
-"""The groups of commands, in the order of --help."""
+GROUPS = CHOOSE, MEASURE, GUARD, MORE = "Choose a technique", "Measure", "Guard and add", "More"
+"""The groups of commands, in the order of --help: ten commands in three groups, and the others."""
 
 RENAMED_COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "show": lambda rest: " ".join(["show is list now: leantrain list", *rest]),

@@ -129,7 +129,9 @@ def test_help_has_the_commands_in_groups() -> None:
     places = [said.index(f" {group} ") for group in GROUPS]
     assert places == sorted(places)
     group = get_command(app)
-    assert all(each.rich_help_panel in GROUPS for each in group.commands.values())  # type: ignore[attr-defined]
+    panels = [each.rich_help_panel for each in group.commands.values()]  # type: ignore[attr-defined]
+    assert set(panels) == set(GROUPS) and len(GROUPS) == 4
+    assert sum(panel != GROUPS[-1] for panel in panels) == 10, "what is asked for first"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from suite.show.pictures.charts import CostFrame, CurveFrame, cost_and_quality, 
 from suite.show.pictures.drawing import definitions
 from suite.topics.board.contents import on_page
 from suite.topics.board.drawn import macros
-from suite.topics.board.goals import GoalLine, GoalTable
+from suite.topics.board.goals import GoalCell, GoalLine, GoalTable, change
 from suite.topics.board.report import Folder, Origin, Report
 from suite.topics.board.terms import meaning
 from suite.topics.on_board import Draws, OnPage
@@ -122,6 +122,7 @@ def _own_parts(ranges: Ranges, linked: Collection[str]) -> tuple[OnPage, ...]:
     )
 
 
+PEAK, SIZE = "peak_tensor_bytes", "paper's size"
 CARD = "What it is: paper, variant, limitations"
 
 
@@ -172,11 +173,20 @@ def _opening(
         numbers = [
             (head, cell, meaning(head)) for head, cell in zip(table.heads[1:], shown, strict=False) if cell.words
         ]
+        peak = line.at.ratio(PEAK) if line.at else None
+        if peak and table.goal.counted != PEAK:
+            numbers.insert(0, (f"peak memory, {SIZE}", GoalCell(change(peak), form="exact"), meaning(SIZE)))
         when = f"For {table.goal.title.lower()}: {line.verdict}."
     refused = next((card.own_loop for card in cards if card.own_loop), "")
     lines = [] if refused or not cards else applied(stack)
+    beside = [f"leantrain stack {stack}+OTHER -b {placed[0].row.conditions.baseline}"] if len(cards) == 1 else []
+    apart = f"It stacks with a technique of another kind, not with another of {_kind(cards[0])}:" if beside else ""
     newest = max(spot.row.newest for spot in placed)[:10]
-    return DRAWN.opening([card.summary for card in cards], when, numbers, lines, refused, newest)
+    return DRAWN.opening([card.summary for card in cards], when, numbers, lines, refused, newest, apart, beside)
+
+
+def _kind(card: Card) -> str:
+    return card.category.replace("_", " ")
 
 
 def applied(stack: str) -> list[str]:
