@@ -29,7 +29,7 @@ from suite.judge.statistics import (
 )
 from suite.judge.verdicts import NOT_EXERCISED
 from suite.judge.versions import installed_version
-from suite.record.job import BASELINE, Setting
+from suite.record.job import BASELINE, Setting, is_updates_alone
 from suite.record.machine import fingerprint
 from suite.record.schema import (
     Conditions,
@@ -226,6 +226,8 @@ def _pairs(
         except Exception as error:  # whatever its records hold; the others are shown
             failing.append(_failing(pair, pool, records, error))
     for draft in drafts:
+        if any(map(is_updates_alone, draft.at.sides)):
+            continue  # no training step: its variance is that of another quantity
         shared[draft.at.conditions.key, draft.at.machine].append(draft.known)
     moderation: dict[tuple[str, str], Priors] = {}
     for draft in drafts:

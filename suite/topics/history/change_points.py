@@ -42,6 +42,8 @@ FEWEST = 8  # points of a series: with fewer, no order of them is improbable eno
 RESAMPLES = 999
 PLACE_RESAMPLES = 200
 ALPHA = 0.05
+SMALLEST = 5e-4
+"""A change of less reads as +0.0 %, and is no news however sure it is."""
 LEVEL = 0.95
 METRICS = tuple(metric.name for metric in IN_HISTORY)
 
@@ -408,7 +410,8 @@ def change_points(all_series: Iterable[Series]) -> list[ChangePoint]:
         for position in passing
     ]
     factor = len(tested) / max(1, len(passing))  # what adjusting does to the largest p that passes
-    return [point for timeline, splits in [*exact, *noisy] for point in _change_points(timeline, splits, factor)]
+    every = (point for timeline, splits in [*exact, *noisy] for point in _change_points(timeline, splits, factor))
+    return [point for point in every if abs(math.expm1(point.shift)) >= SMALLEST]
 
 
 def _change_points(series: Series, splits: Sequence[Split], factor: float) -> Iterable[ChangePoint]:

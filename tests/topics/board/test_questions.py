@@ -1,4 +1,4 @@
-"""What ten readers ask: each answer stands on the page as it opens, or one click away, with the records' own numbers."""
+"""Ten questions of readers: each answer is on the page as it opens, or one click away, with the records' numbers."""
 
 from __future__ import annotations
 

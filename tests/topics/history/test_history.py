@@ -155,7 +155,7 @@ def test_a_worse_loss_is_suspected_by_its_seeds():
 
 
 def test_an_exact_count_changes_with_certainty_after_one_value():
-    old, new = past(after=0.02, replicates=2, points=[counters(peak_tensor_bytes=4 * 2**20 + 1)])
+    old, new = past(after=0.02, replicates=2, points=[counters(peak_tensor_bytes=4 * 2**20 + 2**13)])
     (change,) = h.change_points(series(old, new))
     assert (change.series.metric, change.at, change.p_value) == ("peak_tensor_bytes", 1, 0)
 
@@ -166,6 +166,14 @@ def test_a_timing_of_a_run_s_beginning_alone_is_no_point_where_its_cost_changes(
     assert alone == []
     (whole,) = series(counts, timings("x", windows=5), metrics=("step_time",))
     assert len(whole.points) == 3
+
+
+def test_a_change_that_reads_as_none_is_not_suspected_however_sure_it_is():
+    def found(more):
+        of = past(after=0.02, points=[counters(peak_tensor_bytes=2**22 + more)])
+        return [str(point.series.metric) for point in h.change_points(series(*of, metrics=("peak_tensor_bytes",)))]
+
+    assert found(2**18) == ["peak_tensor_bytes"] and found(2**4) == []
 
 
 def test_series_of_unchanged_code_have_no_change_points():

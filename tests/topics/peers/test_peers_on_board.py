@@ -47,6 +47,17 @@ def test_a_pair_with_a_package_is_in_no_other_row() -> None:
     assert step.technique == updates.technique == "lion" and updates.cells[4].startswith("0.651 [")
 
 
+def test_updates_alone_lend_no_variance_to_training_steps() -> None:
+    """Sets of updates alone scatter by ten per cent; those of training steps do not."""
+    updates = join([("lion", {"implementation": "timm", "part": "update"})])
+    noisy = [timing for pace in (0.01, 0.02, 0.04) for timing in beside("lion:part=update", updates, pace, 1)]
+    noisy = [
+        each.model_copy(update={"id": f"{number}{each.id}", "replicate": number}) for number, each in enumerate(noisy)
+    ]
+    alone, (with_them, *_) = rows(evidence("lion"))[0], rows(evidence("lion"), noisy)
+    assert with_them.stack == "lion" and with_them.value("step_time") == alone.value("step_time")
+
+
 def test_what_has_no_line_says_why() -> None:
     timings = lines()
     _, known = peers.apart(rows(timings), timings)
