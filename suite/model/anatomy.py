@@ -1,10 +1,11 @@
 """Finds a model's Transformer blocks and their parts, by structure.
 
 Techniques never spell a model's attribute names: they ask ``anatomy(model)``. Blocks are the children of a ModuleList
-or Sequential that have one class and each hold attention (a path with ``attn`` or ``attention``), a matrix beside it
-and linear layers. An encoder and a decoder are two stacks. A linear layer is what has ``in_features`` and
-``out_features``, or GPT-2's transposed Conv1D; the search does not look inside one, so a wrapper that passes these
-attributes on (:class:`AroundLinear`) still counts as the linear layer that it wraps.
+or Sequential that have one class and each hold attention (a path, or else a class, with ``attn`` or ``attention``), a
+matrix beside it and linear layers. In a hybrid's ModuleList some do, and the layers between them, which mix tokens
+otherwise, are blocks without attention. An encoder and a decoder are two stacks. A linear layer is what has
+``in_features`` and ``out_features``, or GPT-2's transposed Conv1D; the search does not look inside one, so a wrapper
+that passes these attributes on (:class:`AroundLinear`) still counts as the linear layer that it wraps.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ PROJECTION_NAMES: dict[Projection, set[str]] = {
 
 
 class NoBlocks(ValueError):
-    """Is raised where the model has no Transformer blocks."""
+    """Is raised where no Transformer blocks are found in the model."""
+
+
+class NoAttention(NoBlocks):
+    """Is raised where a model has no attention, so that it is no Transformer."""
 
 
 class PartOfModel(ValueError):
@@ -122,10 +127,12 @@ class Block:
         attention: the module that holds the (self-)attention's linear layers; with its own path.
         attention_linears: all linear layers under an attention path, cross-attention included.
         projections: what the self-attention projects its input with: ``qkv``, or ``query``, ``key`` and ``value``.
-        mlp_linears: the block's other linear layers.
+        mlp_linears: the block's other linear layers; of a hybrid's block without attention, those that read or write
+            the residual stream.
         norms: normalisations over the model's width (not those of queries and keys).
         attention_output, mlp_output: the layers whose outputs join the residual stream; None where there is none.
-        branches: all such layers, in order; a block with cross-attention has three.
+        branches: all such layers, in order; a block with cross-attention has three, and where a hybrid's block has no
+            attention, what it has in its place is one.
     """
 
     path: str
@@ -140,6 +147,11 @@ class Block:
     mlp_output: Part | None
     norms: tuple[Part, ...]
     branches: tuple[Part, ...]
+
+    @property
+    def attends(self) -> bool:
+        """Tells whether it has attention: a hybrid's other layers have none."""
+        return bool(self.attention_linears) or self.attention.path != self.path
 
     @property
     def linears(self) -> tuple[Part, ...]:
@@ -185,11 +197,7 @@ class Anatomy:
         """Returns all stacks, in the model's order; raises NoBlocks."""
         stacks = tuple(stack for path, container in _containers(self.model) for stack in _stacks(path, container))
         if not stacks:
-            raise NoBlocks(
-                f"no Transformer blocks in {type(self.model).__name__}: looked for a ModuleList or Sequential of "
-                "modules of one class, each with linear layers and attention (a path with 'attn' or 'attention'); "
-                "use a Hugging Face or timm Transformer, or name the attention submodule of your blocks 'attn'"
-            )
+            raise _no_blocks(self.model)
         return stacks
 
     @property
@@ -215,6 +223,11 @@ class Anatomy:
     def every_block(self) -> tuple[Block, ...]:
         """Returns the blocks of all stacks."""
         return tuple(block for stack in self.stacks for block in stack.blocks)
+
+    @property
+    def attending_blocks(self) -> tuple[Block, ...]:
+        """Returns the blocks of all stacks that have attention: all but some of a hybrid's."""
+        return tuple(block for block in self.every_block if block.attends)
 
     @property
     def linears(self) -> tuple[Part, ...]:
@@ -293,7 +306,7 @@ class Anatomy:
     @cached_property
     def attention_sites(self) -> AttentionSites:
         """Returns the places where blocks compute attention."""
-        return AttentionSites(self.model, [block.module for block in self.every_block])
+        return AttentionSites(self.model, [block.module for block in self.attending_blocks])
 
     def attention(self, function: AttentionFunction) -> AbstractContextManager[None]:
         """While active, ``function`` computes every block's attention; raises NotSwappable. Pass one function object
@@ -313,7 +326,38 @@ def anatomy(model: nn.Module) -> Anatomy:
     return parts
 
 
+def check_attend(blocks: Sequence[Block]) -> None:
+    """Raises ValueError where a block of a hybrid has no attention."""
+    for block in blocks:
+        if not block.attends:
+            raise ValueError(
+                f"{block.path} has no attention, as some layers of a hybrid, and this is done to every block's: use a "
+                "model whose blocks all attend"
+            )
+
+
 # finding ------------------------------------------------------------------------------------------------------------
+
+
+def _no_blocks(model: nn.Module) -> NoBlocks:
+    name = type(model).__name__
+    where = next(
+        (f"{path} ({type(module).__name__})" for path, module in model.named_modules() if _attends(path, module)), ""
+    )
+    if not where:
+        return NoAttention(
+            f"no Transformer blocks in {name}, which has no attention (no path or class with 'attn' or 'attention'): "
+            "use a Hugging Face or timm Transformer, or name the attention submodule of your blocks 'attn'"
+        )
+    return NoBlocks(
+        f"cannot tell the blocks of {name}, which has attention at {where}: leantrain looks for a ModuleList or "
+        "Sequential of blocks, each with linear layers, some with attention; keep your blocks in one such list"
+    )
+
+
+def _attends(path: str, module: nn.Module) -> bool:
+    """Tells whether a module is attention by its own name or its class's."""
+    return bool(ATTENTION.search(path.rpartition(".")[2]) or ATTENTION.search(type(module).__name__))
 
 
 def _outermost(
@@ -338,13 +382,12 @@ def _outermost(
 
 
 def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequential]]:
-    """Returns the innermost lists of equal-class modules that each look like a Transformer block (innermost: not Swin's
-    stages)."""
+    """Returns the innermost lists of modules that are a stack of blocks (innermost: not Swin's stages)."""
     containers: list[tuple[str, nn.ModuleList | nn.Sequential]] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
             held = [child for child in module if not is_elsewhere(child)]
-            if held and len({type(child) for child in module}) == 1 and all(map(_looks_like_block, held)):
+            if held and _is_stack(module, held):
                 containers = [
                     (outer, container) for outer, container in containers if outer and not path.startswith(f"{outer}.")
                 ]
@@ -352,11 +395,41 @@ def _containers(model: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequenti
     return containers
 
 
+def _is_stack(container: nn.ModuleList | nn.Sequential, held: Sequence[nn.Module]) -> bool:
+    """Tells whether all modules look like Transformer blocks of one class; or, in a ModuleList, some do, and the others
+    mix tokens otherwise: a hybrid's layers, with linear layers that read and write the same residual stream."""
+    blocks = [child for child in held if _looks_like_block(child)]
+    if len(blocks) == len(held) and len({type(child) for child in container}) == 1:
+        return True
+    if not blocks or not isinstance(container, nn.ModuleList):
+        return False
+    width = _width(blocks[0])
+    sizes = [
+        [(in_features(part.module), out_features(part.module)) for part in _outermost(child, "", is_linear)]
+        for child in held
+    ]
+    return all({width} <= {i for i, _ in of} & {o for _, o in of} for of in sizes)
+
+
 def _looks_like_block(module: nn.Module) -> bool:
+    roots = attention_roots(module)
     matrices = [name for name, parameter in module.named_parameters() if parameter.ndim >= 2]
-    in_attention = [bool(ATTENTION.search(name)) for name in matrices]
+    in_attention = [is_in_attention(name, roots) for name in matrices]
     linear_inside = next(_outermost(module, "", is_linear), None) is not None
     return linear_inside and any(in_attention) and not all(in_attention)
+
+
+def attention_roots(block: nn.Module) -> tuple[str, ...]:
+    """Returns the paths within a block of the modules whose class alone says that they are attention; none where paths
+    say it."""
+    if any(ATTENTION.search(name) for name, parameter in block.named_parameters() if parameter.ndim >= 2):
+        return ()
+    return tuple(part.path for part in _outermost(block, "", lambda module: _attends("", module)))
+
+
+def is_in_attention(path: str, roots: Sequence[str]) -> bool:
+    """Tells whether what is at ``path`` in a block belongs to its attention."""
+    return bool(ATTENTION.search(path)) or any(path.startswith(f"{root}.") for root in roots)
 
 
 def _stacks(path: str, container: nn.ModuleList | nn.Sequential) -> Iterator[BlockStack]:
@@ -364,7 +437,7 @@ def _stacks(path: str, container: nn.ModuleList | nn.Sequential) -> Iterator[Blo
     held = [(i, child) for i, child in enumerate(container) if not is_elsewhere(child)]
     for _, numbered in groupby(held, key=lambda entry: stage_of(entry[1])):
         children = list(numbered)
-        width = _width(children[0][1])
+        width = _width(next((child for _, child in children if _looks_like_block(child)), children[0][1]))
         blocks = tuple(_block(f"{path}.{i}" if path else str(i), child, i, width) for i, child in children)
         yield BlockStack(path, container, blocks, width, _heads(blocks[0].attention.module))
 
@@ -382,16 +455,21 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
     linears = list(_outermost(module, path, is_linear))
     by_attention: dict[str, list[Part]] = {}
     mlp = []
+    roots = attention_roots(module)
     for part in linears:
-        owner = _attention_path(part.path[len(path) + 1 :])
+        owner = _attention_path(part.path[len(path) + 1 :], roots)
         if owner is None:
             mlp.append(part)
         else:
             by_attention.setdefault(owner, []).append(part)
-    own = next(iter(by_attention), _attention_module_path(module))
+    own = next(iter(by_attention), _attention_module_path(module, roots))
+    mixers: list[list[Part]] = []
+    if not own and not by_attention:  # a mixer calls its inner layers as it likes, or computes with their weights alone
+        mlp = [part for part in mlp if width in (in_features(part.module), out_features(part.module))]
+        mixers = [list(of) for _, of in groupby(mlp, lambda part: part.path[len(path) + 1 :].partition(".")[0])][:-1]
     projections = _projections(by_attention.get(own, []), f"{path}.{own}" if own else path)
     taken = {part.path for part in projections.values()}
-    outputs = [_output(parts, width, taken) for parts in by_attention.values()]
+    outputs = [_output(parts, width, taken) for parts in (*by_attention.values(), *mixers)]
     mlp_output = _output(mlp, width, set())
     norms = tuple(
         Part(f"{path}.{name}", norm)
@@ -406,7 +484,7 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
         attention=Part(f"{path}.{own}" if own else path, module.get_submodule(own)),
         attention_linears=tuple(part for parts in by_attention.values() for part in parts),
         projections=projections,
-        attention_output=outputs[0] if outputs else None,
+        attention_output=outputs[0] if outputs and not mixers else None,
         mlp_linears=tuple(mlp),
         mlp_output=mlp_output,
         norms=norms,
@@ -414,9 +492,11 @@ def _block(path: str, module: nn.Module, index: int, width: int) -> Block:
     )
 
 
-def _attention_path(path: str) -> str | None:
+def _attention_path(path: str, roots: Sequence[str]) -> str | None:
     """Returns the attention module that a linear layer at ``path`` (within its block) belongs to; "" is the block
     itself."""
+    if root := next((root for root in roots if path.startswith(f"{root}.")), None):
+        return root
     names = path.split(".")
     for position, name in enumerate(names):
         if ATTENTION.search(name):
@@ -424,9 +504,9 @@ def _attention_path(path: str) -> str | None:
     return None
 
 
-def _attention_module_path(block: nn.Module) -> str:
+def _attention_module_path(block: nn.Module, roots: Sequence[str]) -> str:
     """Returns the path of an attention whose matrices are bare parameters: the first module with an attention name."""
-    return next((name for name, _ in block.named_modules() if ATTENTION.search(name)), "")
+    return next((name for name, _ in block.named_modules() if ATTENTION.search(name) or name in roots), "")
 
 
 def _output(linears: Sequence[Part], width: int, projections: set[str]) -> Part | None:

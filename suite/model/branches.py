@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from suite.model.anatomy import ATTENTION, Block, Part
+from suite.model.anatomy import Block, Part, attention_roots, is_in_attention
 from suite.model.calls import Forward
 from suite.model.replica import Replica, each_design, zero
 
@@ -51,10 +51,11 @@ def _ends(block: Block, replica: Replica) -> tuple[str, ...]:
 
 def _around_the_mlp(block: Block) -> tuple[str, ...]:
     """Returns the innermost module that holds all matrices beside the attention, where there is one."""
+    roots = attention_roots(block.module)
     paths = [
         name.split(".")[:-1]
         for name, parameter in block.module.named_parameters()
-        if parameter.ndim >= 2 and not ATTENTION.search(name)
+        if parameter.ndim >= 2 and not is_in_attention(name, roots)
     ]
     common = []
     for names in zip(*paths, strict=False):

@@ -1,7 +1,8 @@
-"""Shows how a model calls its blocks, seen in one pass that leaves no trace."""
+"""Shows how a model calls its blocks, seen in one pass that leaves no trace; and copies it for passes of its own."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -101,3 +102,15 @@ def untrained(model: nn.Module, accumulated: Literal["none", "held", "all"] = "n
 def lacks_values(tensor: Tensor) -> bool:
     """Tells whether it has a shape alone."""
     return isinstance(tensor, FakeTensor)
+
+
+def in_precision(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """Returns a copy of the model with floating-point tensors of ``dtype``, or of its own where that is None. In
+    float64, experts that one kernel without it multiplies together (transformers' ``experts_implementation``) are
+    computed one after the other."""
+    copied = copy.deepcopy(model).to(dtype)
+    for module in copied.modules() if dtype == torch.float64 else ():
+        config: Any = vars(module).get("config")
+        if getattr(config, "_experts_implementation", None) is not None:
+            config._experts_implementation = "eager"
+    return copied

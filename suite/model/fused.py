@@ -25,7 +25,9 @@ FUSED = re.compile(r"_scaled_dot_product_(?!attention_math)\w*attention|_flash_a
 
 
 def unfused_attention(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> dict[str, str]:
-    """Returns the blocks whose attention, while training, is not fused throughout, by path, with the reason."""
+    """Returns the blocks whose attention, while training, is not fused throughout, by path, with the reason; a hybrid's
+    blocks without attention are none of them."""
+    blocks = [block for block in blocks if block.attends]
     calls: dict[str, list[str]] = {block.path: [] for block in blocks}
     inside: list[str] = []
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from suite.model.anatomy import Block, Part, is_transposed
+from suite.model.anatomy import Block, Part, check_attend, is_transposed
 from suite.model.calls import Forward
 from suite.model.replica import Replica, each_design
 
@@ -51,8 +51,9 @@ class Rows:
 def projection_rows(model: nn.Module, blocks: Sequence[Block], forward: Forward) -> list[dict[Role, Rows]]:
     """Tells what makes each block's (self-)attention's queries, keys and values.
 
-    Raises ValueError where that cannot be told.
+    Raises ValueError where that cannot be told, and where a block of a hybrid has no attention.
     """
+    check_attend(blocks)
     designs = each_design(model, blocks, forward, _rows)
     return [
         {

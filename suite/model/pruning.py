@@ -27,6 +27,7 @@ from suite.model.anatomy import (
     Anatomy,
     Block,
     Part,
+    check_attend,
     in_features,
     innermost,
     is_linear,
@@ -110,6 +111,7 @@ def _each(parts: Anatomy, blocks: Sequence[Block], forward: Forward, examine: An
 
 
 def _heads(block: Block, replica: Replica, heads: int | None) -> Units:
+    check_attend([block])
     joint = block.attention_output
     if joint is None or heads is None:
         raise ValueError(
@@ -213,10 +215,10 @@ def _try(block: Block, replica: Replica, units: Units) -> None:
             stack.enter_context(undisturbed(small))
             output = small.eval()(replica.hidden, *replica.args, **replica.kwargs)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        why = str(error).splitlines()[0]
         raise ValueError(
-            f"{block.path} does not run without one of the units that {units.joint} joins: {why}"
-        ) from None
+            f"{block.path} does not run without one of the units that {units.joint} joins: beside the weights, its "
+            "code or its buffers count them; use a model whose blocks take their number from the weights"
+        ) from error
     output = output[0] if isinstance(output, tuple) else output
     joint = innermost(Part(units.joint, block.module.get_submodule(units.joint)))
     weight = replica.values[f"{joint.path}.weight"].detach().clone()

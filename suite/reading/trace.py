@@ -187,7 +187,7 @@ def _same_bits(copy: Tensor, now: Tensor) -> bool:
 
 
 def _bits(values: Tensor) -> Tensor:
-    return values.contiguous().view(torch.uint8)
+    return values.contiguous().reshape(-1).view(torch.uint8)  # a scalar alone has no bytes to be seen as
 
 
 def cloned(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ sqrt(n) roundings, n here being up to a million: GRADIENT_ROUNDINGS of cards.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from suite.device.random_state import replayed, unchanged_randomness
 from suite.model.anatomy import is_transposed
+from suite.model.calls import in_precision
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace, Values
 
@@ -58,7 +58,7 @@ def outputs_of(recording: Recording, trace: Trace, model: nn.Module, dtype: torc
     """Computes what a copy of ``model`` in evaluation says of a recorded batch, computed in ``dtype``, or in its
     own."""
     batch = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in trace.batch.items()}
-    output: Tensor = recording.run.baseline.forward(copy.deepcopy(model).eval().to(dtype), batch).logits
+    output: Tensor = recording.run.baseline.forward(in_precision(model, dtype).eval(), batch).logits
     return output
 
 

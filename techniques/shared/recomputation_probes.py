@@ -87,7 +87,7 @@ def pass_of(recording: Recording) -> tuple[dict[str, Tensor], int]:
 
 def order_of(stack: BlockStack, ran: list[str]) -> list[int]:
     """Lists the blocks by number, as they ran; hooks on a block itself would see no more than its segment's ends."""
-    numbers = {block.mlp_linears[0].path: number for number, block in enumerate(stack.blocks)}
+    numbers = {(block.mlp_linears or block.linears)[0].path: number for number, block in enumerate(stack.blocks)}
     return [numbers[name] for name in ran if name in numbers]
 
 

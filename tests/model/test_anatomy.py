@@ -105,8 +105,60 @@ def perceptron() -> nn.Module:
 
 @pytest.mark.parametrize("model", [convolutional, perceptron, lambda: nn.Linear(2, 2)])
 def test_no_blocks_is_a_clear_error(model: Callable[[], nn.Module]) -> None:
-    with pytest.raises(NoBlocks, match=r"looked for a ModuleList or Sequential.*use a Hugging Face or timm"):
+    with pytest.raises(NoBlocks, match=r"which has no attention.*use a Hugging Face or timm"):
         anatomy(model())
+
+
+def jamba() -> nn.Module:
+    """Two layers of a state space, each before one of attention; the second of each pair has experts."""
+    config = hf.JambaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=2,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    )
+    return hf.JambaForCausalLM(config)
+
+
+def test_a_hybrids_layers_are_blocks_of_one_stack_and_some_attend() -> None:
+    found = anatomy(jamba())
+    assert (found.main.path, found.depth, found.width, found.heads) == ("model.layers", 4, 32, 4)
+    assert [block.attends for block in found.blocks] == [False, True, False, True]
+    state_space, attention = found.blocks[:2]
+    assert attention.attention_output is not None and attention.attention_output.path.endswith("self_attn.o_proj")
+    assert state_space.attention_output is None and not state_space.projections
+    paths = {path.removeprefix("model.layers.0.") for path, _ in state_space.linears}
+    assert {"mamba.in_proj", "mamba.out_proj"} <= paths
+    assert "mamba.dt_proj" not in paths, "its weights are used and it is never called"
+
+
+def test_attention_is_known_by_its_class_where_no_path_says_it() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mixer, self.mlp = nn.LayerNorm(8), Attention(), nn.Linear(8, 8)
+
+    first = anatomy(nn.Sequential(nn.ModuleList([Layer(), Layer()]))).blocks[0]
+    assert first.attention.path == "0.0.mixer" and first.attention_output is not None
+    assert [path for path, _ in first.attention_linears] == ["0.0.mixer.qkv", "0.0.mixer.proj"]
+    assert [path for path, _ in first.mlp_linears] == ["0.0.mlp"]
+    with pytest.raises(
+        NoBlocks, match=r"^cannot tell the blocks of Sequential, which has attention at 0 \(Attention\)"
+    ):
+        anatomy(nn.Sequential(Attention(), nn.Conv1d(8, 8, 1)))
 
 
 def test_weight_matrix_of_a_conv1d_writes_through() -> None:

@@ -105,7 +105,7 @@ def probes(recording: Recording, own: Dota) -> Mapping[str, float]:
     trace = recording.trace
     seen, shown = of_masks(recording, own)
     own.errors.clear()
-    paths = [block.attention.path for block in recording.run.anatomy.every_block]
+    paths = [block.attention.path for block in recording.run.anatomy.attending_blocks]
     expected = _gradients(trace.before.parameters, paths, seen)
     projections = [call.layer.get_buffer(PROJECTION) for call in seen]
     heads = [mask for call in seen for mask in call.mask[0]]

@@ -114,7 +114,7 @@ class Dota(ByBlocks, KeptPairs):
         """Returns the trained matrices, by name."""
         return {
             f"{block.attention.path}.{name}": block.attention.module.get_parameter(name)
-            for block in (() if self.is_reference else run.anatomy.every_block)
+            for block in (() if self.is_reference else run.anatomy.attending_blocks)
             for name in (QUERY, KEY)
         }
 

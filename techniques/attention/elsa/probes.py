@@ -167,7 +167,7 @@ def _thresholds(recording: Recording) -> list[float]:
     """Returns the mean over the queries of two training batches of the least relevant key's normalised score, for each
     layer."""
     run = recording.run
-    least: list[list[Tensor]] = [[] for _ in run.anatomy.every_block]
+    least: list[list[Tensor]] = [[] for _ in run.anatomy.attending_blocks]
     number = [0]
 
     def attention(

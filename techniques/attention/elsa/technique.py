@@ -120,6 +120,6 @@ class Elsa(ByBlocks, KeptInEvaluation):
                     run.baseline.forward(model, {name: tensor.to(run.device) for name, tensor in batch.items()})
         finally:
             self.learned = None
-        for block in anatomy(model).every_block:
+        for block in anatomy(model).attending_blocks:
             threshold = torch.cat(learned[block.attention.path]).mean()
             block.attention.module.register_buffer(THRESHOLD, threshold)

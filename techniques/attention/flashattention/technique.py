@@ -39,7 +39,7 @@ class FlashAttention(Technique):
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         parts = anatomy(model)
-        blocks = {block.path: block.module for block in parts.every_block}
+        blocks = {block.path: block.module for block in parts.attending_blocks}
         now: list[str] = []
         tried = {path: Act() for path in blocks}
         parts.attention_sites.swap(naming(model, calling(lambda: now and tried[now[-1]]())))  # raises NotSwappable

@@ -76,7 +76,7 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
     dense attention there."""
     trace = recording.trace
     seen, shown = of_masks(recording, own)
-    paths = [block.attention.path for block in recording.run.anatomy.every_block]
+    paths = [block.attention.path for block in recording.run.anatomy.attending_blocks]
     means, misplaced, off = [], 0, []
     for path, call in zip(paths, seen, strict=True):
         before = trace.before.buffers[f"{path}.{LARGEST}"].double()

@@ -87,7 +87,7 @@ class Sanger(ByBlocks, KeptPairs):
 
     def attach(self, model: nn.Module) -> None:
         super().attach(model)
-        for block in anatomy(model).every_block:
+        for block in anatomy(model).attending_blocks:
             like = next(block.module.parameters())
             for name in (LARGEST, SEEN):
                 block.attention.module.register_buffer(name, torch.zeros(2, device=like.device))
@@ -107,7 +107,7 @@ class Sanger(ByBlocks, KeptPairs):
         return torch.where(means > 0, means, now)
 
     def after_step(self, run: Run) -> None:
-        for block in run.anatomy.every_block if not self.is_reference else ():
+        for block in run.anatomy.attending_blocks if not self.is_reference else ():
             block.attention.module.get_buffer(LARGEST).copy_(block.attention.module.get_buffer(SEEN))
 
     def described(self, pairs: Pairs, value: Tensor, mask: Tensor) -> Mapping[str, float]:

@@ -58,14 +58,14 @@ class MaskedAttention(Technique):
     def attach(self, model: nn.Module) -> None:
         """Puts masked attention into all blocks of ``model``. Raises NotSwappable where it computes its own."""
         parts = anatomy(model)
-        for block in parts.every_block:
+        for block in parts.attending_blocks:
             self.follow(block.attention.path, block.attention.module)
         parts.attention_sites.swap(self.function)
 
     def tried(self, model: nn.Module, run: Run) -> None:
         """Tries one pass with the technique's own masks. Raises ValueError where it does not fit the model."""
         parts = anatomy(model)
-        called = {block.path: self.acts[block.attention.path] for block in parts.every_block}
+        called = {block.path: self.acts[block.attention.path] for block in parts.attending_blocks}
         try_out(parts, called, lambda: run.trial(model))
 
     def follow(self, path: str, attention: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
@@ -143,7 +143,7 @@ class KeptPairs(MaskedAttention):
 
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.is_reference:
-            self.acts = {block.attention.path: Act() for block in anatomy(model).every_block}
+            self.acts = {block.attention.path: Act() for block in anatomy(model).attending_blocks}
             self.attach(model)
             self.equip(model, run)
             self.tried(model, run)
@@ -160,10 +160,10 @@ class KeptInEvaluation(MaskedAttention):
     def model(self, model: nn.Module, run: Run) -> nn.Module:
         if not self.is_reference:
             parts = anatomy(model)
-            self.acts = {block.attention.path: Act("run") for block in parts.every_block}
+            self.acts = {block.attention.path: Act("run") for block in parts.attending_blocks}
             with parts.attention(self.function), ExitStack() as hooks:  # what is refused is refused before training
                 if not any(map(lacks_values, model.parameters())):  # masks are made of values
-                    for block in parts.every_block:
+                    for block in parts.attending_blocks:
                         for handle in self.follow(block.attention.path, block.attention.module):
                             hooks.callback(handle.remove)
                     with torch.no_grad():

@@ -31,7 +31,7 @@ def try_out(parts: Anatomy, called: Mapping[str, Act], forward: Forward) -> None
 
     with ExitStack() as stack:
         stack.enter_context(undisturbed(parts.model))
-        for block in parts.every_block:
+        for block in parts.attending_blocks:
             stack.callback(block.module.register_forward_pre_hook(noting(block.path)).remove)
         parts.model.eval()
         forward()

@@ -102,7 +102,7 @@ def probes(recording: Recording, own: Vitcod) -> Mapping[str, float]:
         averages = _averages(recording)
     finally:
         del own.prepared  # the method comes back
-    masks = [trace.before.buffers[f"{block.attention.path}.{MASK}"] for block in recording.run.anatomy.every_block]
+    masks = [trace.before.buffers[f"{block.attention.path}.{MASK}"] for block in recording.run.anatomy.attending_blocks]
     coder: Any = AutoEncoder(12)
     return {
         **shown,
@@ -131,8 +131,8 @@ def _averages(recording: Recording) -> list[Tensor]:
     """Computes the average attention of each layer over the training examples at the recorded step's parameters,
     float64."""
     run, own = recording.run, recording.run.anatomy
-    maps: list[list[Tensor]] = [[] for _ in own.every_block]
-    layers = [block.attention.module for block in own.every_block]
+    maps: list[list[Tensor]] = [[] for _ in own.attending_blocks]
+    layers = [block.attention.module for block in own.attending_blocks]
     calls = [0]
 
     def attention(

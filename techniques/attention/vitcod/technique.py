@@ -166,7 +166,9 @@ class Vitcod(ByBlocks, KeptPairs):
         finally:
             self.maps = None
             run.model.train()
-        for block, of_block in zip(run.anatomy.every_block, maps.values(), strict=True):  # a replica's have other paths
+        for block, of_block in zip(
+            run.anatomy.attending_blocks, maps.values(), strict=True
+        ):  # a replica's have other paths
             average = torch.stack(of_block).mean(0)
             block.attention.module.get_buffer(MASK).copy_(informative(average, self.information, self.leading))
         self.masked()
@@ -179,7 +181,7 @@ class Vitcod(ByBlocks, KeptPairs):
         mask_sites = {"makes masks": self.masked} if self.information < 1 else {}
         coders = {
             f"{block.attention.path}.{name}": block.attention.module.get_submodule(name)
-            for block in run.anatomy.every_block
+            for block in run.anatomy.attending_blocks
             for name in ((QUERY, KEY) if self.autoencoder else ())
         }
         return {**super().sites(run), **coders, **mask_sites}

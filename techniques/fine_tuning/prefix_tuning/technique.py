@@ -134,7 +134,7 @@ def attach(parts: Anatomy, length: int, hidden: int, use_fused: bool, generator:
     """Gives the self-attention of every block a prefix, from now on."""
     parts.attention_sites.swap(FUSED if use_fused else EAGER)
     inner = Inner(length, parts.width, hidden, generator)
-    for block in parts.every_block:
+    for block in parts.attending_blocks:
         if block.attention_output is None:
             raise ValueError(f"{block.path} has no output layer of its attention, which tells how large its values are")
         prefix = Prefix(inner, in_features(block.attention_output.module), generator)

@@ -174,17 +174,19 @@ def targets_of(run: Run, model: nn.Module, names: Sequence[str]) -> list[list[Ro
     peft takes them (``c_attn``, ``attn.q_proj``). Raises ValueError for one that no layer has.
     """
     parts = anatomy(model)
-    blocks = parts.every_block
-    projected: Sequence[dict[Role, Rows]] = [{} for _ in blocks]
+    projected: dict[str, dict[Role, Rows]] = {}
     if set(ROLES) & set(names):
-        projected = projection_rows(model, blocks, partial(run.trial, model))
+        attending = parts.attending_blocks  # the other blocks of a hybrid have no queries
+        found = projection_rows(model, attending, partial(run.trial, model))
+        projected = {block.path: rows for block, rows in zip(attending, found, strict=True)}
     targets: list[list[Rows]] = []
     matched: set[str] = set()
-    for block, roles in zip(blocks, projected, strict=True):
+    for block in parts.every_block:
+        roles = projected.get(block.path, {})
         by_layer: dict[str, list[Rows]] = {}
         for name in dict.fromkeys(names):
             if name in ROLES:
-                wanted = [roles[name]]
+                wanted = [roles[name]] if name in roles else []
             elif name == "output":
                 wanted = [_whole(part) for part in (block.attention_output,) if part]
             elif name == "mlp":

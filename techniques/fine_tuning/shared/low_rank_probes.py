@@ -102,7 +102,7 @@ class Target:
 
 def targets_in(plain: nn.Module) -> list[Target]:
     targets = []
-    for block in anatomy(plain).every_block:
+    for block in anatomy(plain).attending_blocks:
         if fused := block.projections.get("qkv"):
             third = out_features(fused.module) // 3
             targets += [Target(fused.path, start * third, third, index) for index, start in enumerate((0, 2))]

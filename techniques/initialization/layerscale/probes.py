@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from suite.loop.run import Run
 from suite.model.anatomy import Part, anatomy, weight_matrix
+from suite.model.calls import in_precision
 from suite.reading.judged import judged
 from suite.reading.recording import Recording
 from suite.reading.trace import Trace
@@ -196,7 +197,7 @@ def _watched(model: nn.Module) -> Iterator[_Pass]:
 
 def _trunk(recording: Recording, first: Trace, scales: set[str]) -> dict[str, float]:
     """Measures the blocks of the recorded start, also with scales SMALL times as large."""
-    model = copy.deepcopy(recording.run.model).double().eval()
+    model = in_precision(recording.run.model, torch.float64).eval()
     values = {name: parameter.double() for name, parameter in first.before.parameters.items()}
     own = {name for name in values if name in scales}
     batch = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in first.batch.items()}
