@@ -23,7 +23,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification
 
-from baselines import classical, images, models
+from baselines import classical, images, models, other_inputs
 from baselines.images import (
     DIGIT,
     FULL,
@@ -44,6 +44,7 @@ from suite.loop.data import Batch, Data, Examples, generator
 from suite.loop.recipe import Recipe
 from suite.model.anatomy import anatomy, weight_matrix
 from suite.record.job import RecipeName, Size, Task
+from suite.record.text import reason
 
 _CONFIG: dict[Size, dict[str, Any]] = {
     "pico": {"embed_dim": 32, "depth": 2, "num_heads": 2},
@@ -171,15 +172,15 @@ class Vit(Baseline):
         if override is None:
             return small_vit(data.shape, data.classes, BRANCH_SCALE[size], **_CONFIG[size])
         shape = FULL if data.shape == FULL else USER  # the digits' own 8x8 is too small for the usual patches
+        side = shape.side
         if not Path(override).expanduser().is_dir():
-            model = _timm(override, shape.side, data.classes)
+            model, side = _timm(override, side, data.classes)
         elif "architecture" in (content := models.contents(override)):
-            model = _timm(content["architecture"], shape.side, data.classes, content.get("model_args", {}), override)
+            arguments = content.get("model_args", {})
+            model, side = _timm(content["architecture"], side, data.classes, arguments, override)
         else:
-            fitting = AutoModelForImageClassification._model_mapping
-            config = models.configuration(override, fitting, "image classification")
-            config.num_labels, config.image_size, config.num_channels = data.classes, shape.side, shape.channels
-            model = models.built(AutoModelForImageClassification, config, override)
+            model = _hugging_face(override, shape, data.classes)
+        shape = shape._replace(side=side)
         return model if shape == data.shape else enlarged(model, shape)
 
     def classical(self, size: Size, data: Data) -> Mapping[str, Predictor]:
@@ -219,11 +220,24 @@ def moved(part: Examples, farthest: int, seed: int, times: int = 1) -> Examples:
     return Examples({**tensors, "shift": shifts(len(part) * times, farthest, generator(seed))})
 
 
+def _hugging_face(folder: str, shape: PictureShape, classes: int) -> nn.Module:
+    """Builds the model of a configuration that classifies pictures, or may be put in the place of one that does."""
+    pictures = AutoModelForImageClassification._model_mapping
+    fitting = {*pictures.keys(), *other_inputs.SPEECH.keys(), *other_inputs.TOWERS.keys()}
+    config: Any = models.configuration(folder, fitting, "image classification")
+    if other_inputs.has_two_towers(config):
+        return other_inputs.two_towers(config, folder, shape.side, classes)
+    if type(config) in other_inputs.SPEECH:
+        return other_inputs.speech(config, folder, classes)
+    config.num_labels, config.image_size, config.num_channels = classes, shape.side, shape.channels
+    return models.built(AutoModelForImageClassification, config, folder)
+
+
 def _timm(
     name: str, side: int, classes: int, arguments: Mapping[str, Any] | None = None, folder: str | None = None
-) -> nn.Module:
-    """Builds timm's model ``name`` for pictures of ``side``, with ``arguments`` as a config.json in timm's form has
-    them."""
+) -> tuple[nn.Module, int]:
+    """Builds timm's model ``name``, with ``arguments`` as a config.json in timm's form has them, and returns the side
+    of the pictures that it takes: ``side``, or where it takes none so large, what its own configuration names."""
     source = folder or name
     if not timm.is_model(name):
         near = " or ".join(get_close_matches(name, timm.list_models(), n=3))
@@ -231,14 +245,29 @@ def _timm(
         raise ValueError(f"--model {source}: neither a folder nor a timm model; {hint}")
     # a folder's arguments are of the architecture: nothing is loaded, and nothing is fetched
     fixed = {"pretrained": False, "checkpoint_path": None, "num_classes": classes}
-    values = {**(arguments or {}), **fixed, "img_size": side}
+    values = {**(arguments or {}), **fixed}
+    known = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    own = known.input_size[-1] if known is not None else side
     try:
-        try:
-            return timm.create_model(name, **values)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            del values["img_size"]  # a model for pictures of any size takes none
-            return timm.create_model(name, **values)
-    except models.UNBUILT as error:
-        raise ValueError(f"--model {source}: timm cannot build it for {side}x{side} images: {error}") from error
+        return _taking(name, values, side), side
+    except (*models.UNBUILT, RuntimeError) as error:
+        first = error
+    try:
+        if own != side:
+            return _taking(name, values, own), own
+    except (*models.UNBUILT, RuntimeError):
+        pass  # what is wrong at both sizes is said of the first
+    raise ValueError(f"--model {source}: timm cannot build it for {side}x{side} images: {reason(first)}") from first
+
+
+def _taking(name: str, values: Mapping[str, Any], side: int) -> nn.Module:
+    """Builds a timm model that takes pictures of ``side``, and has taken one."""
+    try:
+        model = timm.create_model(name, **values, img_size=side)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        model = timm.create_model(name, **values)  # a model for pictures of any size takes none
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, FULL.channels, side, side))
+    return model.train()
