@@ -26,6 +26,7 @@ from suite.show.pages.board import number
 from suite.topics.at_scale.paper_scale_on_page import with_band
 from suite.topics.board.standing import Standing
 from suite.topics.modelled_time.gpu_times import ModelledTime
+from suite.topics.models.models_on_board import ended, line_of
 from suite.topics.published_quality.judged_quality import quality_by_others
 from suite.topics.published_quality.quality_on_page import in_millions
 from suite.topics.published_quality.quality_on_page import sentence as by_others_in_words
@@ -318,10 +319,9 @@ class _Known:
             return NOTHING
         if stack in models.changed and "models" not in self.standing.lenient:
             return GoalCell(title="of older code: leantrain models")
-        said = [cell.verdict for cell in models.matrix.cells[stack].values()]
-        works = said.count("works")
-        title = f"{said.count('refused')} refused with a reason, {said.count('defect')} defective"
-        return GoalCell(f"{works} of {len(said)}", form="exact", sort=works / max(1, len(said)), title=title)
+        of = ended(stack, models)
+        title = line_of(stack, models)
+        return GoalCell(f"{of.works} of {of.asked}", form="exact", sort=of.works / max(1, of.asked), title=title)
 
 
 def _preference(pair: Beside) -> tuple[int, int]:

@@ -202,7 +202,7 @@ class Report:
             unreadable=[*unreadable, *broken.values()],
             folder=folder,
             records=len(records.lines),
-            models=Shown(models, matrix.changed(models)) if models and models.cells else None,
+            models=Shown(models, matrix.stale(models)) if models and models.cells else None,
             paper_scale=counts,
             gpu_times=times,
             references=references,

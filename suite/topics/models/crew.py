@@ -10,7 +10,8 @@ import gc
 import logging
 import time
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,8 @@ from suite.record.numerics import environment, off_the_clock
 from suite.topics.models.trial import Trials
 from suite.topics.models.tried_models import Cell
 
-LIMIT_S = 180.0  # of one cell: a hundred times what it takes on an idle machine
+LIMIT_S = 600.0  # of one cell: hundreds of times what it takes on an idle machine
+PRELOADED = "suite.topics.models.preloaded"
 RANKS_APART_S = 20.0  # after one rank failed, the others fail too or wait for it forever
 
 
@@ -44,20 +46,33 @@ class Crew(Ranks):
     def __init__(self, place: TrialPlace, ranks: int = 1, limit_s: float = LIMIT_S) -> None:
         super().__init__()
         self.place, self.ranks, self.limit_s = place, ranks, limit_s
+        self._listens = False
+        self.cpu_s = 0.0  # of all its processes that ended as they were told to
 
     def __enter__(self) -> Crew:
         return self
 
-    def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
-        """Fills one cell. A crew that dies of it is a defect, too, and starts anew for the next one."""
+    def cell(self, technique: str) -> Cell:
+        """Fills one cell. A crew that dies of it is a defect, too, and starts anew for the next one. Raises
+        ContenderFailed where none can start: that is no technique's doing."""
+        if not self._ranks:
+            self._start()
         try:
-            cells = [Cell.model_validate(said) for said in self._replies("cell", technique, tuple(spared))]
+            cells = [Cell.model_validate(said) for said in self._replies("cell", technique)]
         except ContenderFailed as failed:
+            self._listens = False
             self.close()
             return Cell(verdict="defect", reason=str(failed))
         if self.ranks > 1 and any(one.verdict != "works" for one in cells):
             self.close()  # collectives that were begun and not ended would meet the next technique's
         return next((one for one in cells if one.verdict == "defect"), cells[0])
+
+    def close(self) -> None:
+        """Ends its processes, and adds up their CPU time."""
+        if self._ranks and self._listens:
+            with suppress(ContenderFailed):
+                self.cpu_s += sum(self._replies("cpu_s"))
+        super().close()
 
     def left_behind(self) -> bool:
         """Tells whether the plain run changed since the crew started."""
@@ -66,14 +81,16 @@ class Crew(Ranks):
         except ContenderFailed:
             return True
 
+    def _start(self) -> None:
+        folder = self._meet()
+        places = [(self.place, rank, self.ranks, folder) for rank in range(self.ranks)]
+        self._begin(server(), failure, _trials, *places)
+        self._listens = True
+
     def _replies(self, command: str, *arguments: Any) -> list[Any]:
         """Returns the reply of every rank. Raises ContenderFailed where one does not come."""
         replies: dict[Child, Any] = {}
         try:
-            if not self._ranks:
-                folder = self._meet()
-                places = [(self.place, rank, self.ranks, folder) for rank in range(self.ranks)]
-                self._begin(_server(), failure, _trials, *places)
             end_s = time.monotonic() + self.limit_s
             self._ask(command, *arguments)
             while len(replies) < len(self._ranks):
@@ -100,8 +117,9 @@ def _is_ill(answer: Any) -> bool:
 
 
 @cache
-def _server() -> Server:
-    return loaded(environment(off_the_clock()), [__name__])
+def server() -> Server:
+    """Returns the server of all crews, and of what is asked of a model before."""
+    return loaded(environment(off_the_clock()), [__name__, PRELOADED])
 
 
 def _trials(place: TrialPlace, rank: int, ranks: int, folder: str) -> Trials:

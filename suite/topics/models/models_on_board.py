@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from suite.show.described import Folded, Item, Items, PageTable, Part, Section, Subheading, TableCell, TableRow, slug
+from suite.topics.models.tried_models import VERDICTS, ModelsMatrix, Placed, Verdict
 from suite.topics.models.tried_models import Cell as ModelCell
-from suite.topics.models.tried_models import ModelsMatrix, Placed, Verdict
 from suite.topics.on_board import OnBoard
 
 TITLE = "Models"
-SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "defect": "✗"}
+SIGNS: dict[Verdict, str] = {"works": "✓", "refused": "–", "inapplicable": "·", "defect": "✗"}
 READING = (
     "✓ works: the technique attaches, trains and changes something, and the identities of its card hold; "
-    "– it refuses with the sentence below; ✗ a defect; empty: not tried. Models are tiny and randomly initialised: "
-    "this says whether a technique runs on an architecture as it should, not whether it helps there."
+    "– it refuses with a sentence; · it does not apply; ✗ a defect; empty: not tried. Models are tiny and randomly "
+    "initialised: this says whether a technique runs on an architecture as it should, not whether it helps there. "
+    "Every cell with its sentence, to filter: leantrain models --write models.html"
 )
+NAMES = re.compile(r"\d+|\b\w+(\.\w+)+|\b[A-Z]\w*[A-Z]\w*")
+"""Matches what alone differs between the same sentence of two models: numbers, paths, and classes."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Holds a matrix with cells, and the techniques whose code changed since they were tried."""
+    """Holds a matrix with cells, and which of these are of older code, as technique and model."""
 
     matrix: ModelsMatrix
-    changed: frozenset[str] = frozenset()
+    stale: frozenset[tuple[str, str]] = frozenset()
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """The techniques with a cell of older code."""
+        return frozenset(technique for technique, _ in self.stale)
+
+    def is_stale(self, technique: str, model: str) -> bool:
+        return (technique, model) in self.stale
 
     def mark(self, technique: str) -> str:
         return "†" if technique in self.changed else ""
@@ -59,11 +73,11 @@ def tables(matrix: ModelsMatrix) -> Iterator[ModelTable]:
 
 
 def reasons(matrix: ModelsMatrix) -> list[Reason]:
-    """Lists every sentence once, with the first one's numbers where they alone differ; defects first."""
+    """Lists every sentence once, with the first one's numbers and names where they alone differ; defects first."""
     said: dict[tuple[Verdict, str], list[Placed]] = {}
     for placed in matrix.placed():
         if placed.cell.verdict != "works":
-            said.setdefault((placed.cell.verdict, re.sub(r"\d+", "0", placed.cell.reason)), []).append(placed)
+            said.setdefault((placed.cell.verdict, NAMES.sub("0", placed.cell.reason)), []).append(placed)
     sentences = [
         Reason(
             verdict,
@@ -82,6 +96,33 @@ def sentence(shown: Shown) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
     old = f" † The code of {len(shown.changed)} techniques changed since: leantrain models" if shown.changed else ""
     return f"{matrix.tally()} (leantrain models, {matrix.made}; {libraries}).{old}"
+
+
+class Ended(NamedTuple):
+    """Counts how a technique's cells ended; ``asked`` are the models that it is about."""
+
+    asked: int
+    works: int
+    refused: int
+    inapplicable: int
+    defect: int
+
+
+def ended(technique: str, shown: Shown) -> Ended:
+    """Counts the cells of a technique."""
+    of = Counter(cell.verdict for cell in shown.matrix.cells.get(technique, {}).values())
+    return Ended(of.total() - of["inapplicable"], *(of[verdict] for verdict in VERDICTS))
+
+
+def line_of(technique: str, shown: Shown) -> str:
+    """Says in a line on how many models a technique works, and how often it does not, and why."""
+    of = ended(technique, shown)
+    parts = [f"Works on {of.works} of {of.asked} models of other architectures"]
+    parts += [f"refuses {of.refused}"] if of.refused else []
+    parts += [f"does not apply to {of.inapplicable} more"] if of.inapplicable else []
+    parts += [f"is defective on {of.defect}"] if of.defect else []
+    old = " Its code changed since." if technique in shown.changed else ""
+    return f"{', '.join(parts)} (tiny, randomly initialised; {shown.matrix.made}).{old}"
 
 
 def listed(names: Sequence[str], of: int, noun: str) -> str:
@@ -119,7 +160,7 @@ def section(shown: Shown) -> Section:
 def _cell(cell: ModelCell | None) -> TableCell:
     if cell is None:
         return TableCell("")
-    return TableCell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict), title=cell.reason or cell.verdict)
+    return TableCell(SIGNS[cell.verdict], list(SIGNS).index(cell.verdict))
 
 
 ON_BOARD = OnBoard(60, lambda report: section(report.models) if report.models else None, "techniques on other models")

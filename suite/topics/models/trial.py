@@ -1,21 +1,26 @@
 """Tries one cell of the matrix: a technique on a model, tried in this process.
 
-A trial is a whole run of STEPS steps, so that schedules by progress come round, and one counted step after it. It is
-compared with the reference's: a technique that works leaves a difference in what was learned or in what a step counts.
+A trial is a whole run, so that schedules by progress come round; it is compared with the reference's. A technique that
+works leaves a difference in what was learned, or where that is equal to the bit, in what a further step counts. A short
+run comes first: what ends well in it has taken steps, and its identities hold. Only what does not is tried at length,
+and that run decides: some techniques act late, and some identities need more steps.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from suite.entries.card import Needs
+from suite.entries.card import Claim, Needs
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baselines
 from suite.entries.together import built, run_of
@@ -24,18 +29,20 @@ from suite.judge.known import Facts
 from suite.judge.verdicts import FAILS
 from suite.loop.run import Diverged
 from suite.loop.technique import Unavailable
-from suite.measure.contenders.stock import data_of
-from suite.meters.holders import Living
-from suite.model.anatomy import NoBlocks
+from suite.model.anatomy import NoAttention
 from suite.reading.recording import Recording, instruments, with_few_examples
 from suite.record.job import BASELINE, Job, RecipeName, Setting, Size, Spelling, Task
 from suite.record.schema import Evaluation
 from suite.topics.models.tried_models import Cell
 
-STEPS = 16
+SHORT, STEPS = 4, 16  # of a run that may suffice, and of one that decides
+STEPS_OF_RANKS = 8  # of several ranks there is one run alone: they would have to agree that the first does not suffice
 EXAMPLES = 16  # so few that each is seen several times, as in the runs of epochs that some techniques are about
 SIZE: Size = "pico"  # of the examples and of the batch; the model is the family's
 RECIPE: RecipeName = "classic"
+
+
+T = TypeVar("T")
 
 
 class NoEffect(Exception):
@@ -44,15 +51,15 @@ class NoEffect(Exception):
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """Records what one run leaves to compare: its losses and its evaluation, to the bit, and its counts and probes."""
+    """Records what one run leaves to compare: its losses and its evaluation, to the bit, its probes, and the counts of
+    a further step where they were asked for."""
 
     losses: tuple[float, ...]
     facts: Facts
 
-    def differs_from(self, other: TrialOutcome) -> bool:
-        """Tells whether anything was learned otherwise or counted otherwise. Probes are the technique's own words."""
-        ours, theirs = self.facts, other.facts
-        return (self.losses, ours.final, ours.counters) != (other.losses, theirs.final, theirs.counters)
+    def learned_as(self, other: TrialOutcome) -> bool:
+        """Tells whether the same was learned, to the bit. Probes are the technique's own words."""
+        return (self.losses, self.facts.final) == (other.losses, other.facts.final)
 
 
 class Trials:
@@ -67,50 +74,93 @@ class Trials:
         self.setting = Setting(baseline=baseline, size=SIZE, recipe=RECIPE, model=model, steps=STEPS)
         self.scratch, self.transformer, self.mesh = scratch, transformer, mesh
         self._baseline = with_few_examples(baselines()[baseline], EXAMPLES)
-        self._outcomes: dict[tuple[str, Task], TrialOutcome] = {}
+        self._outcomes: dict[tuple[str, Task, int, bool], TrialOutcome] = {}
         self._checkpoint: Path | None = None
+        self._plain: Cell | None = None
 
-    def cell(self, technique: str, spared: Collection[str] = ()) -> Cell:
-        """Tries ``technique``; ``baseline`` is the plain run, which every other is compared with. The claims that are
-        ``spared`` say nothing in so short a run."""
+    def cell(self, technique: str) -> Cell:
+        """Tries ``technique``; ``baseline`` is the plain run, which every other is compared with: where it cannot be,
+        none can."""
+        if self._plain is None:
+            self._plain = self._tried(BASELINE)
+        if technique == BASELINE or self._plain.verdict != "works":
+            return self._plain
+        return self._tried(technique)
+
+    def _tried(self, technique: str) -> Cell:
+        steps = STEPS if self.mesh is None else STEPS_OF_RANKS
+        if self.mesh is None:
+            with suppress(Exception):
+                if not self._unmet(technique, SHORT) and self.transformer:
+                    return Cell(verdict="works")
         try:
-            unmet = self._unmet(technique)
+            unmet = self._unmet(technique, steps)
+            spared = self._unmet_by_its_own(technique, steps) if unmet else {}
         except Exception as error:
             return self._cell_of(error, technique)
         if not self.transformer:
             return Cell(verdict="defect", reason="it trains a model that has no Transformer blocks")
-        if self.setting.model is None:
-            return Cell(verdict="works", unmet=tuple(unmet))
         broken = [words for claim, words in unmet.items() if claim not in spared]
         return Cell(verdict="defect" if broken else "works", reason="; ".join(broken))
 
+    def _unmet_by_its_own(self, technique: str, steps: int) -> Collection[str]:
+        """Returns the identities that a run as long does not meet on the baseline's own model: they need a longer run
+        or a larger model than a trial has, and say nothing of others."""
+        if self.setting.model is None:
+            return self._unmet(technique, steps)
+        own = self.scratch / "own"
+        own.mkdir(exist_ok=True)
+        return Trials(self.setting.baseline, None, own, mesh=self.mesh)._unmet(technique, steps)
+
+    def _everyones(self, said: T) -> list[T]:
+        """Returns what every rank says, for them to decide alike: what one alone went on to would wait for the
+        others."""
+        if self.mesh is None:
+            return [said]
+        everyones = [said] * self.mesh.size()
+        torch.distributed.all_gather_object(everyones, said, group=self.mesh.get_group())
+        return everyones
+
     def left_behind(self) -> bool:
         """Tells whether the plain run is no longer, to the bit, what it was before all techniques."""
-        before = self._outcomes.get((BASELINE, "pretrain"))
-        return before is not None and self._outcome(BASELINE, "pretrain").differs_from(before)
+        steps = SHORT if self.mesh is None else STEPS_OF_RANKS
+        before = self._outcomes.get((BASELINE, "pretrain", steps, False))
+        return before is not None and not self._outcome(BASELINE, "pretrain", steps).learned_as(before)
+
+    def cpu_s(self) -> float:
+        """Returns the CPU time of this process so far."""
+        return time.process_time()
 
     # what a trial is ------------------------------------------------------------------------------------------------
 
-    def _unmet(self, technique: str) -> dict[str, str]:
-        """Tries ``technique`` and gives the identities of its card that do not hold."""
+    def _unmet(self, technique: str, steps: int) -> dict[str, str]:
+        """Tries ``technique`` and gives the identities of its card that do not hold, on any rank."""
         if technique == BASELINE:
-            self._reference(BASELINE, "pretrain")
+            self._reference(BASELINE, "pretrain", steps)
             return {}
         reference, task = reference_of(technique)
-        own, plain = self._outcome(technique, task), self._reference(reference, task)
-        if not own.differs_from(plain):
-            raise NoEffect(f"equals {reference} to the bit, in {STEPS} steps and in what a step counts")
-        return self._unmet_claims(technique, plain.facts, own.facts)
+        counted = any(_is_of_counts(claim) for claim in self._identities(technique))
+        own, plain = self._outcome(technique, task, steps, counted), self._reference(reference, task, steps, counted)
+        if all(self._everyones(own.learned_as(plain))):
+            if not counted:
+                own = self._outcome(technique, task, steps, True)
+                plain = self._reference(reference, task, steps, True)
+            if all(self._everyones(own.facts.counters == plain.facts.counters)):
+                raise NoEffect(f"equals {reference} to the bit, in {steps} steps and in what a step counts")
+        everyones: dict[str, str] = {}
+        for unmet in self._everyones(self._unmet_claims(technique, plain.facts, own.facts)):
+            everyones |= unmet
+        return everyones
 
-    def _reference(self, stack: str, task: Task) -> TrialOutcome:
-        if (stack, task) not in self._outcomes:
-            self._outcomes[stack, task] = self._outcome(stack, task)
-        return self._outcomes[stack, task]
+    def _reference(self, stack: str, task: Task, steps: int, counted: bool = False) -> TrialOutcome:
+        key = stack, task, steps, counted
+        if key not in self._outcomes:
+            self._outcomes[key] = self._outcome(*key)
+        return self._outcomes[key]
 
-    def _outcome(self, stack: str, task: Task) -> TrialOutcome:
-        setting = self.setting.but(task=task)
+    def _outcome(self, stack: str, task: Task, steps: int, counted: bool = False) -> TrialOutcome:
+        setting = self.setting.but(task=task, steps=steps)
         ranks = built(stack).recipe(self._baseline.recipe_of(setting)).world_size
-        living = Living()
         run = run_of(
             Job(setting=setting, stack=stack),
             baseline=self._baseline,
@@ -126,9 +176,7 @@ class Trials:
         scores = run.evaluate("test")
         final = Evaluation(step=run.step, loss=scores.pop("loss"), metrics=scores)
         probes = run.probes() | (recording.probes() if recording else {})
-        del recording, before  # these are no part of the run
-        with living.left_out(*data_of(run)):
-            counters = run.count_step()
+        counters = run.count_step() if counted else None
         return TrialOutcome(tuple(losses), Facts(stack, run.recipe.steps, counters, final, probes))
 
     def _reads(self, stack: str) -> bool:
@@ -142,20 +190,28 @@ class Trials:
     def _weights(self) -> Path:
         """Returns the checkpoint that adapting starts from: a few steps on the source data."""
         if self._checkpoint is None:
-            run = run_of(Job(setting=self.setting), baseline=self._baseline, split="source")
-            run.train(STEPS)
+            run = run_of(Job(setting=self.setting.but(steps=SHORT)), baseline=self._baseline, split="source")
+            run.train(SHORT)
             self._checkpoint = self.scratch / "source.pt"
             torch.save(run.model.state_dict(), self._checkpoint)
         return self._checkpoint
 
-    def _unmet_claims(self, technique: str, reference: Facts, own: Facts) -> dict[str, str]:
+    def _identities(self, technique: str) -> list[Claim]:
+        """Returns what the card says is exact of any model; a count is a number of one."""
         card, baseline = catalogue()[technique].card, self.setting.baseline
+        return [
+            claim
+            for claim in card.judged
+            if claim.kind == "identity"
+            and is_exact(claim)
+            and claim.needs == Needs()
+            and not unfit(claim, RECIPE, SIZE, "cpu")
+            and baseline in (claim.baselines or card.baselines)
+        ]
+
+    def _unmet_claims(self, technique: str, reference: Facts, own: Facts) -> dict[str, str]:
         unmet = {}
-        for claim in card.judged:
-            of_any_model = claim.kind == "identity" and is_exact(claim)  # a count is a number of one model
-            judged = of_any_model and claim.needs == Needs() and not unfit(claim, RECIPE, SIZE, "cpu")
-            if not judged or baseline not in (claim.baselines or card.baselines):
-                continue
+        for claim in self._identities(technique):
             seen = exactly(claim, technique, [(reference, own)])
             if decide(claim, seen)[0] == FAILS and seen.interval:
                 value, expected = seen.interval.estimate, f"{claim.relation} {claim.expected:g}"
@@ -172,11 +228,23 @@ class Trials:
             return Cell(verdict="defect", reason=f"diverged: {words}")
         if not is_refusal(error):
             return Cell(verdict="defect", reason=f"{type(error).__name__}: {words} ({_where(error)})")
-        if self.transformer and (technique == BASELINE or isinstance(error, NoBlocks)):
-            return Cell(verdict="defect", reason=f"a Transformer is refused: {words}")
-        if not self.transformer and not isinstance(error, NoBlocks):
-            return Cell(verdict="defect", reason=f"refused for another reason than that it has no blocks: {words}")
+        if isinstance(error, NoAttention):
+            if self.transformer:
+                return Cell(verdict="defect", reason=f"a Transformer is taken for none: {words}")
+            return Cell(verdict="inapplicable", reason=words)
+        if not self.transformer:
+            return Cell(verdict="defect", reason=f"refused for another reason than that it has no attention: {words}")
+        if technique != BASELINE and self.setting.baseline not in (of := catalogue()[technique].card.baselines):
+            return Cell(verdict="inapplicable", reason=f"{technique} is about models such as {_or(of)}: {words}")
         return Cell(verdict="refused", reason=words)
+
+
+def _is_of_counts(claim: Claim) -> bool:
+    return not claim.metric.startswith("probe.") and claim.metric != "loss"
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -13,26 +14,34 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from suite.entries.catalogue import catalogue, reference_of
 from suite.entries.installed import baseline_modules
 from suite.entries.sources import code_of
-from suite.record.files import Stored, write_json
+from suite.record.files import Stored, replacing
 from suite.record.job import BASELINE, Setting
 from suite.record.machine import versions
 from suite.record.placed import read_kept
 
-Verdict = Literal["works", "refused", "defect"]
-VERDICTS: tuple[Verdict, ...] = ("works", "refused", "defect")
+Verdict = Literal["works", "refused", "inapplicable", "defect"]
+VERDICTS: tuple[Verdict, ...] = ("works", "refused", "inapplicable", "defect")
+WORDS: Mapping[Verdict, str] = {
+    "works": "works",
+    "refused": "refuses",
+    "inapplicable": "does not apply",
+    "defect": "defect",
+}
 NAME = "models.json"
-SCHEMA = 1
+SCHEMA = 2
+RULES = 1  # of what a trial asks: raise it where :mod:`suite.topics.models.trial` asks otherwise
 
 
 class Cell(Stored):
     """Records what became of one technique on one model; ``reason`` says why it does not work.
 
-    ``unmet`` are the identities that so short a run of a baseline's own model does not meet, and cannot judge.
+    ``code`` is the hash of what was tried: the technique's code, the libraries, the model's configuration
+    (:func:`codes`).
     """
 
     verdict: Verdict
     reason: str = ""
-    unmet: tuple[str, ...] = ()
+    code: str = ""
 
     @model_serializer(mode="wrap")
     def _thin(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -48,6 +57,10 @@ class Model(Stored):
     sha256: str = ""
 
 
+Codes = Mapping[str, Mapping[str, str]]
+"""The hash of a cell's code by technique, then by model."""
+
+
 class Placed(NamedTuple):
     technique: str
     model: str
@@ -55,14 +68,12 @@ class Placed(NamedTuple):
 
 
 class ModelsMatrix(Stored):
-    """Holds ``cells`` by technique, then by model; ``code`` are the hashes of each technique's code when it was
-    tried."""
+    """Holds ``cells`` by technique, then by model."""
 
     schema_version: int = SCHEMA
     made: str = ""
     versions: Mapping[str, str] = {}
     models: Mapping[str, Model] = {}
-    code: Mapping[str, str] = {}
     cells: Mapping[str, Mapping[str, Cell]] = {}
 
     def placed(self) -> Iterator[Placed]:
@@ -77,28 +88,27 @@ class ModelsMatrix(Stored):
     def tally(self) -> str:
         """Tells how often each verdict occurs, in a sentence."""
         counts = Counter(spot.cell.verdict for spot in self.placed())
-        words = {"works": "work", "refused": "are refused, each with a reason", "defect": "defective"}
+        words = {
+            "works": "work",
+            "refused": "are refused, each with a reason",
+            "inapplicable": "do not apply",
+            "defect": "defective",
+        }
         parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in VERDICTS)
         return f"{len(self.cells)} techniques on {len(self.models)} models: {parts}"
 
-    def still(self, newer: ModelsMatrix) -> dict[str, dict[str, Cell]]:
-        """Returns the cells that ``newer`` need not try again: of the same code, on the same model."""
-        return {
-            technique: {model: cell for model, cell in row.items() if self.models[model] == newer.models.get(model)}
-            for technique, row in self.cells.items()
-            if technique in newer.code and self.code.get(technique) == newer.code[technique]
-        }
+    def current(self, codes: Codes) -> ModelsMatrix:
+        """Returns the cells that need not be tried again: of the code that is now."""
+        return self._kept(lambda spot: spot.cell.code == codes.get(spot.technique, {}).get(spot.model))
 
     def with_newer(self, newer: ModelsMatrix) -> ModelsMatrix:
-        """Returns both, where ``newer`` wins. Cells of a technique that it tried under other code, or of other models,
-        go."""
-        still = self.still(newer)
+        """Returns the cells of both, where ``newer`` wins; it knows all models that there are, and of others none
+        stay."""
         cells: dict[str, dict[str, Cell]] = {}
         for technique in sorted({*self.cells, *newer.cells}):
-            older = still.get(technique, {}) if technique in newer.code else self.cells[technique]
-            row = {**older, **newer.cells.get(technique, {})}
+            row = {**self.cells.get(technique, {}), **newer.cells.get(technique, {})}
             cells[technique] = {model: row[model] for model in newer.models if model in row}
-        return newer.model_copy(update={"code": dict(sorted({**self.code, **newer.code}.items())), "cells": cells})
+        return newer.model_copy(update={"cells": cells})
 
     def of(self, techniques: Collection[str], baselines: Collection[str] = ()) -> ModelsMatrix:
         """Returns these techniques on the models in place of these baselines', of all where none are named."""
@@ -108,36 +118,49 @@ class ModelsMatrix(Stored):
 
     def only(self, techniques: Collection[str], models: Collection[str]) -> ModelsMatrix:
         """Returns these techniques on these models."""
-        return self.model_copy(
-            update={
-                "models": {name: model for name, model in self.models.items() if name in models},
-                "code": {name: code for name, code in self.code.items() if name in techniques},
-                "cells": {
-                    technique: {model: cell for model, cell in row.items() if model in models}
-                    for technique, row in self.cells.items()
-                    if technique in techniques
-                },
-            }
-        )
+        kept = self._kept(lambda spot: spot.technique in techniques and spot.model in models)
+        chosen = {name: model for name, model in self.models.items() if name in models}
+        return kept.model_copy(update={"models": chosen})
+
+    def _kept(self, wanted: Callable[[Placed], bool]) -> ModelsMatrix:
+        cells: dict[str, dict[str, Cell]] = {}
+        for spot in self.placed():
+            if wanted(spot):
+                cells.setdefault(spot.technique, {})[spot.model] = spot.cell
+        return self.model_copy(update={"cells": cells})
 
 
-def code_of_all(technique: str) -> str:
-    """Returns one hash of all the code that a technique's cells run: on every baseline, and the libraries' versions.
+def codes(techniques: Iterable[str], models: Mapping[str, Model]) -> Codes:
+    """Returns the hash that a cell tried now would have, by technique, then by model: of the code that the technique
+    runs on the model's baseline, of the libraries' versions, of the model's configuration and of :data:`RULES`.
 
     Raises UnknownId.
     """
-    task = reference_of(technique)[1]
-    hashes = [code_of(Setting(baseline=name, task=task), technique).counts for name in baseline_modules()]
-    return hashlib.sha256(" ".join([*hashes, *versions().values()]).encode()).hexdigest()[:16]
+    libraries = " ".join(f"{name} {version}" for name, version in versions().items())
+    hashes: dict[str, dict[str, str]] = {}
+    for technique in techniques:
+        task = reference_of(technique)[1]
+        of = {name: code_of(Setting(baseline=name, task=task), technique).counts for name in baseline_modules()}
+        hashes[technique] = {
+            name: _hash(str(RULES), libraries, of.get(model.baseline, ""), model.kind, model.sha256)
+            for name, model in models.items()
+        }
+    return hashes
 
 
-def changed(matrix: ModelsMatrix) -> frozenset[str]:
-    """Returns the techniques whose code is another than when they were tried; those that are gone, too."""
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+def stale(matrix: ModelsMatrix) -> frozenset[tuple[str, str]]:
+    """Returns the cells, as technique and model, that are of other code than there is now; of techniques that are gone,
+    too."""
     known = catalogue()
+    there = codes((name for name in matrix.cells if name == BASELINE or name in known), matrix.models)
     return frozenset(
-        technique
-        for technique, code in matrix.code.items()
-        if (technique != BASELINE and technique not in known) or code_of_all(technique) != code
+        (spot.technique, spot.model)
+        for spot in matrix.placed()
+        if spot.cell.code != there.get(spot.technique, {}).get(spot.model)
     )
 
 
@@ -156,6 +179,14 @@ def read_or_why(folder: Path) -> tuple[ModelsMatrix | None, list[str]]:
 
 
 def write(matrix: ModelsMatrix, folder: Path) -> Path:
-    """Writes the matrix into a results folder, whole or not at all. Raises OSError."""
-    write_json(matrix, folder / NAME)
+    """Writes the matrix into a results folder, a line for each cell, whole or not at all. Raises OSError."""
+    content = matrix.model_dump(mode="json")
+    rows = content.pop("cells")
+    lines = [json.dumps(content, indent=1)[:-2] + ',\n "cells": {']
+    for technique, row in rows.items():
+        cells = [f"   {json.dumps(model)}: {json.dumps(cell, ensure_ascii=False)}" for model, cell in row.items()]
+        lines.append(f"  {json.dumps(technique)}: {{\n" + ",\n".join(cells) + "\n  },")
+    whole = "\n".join(lines).rstrip(",") + "\n }\n}\n"
+    with replacing(folder / NAME) as partial:
+        partial.write_text(whole, "utf-8")
     return folder / NAME

@@ -143,7 +143,7 @@ def test_on_how_many_models_it_works() -> None:
     cells = {"a": Cell(verdict="works"), "b": Cell(verdict="refused", reason="no blocks")}
     matrix = ModelsMatrix(models={name: Model(baseline="gpt") for name in "ab"}, cells={"x": cells})
     line = lines(report(shown(evidence("x")), models=ShownModels(matrix)))["x"]
-    assert line.works.words == "1 of 2" and "1 refused" in line.works.title
+    assert line.works.words == "1 of 2" and "refuses 1" in line.works.title
 
 
 def test_words_are_counted_in_the_order_of_the_rule() -> None:

@@ -55,9 +55,9 @@ def test_a_report_holds_the_chosen_rows_and_says_what_could_not_be_read(tmp_path
 def test_a_report_has_the_matrix_of_models_and_the_page_a_link_to_it(tmp_path: Path) -> None:
     works = {"opt": Cell(verdict="works"), "swin": Cell(verdict="refused", reason="it has no head")}
     models = {"opt": Model(baseline="gpt"), "swin": Model(baseline="vit")}
-    matrix.write(ModelsMatrix(models=models, code={"lion": "old"}, cells={"lion": works, "gone": works}), tmp_path)
+    matrix.write(ModelsMatrix(models=models, cells={"lion": works, "gone": works}), tmp_path)
     report = Report.read(tmp_path)
-    assert report.models is not None and report.models.changed == {"lion"}
+    assert report.models is not None and report.models.changed == {"lion", "gone"}
     front, pages = markdown.split(report, "boards")
     assert "boards/models.md" in front and "| `lion`† | ✓ |" in pages["models.md"]
     assert '<a href="#models">' in html.render(report) and '<section id="models">' in html.render(report)

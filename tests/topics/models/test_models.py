@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.cli import Exit
+from suite.cli import Exit, main
 from suite.entries.installed import baselines
 from suite.loop.technique import Unavailable
 from suite.model.anatomy import NoBlocks, anatomy
 from suite.topics.models import tried_models as matrix
-from suite.topics.models.survey import models
+from suite.topics.models.survey import models, place_of
 from suite.topics.models.trial import is_refusal
-from suite.topics.models.tried_models import Cell, Model, ModelsMatrix
+from suite.topics.models.tried_models import Cell, Model, ModelsMatrix, codes, stale
 from tests import plugin
 
 SCALES = """
@@ -58,7 +58,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[st
 def test_every_planted_technique_ends_as_it_should(name, planted):
     _, verdict, words = PLANTED[name]
     cells, _, _ = planted
-    assert cells[name].keys() == {"gpt", "opt"}, "the baseline's own model comes first"
+    assert cells[name].keys() == {"opt"}
     for cell in cells[name].values():
         assert cell.verdict == verdict
         assert words in cell.reason
@@ -86,13 +86,13 @@ def test_only_what_the_project_raises_on_purpose_is_a_refusal():
     assert not is_refusal(NoBlocks("never raised")) and not is_refusal(Unavailable(""))
 
 
-def test_there_are_thirty_families_and_more_of_every_kind():
+def test_there_are_sixty_families_and_more_of_every_kind():
     every = models()
     by_baseline = {name: [m for m, (b, family) in every.items() if b == name and family] for name in baselines()}
-    assert sum(map(len, by_baseline.values())) >= 35
+    assert sum(map(len, by_baseline.values())) >= 60
     assert all(by_baseline.values())
     refused = {name for name, (_, family) in every.items() if family and not family.transformer}
-    assert refused == {"timm_convnext", "hf_resnet"}
+    assert refused == {"mamba", "fnet", "timm_convnext", "hf_resnet"}
 
 
 def cells(**rows: str) -> dict[str, dict[str, Cell]]:
@@ -104,33 +104,64 @@ def cells(**rows: str) -> dict[str, dict[str, Cell]]:
 MODELS = {"m0": Model(baseline="gpt"), "m1": Model(baseline="vit")}
 
 
-def test_newer_cells_win_and_those_of_older_code_or_models_go():
-    old = ModelsMatrix(
-        models=MODELS,
-        code=dict.fromkeys(("kept", "changed", "other"), "a"),
-        cells=cells(kept="wd", changed="wd", other="ww"),
-    )
-    works = {"m1": Cell(verdict="works")}
-    newer = ModelsMatrix(models=MODELS, code={"kept": "a", "changed": "b"}, cells={"kept": works, "changed": works})
-    assert {name: [*row] for name, row in old.still(newer).items()} == {"kept": ["m0", "m1"]}
-    both = old.with_newer(newer)
-    assert {name: [*row] for name, row in both.cells.items()} == {
-        "changed": ["m1"],
-        "kept": ["m0", "m1"],
-        "other": ["m0", "m1"],
+def test_newer_cells_win_and_no_others_go():
+    old = ModelsMatrix(models=MODELS, cells=cells(kept="wd", other="ww"))
+    works = {"m1": Cell(verdict="works", code="b")}
+    both = old.with_newer(ModelsMatrix(models=MODELS, cells={"kept": works}))
+    assert {name: [*row] for name, row in both.cells.items()} == {"kept": ["m0", "m1"], "other": ["m0", "m1"]}
+    assert not both.defects() and both.cells["kept"]["m1"].code == "b" and len(old.defects()) == 1
+    assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", works["m1"])]
+    current = both.current({"kept": {"m0": "b", "m1": "b"}, "other": {}})
+    assert {name: [*row] for name, row in current.cells.items()} == {"kept": ["m1"]}, "only what is of today's code"
+
+
+def test_a_cells_code_is_that_of_its_technique_and_of_its_models_configuration():
+    models = {"opt": Model(baseline="gpt", sha256="a"), "wider": Model(baseline="gpt", sha256="b")}
+    now = codes(["lion", "sam"], models)
+    assert len({code for row in now.values() for code in row.values()}) == 4
+    of_now = {
+        "lion": {"opt": Cell(verdict="works", code=now["lion"]["opt"]), "wider": Cell(verdict="works", code="old")}
     }
-    assert not both.defects() and len(old.defects()) == 2
-    assert [*both.of({"kept"}, ["vit"]).placed()] == [("kept", "m1", Cell(verdict="works"))]
-    grown = ModelsMatrix(models={**MODELS, "m1": Model(baseline="vit", sha256="x")}, code={"kept": "a"})
-    assert [*old.still(grown)["kept"]] == ["m0"], "the configuration of m1 is another now"
+    assert stale(ModelsMatrix(models=models, cells={**of_now, "gone": of_now["lion"]})) == {
+        ("lion", "wider"),
+        ("gone", "opt"),
+        ("gone", "wider"),
+    }
 
 
 def test_a_matrix_is_read_as_it_was_written_and_a_damaged_one_says_so(tmp_path: Path):
     assert matrix.read(tmp_path) is None
-    kept = ModelsMatrix(made="2026-01-01", models=MODELS, code={"lion": "a"}, cells=cells(lion="wr"))
+    kept = ModelsMatrix(made="2026-01-01", models=MODELS, cells=cells(lion="wr", sam="id"))
     matrix.write(kept, tmp_path)
     assert matrix.read(tmp_path) == kept
     (tmp_path / matrix.NAME).write_text("{")
     with pytest.raises(ValueError, match="delete it and make it again"):
         matrix.read(tmp_path)
     assert "delete it" in matrix.read_or_why(tmp_path)[1][0]
+
+
+TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def test_a_folder_of_a_user_is_tried_in_the_first_place_that_takes_it_and_nothing_is_kept(tmp_path, capsys):
+    own = tmp_path / "mine"
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps({"model_type": "llama", **TINY}))
+    with pytest.raises(SystemExit) as ended:
+        main(["models", str(own), "-t", "lion", "-t", "progressive_patch", "--json", "--results", str(tmp_path)])
+    said = json.loads(capsys.readouterr().out)
+    assert (ended.value.code or 0, said["models"]["mine"]["baseline"]) == (0, "gpt")
+    assert {name: row["mine"]["verdict"] for name, row in said["cells"].items()} == {
+        "baseline": "works",
+        "lion": "works",
+        "progressive_patch": "inapplicable",
+    }
+    assert not (tmp_path / matrix.NAME).exists()
+
+
+def test_a_folder_that_no_baseline_takes_is_refused_with_each_ones_reason(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "dpr"}))
+    with pytest.raises(ValueError, match=r"no baseline has a place for this model; bert: .*vit: "):
+        place_of(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no config\.json there"):
+        place_of(tmp_path / "none")
