@@ -28,6 +28,7 @@ from suite.topics.board.goals import tables
 from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
 from suite.topics.board.standing import Standing
+from suite.topics.models import models_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -158,6 +159,7 @@ def nav() -> list[Any]:
             {entry.card.name: f"techniques/{id}.md"}
         )
     boards = [{path.stem: f"results/boards/{path.name}"} for path in sorted((ROOT / "results/boards").glob("*.md"))]
+    of_models = [{"Techniques on models, to filter": "models.html"}] if report().models else []
     return [
         {
             "leantrain": [
@@ -172,7 +174,7 @@ def nav() -> list[Any]:
                 {"For agents": "agents.md"},
             ]
         },
-        {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards]},
+        {"Leaderboard": ["leaderboard.md", {"All of it, to sort and filter": "board.html"}, *boards, *of_models]},
         {"Techniques": ["techniques/index.md", *({title: pages} for title, pages in sorted(by_category.items()))]},
         {"Baselines": ["baselines/index.md", *(f"baselines/{name}.md" for name in baseline_pages.names())]},
         {
@@ -247,6 +249,8 @@ def _contents() -> Iterator[tuple[str, str]]:
     yield from pages.items()
     yield "llms.txt", llms(pages)
     yield "board.html", html.render(report())
+    if models := report().models:
+        yield "models.html", models_page.render(models)
     for path in sorted((ROOT / "results/boards").glob("*.svg")):
         yield f"results/boards/{path.name}", path.read_text("utf-8")
     yield from step_time_page.pictures().items()

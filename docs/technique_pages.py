@@ -39,6 +39,7 @@ from suite.topics.board.report import Report
 from suite.topics.by_others import by_others_on_page as by_others
 from suite.topics.claims import claims_on_board as claims
 from suite.topics.modelled_time import gpu_time_on_page
+from suite.topics.models import models_on_page
 from suite.topics.peers import peers_on_board as peers
 from suite.topics.published_quality import quality_on_page
 from suite.topics.studies.studies_on_board import placed_studies, plot_of, section
@@ -71,6 +72,7 @@ def page(entry: Entry, report: Report, of_goals: Sequence[GoalTable]) -> str:
         _schedule,
         _results,
         _by_others,
+        _on_models,
         _studies,
         _use,
         _about,
@@ -110,6 +112,12 @@ def _schedule(entry: Entry, report: Report) -> Iterator[str]:
             "Blue boxes are forward passes, orange ones backward passes of twice the length, each with the number of "
             "its micro-batch; a line is an update of the rank's weights.\n"
         )
+
+
+def _on_models(entry: Entry, report: Report) -> Iterator[str]:
+    section = models_on_page.section(entry.id, report.models)
+    if section is not None:
+        yield from as_markdown(section, "##")
 
 
 def _use(entry: Entry, report: Report) -> Iterator[str]:
