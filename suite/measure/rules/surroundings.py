@@ -81,9 +81,13 @@ def _essence(value: object, deep: int = 2) -> tuple[object, ...]:
 def _constant(value: object) -> object:
     """Returns a plain value, or a container with plain values, as it is now; of anything else nothing."""
     if isinstance(value, CONTAINERS):
-        entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else value
-        return tuple(each for each in entries if _is_plain(each))
+        return _plain_entries(value)
     return value if _is_plain(value) else None
+
+
+def _plain_entries(value: Any) -> tuple[object, ...]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else value
+    return tuple(each for each in entries if _is_plain(each))
 
 
 def _is_plain(value: object) -> bool:
@@ -93,7 +97,7 @@ def _is_plain(value: object) -> bool:
 def _stays(before: object, now: object) -> bool:
     """Tells whether a constant is as it was; a container may have more than it had."""
     if isinstance(now, CONTAINERS):
-        return isinstance(before, tuple) and set(before) <= set(_constant(now))  # type: ignore[arg-type]
+        return isinstance(before, tuple) and set(before) <= set(_plain_entries(now))
     return type(before) is type(now) and (before == now or before != before)
 
 

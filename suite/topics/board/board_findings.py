@@ -113,7 +113,9 @@ def is_free(tables: Sequence[GoalTable], standing: Standing) -> BoardFinding | N
     free = [line for line in known if line.time and (line.time.ratio or 2.0) <= 1.0]
     if not free:
         return None
-    shown = [[Name(line.stack), f" ({line.saves.words}, step {line.step.words})"] for line in free[:MOST_NAMED]]
+    shown: list[list[str | Name]] = [
+        [Name(line.stack), f" ({line.saves.words}, step {line.step.words})"] for line in free[:MOST_NAMED]
+    ]
     said = _listed(shown, max(0, len(free) - MOST_NAMED))
     end = " of the peak at the paper's size (exact, steps modelled on an A100), at no surely worse quality."
     return BoardFinding("is_free", "Free memory", [*said, end], "paper-scale")
@@ -153,7 +155,7 @@ def ends_sooner(tables: Sequence[GoalTable], standing: Standing) -> BoardFinding
         return BoardFinding(
             "ends_sooner", "Sooner here", [f"none {settled}, {standing.models}, is surely above ×1."], "boards"
         )
-    shown = [[Name(line.stack), f" {in_words(line.time_gain)}"] for line in sooner[:MOST_NAMED]]
+    shown: list[list[str | Name]] = [[Name(line.stack), f" {in_words(line.time_gain)}"] for line in sooner[:MOST_NAMED]]
     said = _listed(shown, max(0, len(sooner) - MOST_NAMED))
     return BoardFinding("ends_sooner", "Sooner here", [*said, f", {settled}, {standing.models}."], "boards")
 
