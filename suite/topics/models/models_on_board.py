@@ -98,7 +98,7 @@ def sentence(shown: Shown) -> str:
     return f"{matrix.tally()} (leantrain models, {matrix.made}; {libraries}).{old}"
 
 
-class Ended(NamedTuple):
+class CellsEnded(NamedTuple):
     """Counts how a technique's cells ended; ``asked`` are the models that it is about."""
 
     asked: int
@@ -108,10 +108,10 @@ class Ended(NamedTuple):
     defect: int
 
 
-def ended(technique: str, shown: Shown) -> Ended:
+def ended(technique: str, shown: Shown) -> CellsEnded:
     """Counts the cells of a technique."""
     of = Counter(cell.verdict for cell in shown.matrix.cells.get(technique, {}).values())
-    return Ended(of.total() - of["inapplicable"], *(of[verdict] for verdict in VERDICTS))
+    return CellsEnded(of.total() - of["inapplicable"], *(of[verdict] for verdict in VERDICTS))
 
 
 def line_of(technique: str, shown: Shown) -> str:
