@@ -27,6 +27,7 @@ from research.published_steps.fits import confusion, peak_errors, shared_peaks
 from research.published_steps.published_fit import NO_RESULT, Comparison, Residual, StudySummary, peaks, study
 from research.published_steps.published_rows import FOLDER, PREDICTED, predicted, rows
 from research.published_steps.ratios import pairs, ratio_of
+from research.published_steps.reserved_peaks import reserved_peaks
 from suite.record.files import replacing
 from suite.show.pictures.axes import Axis, Frame, around
 from suite.show.pictures.drawing import Dot, Drawing, Line, Mark, Words, save
@@ -83,6 +84,10 @@ def memory_lines() -> list[StudySummary]:
             lines.append(
                 StudySummary("technique" if name != "all" else "all", name, len(errors), error, bias, float("nan"))
             )
+    kept = [peak.log_error for peak in reserved_peaks() if peak.counted_right]
+    if kept:
+        middle = float(np.median(np.abs(kept))), float(np.median(kept))
+        lines.append(StudySummary("reserved peak beside nvidia-smi", "all", len(kept), *middle, float("nan")))
     shared = peak_errors(shared_peaks())
     if shared:
         middle = float(np.median(np.abs(shared))), float(np.median(shared))
@@ -136,6 +141,11 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
     if memory := memory_lines():
         lines.append(f"allocated peak ({memory[0].count}): median absolute error {memory[0].error:.2%}")
+        lines += [
+            f"{line.by} ({line.count}): median absolute error {line.error:.1%}, bias {line.bias:+.1%}"
+            for line in memory
+            if line.by.startswith("reserved")
+        ]
     fits = confusion(shared_peaks())
     if fits.all:
         lines.append(

@@ -20,6 +20,7 @@ from suite.record.operator_counts import COLLECTIVE, IN, OUT, TracedStep
 from suite.topics.modelled_time import gpu_time_in_words as shown
 from suite.topics.modelled_time import step_traces
 from suite.topics.modelled_time import traced as at_scale
+from suite.topics.modelled_time.aside import aside
 from suite.topics.modelled_time.devices import by_any_name
 from suite.topics.modelled_time.modelled import RANKS, TIME_ACROSS_NODES, TIME_IN_A_NODE, believed
 from suite.topics.modelled_time.roofline import modelled
@@ -121,6 +122,13 @@ def test_a_step_of_several_ranks_is_never_answered_as_one_process_s() -> None:
     kept = step_traces.KeptTrace("", replace(step, ranks=1))
     time = at_scale.beside(None, ("dp_ddp", kept), A100).stack
     assert time.step is None and "trace it again" in time.unavailable
+
+
+def test_the_run_that_is_counted_is_traced_as_one_alone_is() -> None:
+    with aside(traces_too=True) as apart:
+        assert apart.counted("lora", AT).counters is not None
+        together = apart.traced("lora", AT)
+    assert together.counts == traced("lora", AT).counts
 
 
 def test_lora_s_kernel_moves_as_much_as_torch_s_operators() -> None:
