@@ -13,8 +13,8 @@ from suite.topics.modelled_time.roofline import ModelledStep
 from suite.topics.modelled_time.traced import StepTime, TimesBeside
 
 RESERVED = "reserved by torch's allocator, % (a guess)"
-"""Beside what nvidia-smi showed of nine published fine-tuning runs it is off by 11 % in the middle, from 24 % too little
-to 15 % too much: the study's ``reserved.csv``."""
+"""Beside what nvidia-smi showed of nine published fine-tuning runs it is off by 11 % in the middle, from 24 % too
+little to 15 % too much: the study's ``reserved.csv``."""
 LISTED = 0.005
 """Of a step: classes of operators below it are not listed."""
 
