@@ -4,16 +4,18 @@ the step and the moving means before it, and that each kept pair has one place i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from suite.model.calls import undisturbed
 from suite.reading.judged import judged, judged_as
 from suite.reading.recording import Recording
 from techniques.attention.sanger.cost import layer_s
 from techniques.attention.sanger.packing import load_balance, sub_rows
 from techniques.attention.sanger.technique import LARGEST, Sanger, quantised
+from techniques.attention.shared.kept_pairs import Pairs
 from techniques.attention.shared.mask_probes import Seen, of_masks, shown
 
 OF_ITS_BASELINES = True  # whose attention takes whole queries, with a causal mask or none
@@ -69,6 +71,13 @@ ROUNDING = 1e-5  # a probability this close to the threshold may be on either si
     id="cut_off",
     note="numbers of up to twice the largest, in 4 bits",
 )
+@judged(
+    "off_in_evaluation",
+    "In evaluation queries and keys are quantised by the moving means of training, whatever is evaluated",
+    "Section 3; the authors' code: moving averages of the largest numbers",
+    id="trained_means",
+    note="of queries and keys as they are and of others, one of whose numbers is larger; means, relative",
+)
 def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
     """Includes those of :func:`of_masks`. Claims read ``sub_rows_off``, sub-rows over sum ceil(z / 16), less 1;
     ``balance_off``, the error of the load balance; ``detector_cost``, bits of a predicted product over those of one of
@@ -91,6 +100,7 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
         "misplaced": misplaced,
         "means_off": max(off),
         "not_cut_off": _not_cut_off(),
+        "off_in_evaluation": max(_off_in_evaluation(own, recording, seen)),
         "detector_cost": own.bits * own.bits / (16 * 16),
         "modelled_layer": layer_s(512, 0.087, 0.56) / layer_s(512, 1.0, 1.0),
         **_packed(rows),
@@ -100,6 +110,19 @@ def probes(recording: Recording, own: Sanger) -> Mapping[str, float]:
 def _unit(x: Tensor) -> Tensor:
     x = x.double()
     return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def _off_in_evaluation(own: Sanger, recording: Recording, seen: Sequence[Seen]) -> Iterator[float]:
+    with undisturbed(recording.run.model):
+        recording.run.model.eval()
+        for block, call in zip(recording.run.anatomy.every_block, seen, strict=True):
+            layer = block.attention.module
+            expected = layer.get_buffer(LARGEST)
+            one_number = torch.zeros_like(call.query)
+            one_number[..., 0] = 1.0
+            for query in (call.query, one_number):
+                means = own.largest(layer, Pairs(query, call.key, call.visible, bias=None, scale=call.scale))
+                yield ((means - expected).abs() / expected).max().item()
 
 
 def _not_cut_off() -> int:
