@@ -180,13 +180,9 @@ def _opening(
     refused = next((card.own_loop for card in cards if card.own_loop), "")
     lines = [] if refused or not cards else applied(stack)
     beside = [f"leantrain stack {stack}+OTHER -b {placed[0].row.conditions.baseline}"] if len(cards) == 1 else []
-    apart = f"It stacks with a technique of another kind, not with another of {_kind(cards[0])}:" if beside else ""
+    apart = "Beside another technique (what it excludes is refused in a sentence):" if beside else ""
     newest = max(spot.row.newest for spot in placed)[:10]
     return DRAWN.opening([card.summary for card in cards], when, numbers, lines, refused, newest, apart, beside)
-
-
-def _kind(card: Card) -> str:
-    return card.category.replace("_", " ")
 
 
 def applied(stack: str) -> list[str]:
