@@ -117,6 +117,6 @@ def test_a_topic_s_part_of_a_technique_s_section_stands_where_its_order_says(mon
     own = OnPage(35, lambda report: lambda stack, placed: said.format(report.records, stack))
     monkeypatch.setattr(sections, "on_page", lambda: (own, *known))
     report = Report(rows(evidence("lion")), records=7, cards={"lion": catalogue()["lion"].card})
-    page = sections.techniques(report, report.placed, Unpacked())
+    page = sections.techniques(report, report.placed, [], set(), Unpacked())
     parts = ["Results of lion", "<p>7 records of lion</p>", "Learning curves", "How to use it"]
     assert sorted(parts, key=page.index) == parts
