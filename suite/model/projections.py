@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from suite.model.anatomy import Block, Part, check_attend, is_transposed
 from suite.model.calls import Forward
@@ -124,8 +125,8 @@ class AttentionInputs(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             arguments = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
             self.query, self.key, self.value = arguments["query"], arguments["key"], arguments["value"]
-        elif func in PRODUCTS:
-            left, right = _factors(func, args, kwargs)
+        elif func in PRODUCTS and len(factors := _factors(args, kwargs)) == 2:
+            left, right = factors
             activations = min(left.ndim, right.ndim) >= 3 and left.requires_grad and right.requires_grad
             if activations and self._scores is None:
                 self.query, self.key, self._scores = left, right, output
@@ -139,7 +140,7 @@ class AttentionInputs(TorchFunctionMode):
         return torch.autograd.grad(tensor.sum(), self._scores, retain_graph=True, allow_unused=True)[0] is not None
 
 
-def _factors(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Returns the two tensors that a product is of; what baddbmm adds to it comes first."""
-    left, right = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)][-2:]
-    return left, right
+def _factors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Returns the two tensors that a product is of, also those in a list of einsum's; what baddbmm adds to it comes
+    first."""
+    return [argument for argument in tree_leaves((args, kwargs)) if isinstance(argument, Tensor)][-2:]
