@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suite.cli import Exit, main
+from suite.cli import Exit
 from suite.entries.installed import baselines
 from suite.loop.technique import Unavailable
 from suite.model.anatomy import NoBlocks, anatomy
@@ -143,14 +143,14 @@ def test_a_matrix_is_read_as_it_was_written_and_a_damaged_one_says_so(tmp_path: 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-def test_a_folder_of_a_user_is_tried_in_the_first_place_that_takes_it_and_nothing_is_kept(tmp_path, capsys):
+def test_a_folder_of_a_user_is_tried_in_the_first_place_that_takes_it_and_nothing_is_kept(tmp_path):
     own = tmp_path / "mine"
     own.mkdir()
     (own / "config.json").write_text(json.dumps({"model_type": "llama", **TINY}))
-    with pytest.raises(SystemExit) as ended:
-        main(["models", str(own), "-t", "lion", "-t", "progressive_patch", "--json", "--results", str(tmp_path)])
-    said = json.loads(capsys.readouterr().out)
-    assert (ended.value.code or 0, said["models"]["mine"]["baseline"]) == (0, "gpt")
+    asked = ("-t", "lion", "-t", "progressive_patch", "--json", "--results", str(tmp_path))
+    code, told, _ = plugin.called("models", str(own), *asked)
+    said = json.loads(told)
+    assert (code, said["models"]["mine"]["baseline"]) == (0, "gpt")
     assert {name: row["mine"]["verdict"] for name, row in said["cells"].items()} == {
         "baseline": "works",
         "lion": "works",
