@@ -79,23 +79,27 @@ def models(
     if as_json:
         content = tried.model_dump(mode="json", include={"models", "cells"})
         print(json.dumps({"tally": tried.tally(), **content}, indent=1))
-    elif own is not None:
-        show_table(
-            ("technique", "", "why"),
-            [(spot.technique, matrix.WORDS[spot.cell.verdict], spot.cell.reason) for spot in tried.placed()],
-        )
+    else:
+        cost = f"{found.tried} cells tried in {found.cpu_s:.0f} CPU-seconds" if found.tried else "nothing is new"
+        where = "" if own is not None else f"; kept in {folder / matrix.NAME}"
+        _show(tried, f"{cost}{where}", own is not None)
+    if tried.defects():
+        raise typer.Exit(int(Exit.REGRESSED))
+
+
+def _show(tried: ModelsMatrix, cost: str, each: bool) -> None:
+    """Prints a line for each cell, or one for each technique; the defects; and a sentence."""
+    from suite.topics.models.tried_models import VERDICTS, WORDS
+
+    if each:
+        cells = [(spot.technique, WORDS[spot.cell.verdict], spot.cell.reason) for spot in tried.placed()]
+        show_table(("technique", "", "why"), cells)
     else:
         lines = []
         for technique, row in tried.cells.items():
             verdicts = [cell.verdict for cell in row.values()]
-            lines.append((technique, *(str(verdicts.count(verdict)) for verdict in matrix.VERDICTS)))
+            lines.append((technique, *(str(verdicts.count(verdict)) for verdict in VERDICTS)))
         show_table(("technique", "works on", "refuses", "does not apply", "defects"), lines)
-    defects = tried.defects()
-    if not as_json:
-        for defect in defects:
-            out.print(escape(f"defect: {defect.technique} on {defect.model}: {defect.cell.reason}"))
-        cost = f"{found.tried} cells tried in {found.cpu_s:.0f} CPU-seconds" if found.tried else "nothing is new"
-        where = "" if own is not None else f"; kept in {folder / matrix.NAME}"
-        out.print(escape(f"{tried.tally()}; {cost}{where}"))
-    if defects:
-        raise typer.Exit(int(Exit.REGRESSED))
+    for defect in tried.defects():
+        out.print(escape(f"defect: {defect.technique} on {defect.model}: {defect.cell.reason}"))
+    out.print(escape(f"{tried.tally()}; {cost}"))
