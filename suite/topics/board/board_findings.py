@@ -224,9 +224,11 @@ def helps_together(tables: Sequence[GoalTable], standing: Standing) -> BoardFind
         if any(value.kind == "measured" and leaning(value) > 0 for value in one.values.values())
     ]
     count = len({one.whole.stack for one in every})
-    said: list[str | Name] = [f"of {how_many(count, noun='stack')} measured beside its parts, surely sooner: "]
-    said += [*(_named(sooner) or ["none"]), "; more together than their gains multiply to: "]
-    said += _named(more) or ["none"]
+    said: list[str | Name] = [
+        f"of {how_many(count, noun='stack')} measured beside {'its' if count == 1 else 'their'} parts, "
+    ]
+    said += [*(_named(sooner) or ["none"]), " ends surely sooner than the reference, and "]
+    said += [*(_named(more) or ["none"]), " gains more than the gains of its parts make together"]
     return BoardFinding("helps_together", "Together", [*said, "."], "stacks")
 
 

@@ -111,7 +111,7 @@ def test_claims_are_counted_once_whatever_the_number_of_baselines() -> None:
 
 def test_together_is_of_stacks_measured_beside_their_parts() -> None:
     rows = shown(evidence("a", pace_s=0.01), evidence("b"), evidence("a+b", pace_s=0.005))
-    assert "surely sooner: a+b" in found(Report(rows))["helps_together"].words
+    assert "parts, a+b ends surely sooner" in found(Report(rows))["helps_together"].words
     assert "helps_together" not in found(Report(shown(evidence("a"))))
 
 
