@@ -1,7 +1,7 @@
 """Every hyper-parameter does something: with another value, and all others as they are, a short run ends otherwise,
 answers otherwise or costs something else; or the card says where it acts (``acts``).
 
-``python -m tests.fields ID --keep`` looks; ``fields.json`` has what it saw of the entries that were looked at.
+``python -m tests.fields ID --keep`` looks; ``fields.json`` has what it saw.
 """
 
 from __future__ import annotations
@@ -12,25 +12,6 @@ from suite.entries.catalogue import catalogue
 from tests.fields import NO_VALUE, NOTHING, kept, others, seen, settable
 
 KEPT = kept()
-NOT_YET = frozenset(
-    {
-        "qsgd",
-        "svd_lowrank",
-        "swapadvisor",
-        "tflms",
-        "topk_ef",
-        "torch_autoac",
-        "torchgpipe",
-        "tp_megatron",
-        "vdnn",
-        "zero1",
-        "zero2",
-        "zero3_fsdp",
-        "zero_infinity_param",
-        "zero_offload",
-    }
-)
-"""Entries that wait to be looked at; only to be taken from."""
 
 
 def silent(found: dict[str, str]) -> set[str]:
@@ -42,9 +23,8 @@ def test_cards_say_where_hyper_parameters_act_that_there_are() -> None:
     assert {f"{each.id}.{name}" for each in entries for name in each.card.acts.keys() - settable(each).keys()} == set()
 
 
-def test_every_entry_is_in_the_table_or_waits() -> None:
-    assert KEPT.keys() | NOT_YET == catalogue().keys()
-    assert KEPT.keys() & NOT_YET == set()
+def test_every_entry_is_in_the_table() -> None:
+    assert KEPT.keys() == catalogue().keys()
 
 
 @pytest.mark.parametrize("name", KEPT)
