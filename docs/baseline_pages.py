@@ -50,7 +50,7 @@ def _recipes(baseline: Baseline) -> Iterator[str]:
     yield "## The recipe, by size"
     yield (
         f"Version {baseline.version}; quality is {escape(baseline.quality)}. The recipe `modern`, pre-training; "
-        "[sizes](../board.md#what-is-covered-and-what-is-not)."
+        "[sizes](../reading.md#what-is-covered-and-what-is-not)."
     )
     recipes = [baseline.recipe(size, "modern", "pretrain") for size in SHOWN]
     lines = [f"| | {' | '.join(SHOWN)} |", f"|---|{'--:|' * len(SHOWN)}"]

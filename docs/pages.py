@@ -168,7 +168,7 @@ def nav() -> list[Any]:
                 {"In your trainer": "trainers.md"},
                 *_of("api", API),
                 {"What you can ask": "commands.md"},
-                {"How to read the board": "board.md"},
+                {"How to read the board": "reading.md"},
                 {"Commands": "command-reference.md"},
                 {"Guard in CI": "action.md"},
                 {"For agents": "agents.md"},

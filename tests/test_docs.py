@@ -31,6 +31,8 @@ from suite.cli import app
 from suite.entries.catalogue import catalogue
 from suite.entries.installed import baselines
 from suite.record.store import Store
+from suite.topics.board.goals import tables
+from suite.topics.board.standing import Standing
 from suite.topics.references import learned_references as references
 
 ROOT = Path(__file__).parent.parent
@@ -290,7 +292,8 @@ def test_no_text_of_a_card_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = catalogue()["lion"]
     evil = "<script>x</script> [a](javascript:b) | `c` {{ d }}"
     monkeypatch.setitem(entry.__dict__, "card", entry.card.model_copy(update={"summary": evil, "variant": evil}))
-    text = technique_pages.page(entry, importlib.import_module("pages").report())
+    report = importlib.import_module("pages").report()
+    text = technique_pages.page(entry, report, tables(Standing.of(report)))
     assert "<script>" not in text and "[a](" not in text
     assert text.count("&lt;script&gt;") == 2
 
@@ -328,9 +331,18 @@ def test_an_agent_finds_every_page_in_a_line_with_its_first_sentence() -> None:
     assert all(titles)
     addresses = {title[2]: title[3] for title in titles if title}
     assert len(addresses) == len(lines) and {f"techniques/{id}.html" for id in catalogue()} < addresses.keys()
-    assert {"index.html", "agents.html", "methods/tries.html", "board.html", "commands.html"} <= addresses.keys()
+    assert {
+        "index.html",
+        "agents.html",
+        "methods/tries.html",
+        "board.html",
+        "reading.html",
+        "commands.html",
+    } <= addresses.keys()
     bare = {address for address, sentence in addresses.items() if not sentence}
-    assert all(address == "board.html" or address.startswith(("results/boards/", "api/")) for address in bare)
+    assert all(
+        address in ("board.html", "models.html") or address.startswith(("results/boards/", "api/")) for address in bare
+    )
 
 
 def test_what_agents_read_first_is_short_and_names_what_is_there() -> None:

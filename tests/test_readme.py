@@ -21,7 +21,7 @@ from suite.judge.ruler import BUDGETS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-BOARD, COMMANDS = ((ROOT / "docs" / name).read_text("utf-8") for name in ("board.md", "commands.md"))
+BOARD, COMMANDS = ((ROOT / "docs" / name).read_text("utf-8") for name in ("reading.md", "commands.md"))
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
 METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

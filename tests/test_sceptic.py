@@ -252,7 +252,7 @@ def _promises_a_better_loss(claim: dict[str, Any]) -> bool:
 
 def test_what_the_page_on_the_board_says_of_the_records_is_so() -> None:
     """Sizes, devices and cores, in its words; who commits records of another kind says so there."""
-    text = " ".join((ROOT / "docs" / "board.md").read_text("utf-8").split())
+    text = " ".join((ROOT / "docs" / "reading.md").read_text("utf-8").split())
     runs = [each for each in lines().values() if each["kind"] in ("learned", "timed")]
     sizes = {(each["conditions"]["size"], each["conditions"]["baseline"]) for each in runs}
     covered = re.search(r"\*\*Sizes\*\*: (.*?) `base` and `large`", text)

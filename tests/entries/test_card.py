@@ -239,7 +239,9 @@ def test_hostile_values_give_a_clear_error(value: str, tmp_path: Path) -> None:
 
 def test_half_of_the_cards_are_read_at_a_glance() -> None:
     texts = [(entry.folder / "card.toml").read_text("utf-8") for entry in catalogue().values()]
-    tables = re.compile(r"^\[(published|free|acts)\b.*?(?=^\[(?!published|free|acts)|\Z)", re.MULTILINE | re.DOTALL)  # looked up
+    tables = re.compile(
+        r"^\[(published|free|acts)\b.*?(?=^\[(?!published|free|acts)|\Z)", re.MULTILINE | re.DOTALL
+    )  # looked up
     lines = [tables.sub("", text).count("\n") for text in texts]
     assert statistics.median(lines) <= 90  # of 120 letters at most
 

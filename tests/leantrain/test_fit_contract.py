@@ -672,7 +672,7 @@ def test_blocks_that_do_other_things_again_are_refused_in_a_sentence(besides: Ca
 def frozen_below(name: str) -> tuple[nn.Module, Batch]:
     model, batch = FAMILIES[name]()
     blocks = model.model.layers if name == "llama" else model.transformer.h
-    for part in (model.get_input_embeddings(), *blocks[:2]):
+    for part in (model.get_input_embeddings(), *blocks[: len(blocks) // 2]):
         part.requires_grad_(False)
     return model, batch
 

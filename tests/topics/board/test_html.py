@@ -285,10 +285,17 @@ def test_a_technique_s_section_has_its_card_plots_claims_mutants_usage_and_recor
     assert "half the time" in words and "Measured: 1 reproduced." in words
     assert "2 broken variants" in words and "no sign" in words
     assert "leantrain stack lossy+OTHER -b gpt" in words
-    applying, commands, own, cited = re.findall(r'<pre tabindex="0"><code>(.*?)</code></pre>', section, re.DOTALL)
+    applying, stacked, commands, own, cited = re.findall(
+        r'<pre tabindex="0"><code>(.*?)</code></pre>', section, re.DOTALL
+    )
     assert [line.split()[1] for line in commands.split("\n")] == ["compare", "stack", "count", "claims"]
     assert applying.startswith("import leantrain\n") and "leantrain.apply(model, &quot;lossy&quot;" in applying
-    assert own.count("\n") == 0 and cited.startswith("@misc{lossy,\n  title = ") and cited.endswith("\n}")
+    assert (
+        stacked == "leantrain stack lossy+OTHER -b gpt"
+        and own.count("\n") == 0
+        and cited.startswith("@misc{lossy,\n  title = ")
+        and cited.endswith("\n}")
+    )
     assert "from techniques.evil.lossy.technique import Lossy, lossy_step" in words
     assert "@misc{lossy," in words
     timings = [each.id[:8] for each in lines if each.kind == "timed"]

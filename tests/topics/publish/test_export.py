@@ -265,7 +265,7 @@ def test_the_command_writes_what_is_chosen(stored, tmp_path):
 def test_markdown_of_all_records_is_a_front_page_with_its_boards_beside_the_records(stored, tmp_path):
     page = tmp_path / "pages" / "board.md"
     assert export(stored, "--write", page).exit_code == Exit.FINE
-    links = [line for line in page.read_text().splitlines() if line.startswith("[gpt]")]
+    links = [line for line in page.read_text().splitlines() if line.startswith("- [gpt]")]
     assert "(../results/boards/gpt.md)" in links[0]
     boards = stored / "boards" / "gpt.md"
     assert "| `lion`" in boards.read_text() and (stored / "boards" / "claims.md").exists()
