@@ -23,7 +23,7 @@ import yaml
 
 from suite.entries.catalogue import catalogue
 from suite.show.pictures.drawing import COLOURS, charts_css
-from suite.topics.board import html
+from suite.topics.board import html, which_page
 from suite.topics.board.goals import tables
 from suite.topics.board.markdown import code, escape
 from suite.topics.board.report import Report
@@ -164,6 +164,7 @@ def nav() -> list[Any]:
         {
             "leantrain": [
                 "README.md",
+                {"Which should I take?": "which.html"},
                 {"Use it in your loop": "use.md"},
                 {"In your trainer": "trainers.md"},
                 *_of("api", API),
@@ -249,6 +250,7 @@ def _contents() -> Iterator[tuple[str, str]]:
     yield from pages.items()
     yield "llms.txt", llms(pages)
     yield "board.html", html.render(report())
+    yield "which.html", which_page.render(Standing.of(report()))
     if models := report().models:
         yield "models.html", models_page.render(models)
     for path in sorted((ROOT / "results/boards").glob("*.svg")):

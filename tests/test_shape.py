@@ -265,6 +265,7 @@ OWN_READERS = {
     "entries/pretrained.py": "a model's folder, after entries/locations.py looked through it",
     "entries/checkpoints.py": "as that",
     "topics/board/html.py": "ours, in the package",
+    "topics/board/which_page.py": "ours, in the package",
     "topics/models/models_page.py": "ours, in the package",
     "topics/recommend/whole_answer.py": "of the system",
     "topics/modelled_time/traced.py": "installed code",

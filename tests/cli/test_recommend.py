@@ -46,12 +46,16 @@ def asked(tmp_path: Path, *options: str) -> Any:
         (["--memory", "1GB", "--model", "no/such/folder"], "no/such/folder"),
         (["--memory", "1GB", "--recipe", "compiled"], "choose by --recipe modern"),
         (["--memory", "1GB", "--gpu", "H100", "--device", "cpu"], "leave out --device cpu"),
-        (["--memory", "1kB"], "the weights alone take"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence(options: list[str], words: str, tmp_path: Path) -> None:
     done = asked(tmp_path, *options)
     assert (done.exit_code, words in " ".join((done.output + str(done.exception)).split())) == (2, True), done.output
+
+
+def test_a_memory_below_the_weights_is_answered_by_what_was_counted(tmp_path: Path) -> None:
+    done = asked(tmp_path, "--memory", "1kB", "--dry-run")
+    assert done.exit_code == 1 and "Nothing that was counted fits: the least is" in done.output
 
 
 def test_counts_decide_what_fits_and_a_dry_run_measures_nothing(tmp_path: Path) -> None:

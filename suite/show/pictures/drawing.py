@@ -172,7 +172,7 @@ class MarkGroup:
         drawn = f"<g>{title}{''.join(mark.svg() for mark in self.marks)}</g>"
         if not self.target:
             return drawn
-        return f'<a href="#{in_html(self.target)}" aria-label="{in_html(self.says)}">{drawn}</a>'
+        return f'<a href="#{in_html(self.target)}">{drawn}</a>'
 
 
 @dataclass(frozen=True)

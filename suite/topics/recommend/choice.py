@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, get_args
 
+from pydantic import Field
+
 from suite.judge.statistics import QUALITY_TOLERANCE, Interval, replicate_interval
 from suite.loop.technique import SLOTS
 from suite.record.files import Stored
@@ -219,11 +221,13 @@ def by_promise(goal: Goal, candidates: Iterable[Combination], log_room: float) -
 
 
 class StepCost(Stored):
-    """Holds the counts of one step of a stack at the user's size; ``step_s`` is modelled, None where no GPU was named
-    or nothing is modelled. ``why_not``: why there are no counts: it does not attach, or reads values."""
+    """Holds the counts of one step of a stack at the user's size; ``peak_by_kind``: what the peak is made of, in bytes;
+    ``step_s`` is modelled, None where no GPU was named or nothing is modelled. ``why_not``: why there are no counts: it
+    does not attach, or reads values."""
 
     stack: str
     peak_bytes: int = 0
+    peak_by_kind: dict[str, int] = Field(default_factory=dict)
     flops: int = 0
     parameter_bytes: int = 0
     step_s: float | None = None

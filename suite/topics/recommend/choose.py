@@ -18,7 +18,6 @@ from pathlib import Path
 from suite.entries.catalogue import catalogue, lookup
 from suite.measure.at_scale.full_size import Scale
 from suite.measure.provenance import Progress, portion, silent
-from suite.record.amounts import amount_of
 from suite.record.job import BASELINE, Spelling, StackError, canonical
 from suite.topics.modelled_time.aside import aside
 from suite.topics.modelled_time.devices import Gpu
@@ -90,8 +89,7 @@ def check(question: Question) -> None:
 def choose(question: Question, folder: Path, progress: Progress = silent) -> CountedChoice:
     """Counts what is promising, and ranks it; records are those of ``folder``.
 
-    Raises ValueError where the weights alone do not fit, or the scale does not fit the model, and what :func:`check`
-    does.
+    Raises ValueError where the scale does not fit the model, and what :func:`check` does.
     """
     check(question)
     counting = Counting(question.scale, question.gpu)
@@ -99,16 +97,11 @@ def choose(question: Question, folder: Path, progress: Progress = silent) -> Cou
     (plain,) = counting.costs([BASELINE])
     if plain.why_not:
         raise ValueError(f"the model cannot be counted, so nothing says what fits: {plain.why_not}")
-    if question.memory_bytes < plain.parameter_bytes:
-        raise ValueError(
-            f"the weights alone take {amount_of(plain.parameter_bytes)}, and there are "
-            f"{amount_of(question.memory_bytes)}: give more memory, or take a smaller model, or a technique that "
-            "streams weights from the host (leantrain list offloading)"
-        )
     progress(0.02, "read the records")
-    everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None)
+    everyone = members_for(question.scale.setting, folder, question.gpu.name if question.gpu else None, plain)
     useful_ones, left_out = useful(everyone)
-    few = shortlist(question.goal, useful_ones, max(1, question.counts // ALONE))
+    need: Goal = question.goal if plain.peak_bytes <= question.memory_bytes else "memory"  # what fits comes first
+    few = shortlist(need, useful_ones, max(1, question.counts // ALONE))
     left_out |= {one.id: "others promise more for this goal" for one in useful_ones if one not in few}
     alone, few, costs = _alone(few, counting, plain, portion(progress, 0.1, 0.1 + 0.9 / ALONE))
     room = math.log(question.memory_bytes / plain.peak_bytes)

@@ -122,6 +122,7 @@ class Counting:
         return StepCost(
             stack=stack,
             peak_bytes=count.counters.peak_tensor_bytes,
+            peak_by_kind=count.counters.peak_by_kind,
             flops=count.counters.flops,
             parameter_bytes=count.parameter_bytes,
             step_s=step_s,

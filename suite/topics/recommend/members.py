@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from suite.entries.cards import with_cards
@@ -23,20 +24,22 @@ from suite.process.child import ContenderFailed
 from suite.process.groups import Deputy
 from suite.record import paper_scale
 from suite.record.job import BASELINE, SIZES, Setting, StackError
+from suite.record.paper_scale import Beside
 from suite.record.store import Records, Store
 from suite.topics.modelled_time import gpu_times
 from suite.topics.modelled_time.aside import deputy
-from suite.topics.recommend.choice import Estimate, Member
+from suite.topics.recommend.choice import Estimate, Member, StepCost
 
 LIMIT_S = 120.0  # for a technique to be loaded
 TREND = {"↘": "worth less at larger sizes, by the records", "↗": "worth more at larger sizes, by the records"}
 
 
-def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]:
+def members_for(setting: Setting, folder: Path, gpu: str | None, plain: StepCost) -> list[Member]:
     """Returns every entry of the catalogue, for a model that is trained as ``setting`` says; what is known of it is in
-    the records of ``folder``. ``gpu``: whose times; those measured where None."""
+    the records of ``folder``. ``gpu``: whose times; those measured where None. ``plain``: what the model takes without
+    any of them."""
     known = _rows_by_stack(setting, folder)
-    at_scale = _at_scale(setting, folder)
+    at_scale, uncountable = _at_scale(setting, folder, plain)
     modelled = {
         time.stack: Estimate(math.log(time.ratio), source=f"modelled on {gpu}")
         for time in gpu_times.read(folder).times
@@ -48,6 +51,7 @@ def members_for(setting: Setting, folder: Path, gpu: str | None) -> list[Member]
             _member(entry, setting, known.get(name, ()), at_scale.get(name, {}), modelled.get(name), gpu, asked)
             for name, entry in sound.items()
         ]
+    members = [replace(member, why_not=member.why_not or uncountable.get(member.id, "")) for member in members]
     return [*members, *(Member(name, "", why_not=why) for name, why in broken.items())]
 
 
@@ -75,18 +79,42 @@ def _preference(row: Row) -> tuple[bool, int, int]:
     return row.newer_version is None, SIZES.index(row.conditions.size), len(row.seeds)
 
 
-def _at_scale(setting: Setting, folder: Path) -> Mapping[str, Mapping[str, Estimate]]:
-    """Returns what was counted at the papers' sizes over the baseline's, by stack and quantity."""
+def _at_scale(
+    setting: Setting, folder: Path, plain: StepCost
+) -> tuple[Mapping[str, Mapping[str, Estimate]], Mapping[str, str]]:
+    """Returns what was counted at the papers' sizes over the baseline's, by stack and quantity, and why others cannot
+    be counted there, by stack.
+
+    What a technique saves of a peak depends on what the peak is made of: of each kind it is taken to leave the share
+    that it left at the paper's size.
+    """
     estimates: dict[str, dict[str, Estimate]] = {}
+    uncountable: dict[str, str] = {}
     for place, pairs in paper_scale.read(folder).beside().items():
         if (place.baseline, place.recipe) != (setting.baseline, setting.recipe):
             continue
         for pair in pairs:
-            for quantity in ("peak_tensor_bytes", "flops"):
-                if pair.reference.stack == BASELINE and (ratio := pair.ratio(quantity)):
-                    source = f"counted at {place.size}"
-                    estimates.setdefault(pair.stack.stack, {})[quantity] = Estimate(math.log(ratio), source=source)
-    return estimates
+            stack = pair.stack.stack
+            if pair.reference.stack != BASELINE:
+                continue
+            if pair.stack.unavailable and place.task == setting.task:
+                uncountable[stack] = f"no size is counted of it: {pair.stack.unavailable}"
+            source, of_stack = f"counted at {place.size}", estimates.setdefault(stack, {})
+            if flops := pair.ratio("flops"):
+                of_stack["flops"] = Estimate(math.log(flops), source=source)
+            if peak := _peak_ratio(pair, plain):
+                of_stack["peak_tensor_bytes"] = Estimate(math.log(peak), source=source)
+    return estimates, uncountable
+
+
+def _peak_ratio(pair: Beside, plain: StepCost) -> float | None:
+    """Returns a stack's peak at the user's size over the baseline's there, by the shares of its kinds at the paper's;
+    a kind that the baseline has none of there stays as it is."""
+    if not pair.stack.quantities:
+        return None
+    shares = {kind: pair.ratio(f"peak.{kind}") for kind in plain.peak_by_kind}
+    left = sum(size * (1.0 if (share := shares[kind]) is None else share) for kind, size in plain.peak_by_kind.items())
+    return left / plain.peak_bytes if left else None
 
 
 def _member(

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from suite.judge.claims import VerdictBasis, judge
+from suite.topics.board import which_page
 from suite.topics.board.html import render
 from suite.topics.board.report import Report
+from suite.topics.board.standing import Standing
 from suite.topics.studies.studies_on_board import Studied
 from tests.factories import between, claim, conditions, row
 from tests.show.chromium import FOUND, MISSING, UNFOLDED, Chromium
@@ -238,7 +240,8 @@ def test_boards_of_one_recipe_are_shown_until_another_or_all_are_chosen(silent, 
 @pytest.mark.parametrize("plot", ["pareto", "ruler"])
 def test_a_point_of_a_plot_can_be_followed(board, plot):
     open_all(board, "section.board")
-    board.run(f"""[...document.querySelectorAll('svg.{plot} a')].find(each => each.ariaLabel.startsWith('fast'))
+    board.run(f"""[...document.querySelectorAll('svg.{plot} a')]
+        .find(each => each.querySelector('title').textContent.startsWith('fast'))
         .dispatchEvent(new MouseEvent('click', {{bubbles: true, cancelable: true}}))""")
     assert board.run("document.querySelector(location.hash).dataset.name") == "fast"
 
@@ -352,3 +355,19 @@ def test_what_plots_share_has_the_styles_of_each(board):
     fill, stroke, own = board.run(shared)
     assert fill == "none" and stroke != "none"
     assert own  # a reference's copy is matched by selectors alone, without what stands around it
+
+
+def test_the_page_of_which_to_take_follows_what_is_chosen(silent, tmp_path) -> None:
+    rows = shown(lean("fast", 2**20, pace_s=0.01), lean("slow", 2**23, pace_s=0.04))
+    cards = {"fast": card("fast"), "slow": card("slow").model_copy(update={"sells": "memory"})}
+    page = tmp_path / "which.html"
+    page.write_text(which_page.render(Standing.of(Report(rows, cards=cards))), "utf-8")
+    silent.open(page, "goal=time")
+    first = "document.querySelector('#techniques td').textContent"
+    filled = "while (!document.querySelector('#techniques td')) await new Promise(done => setTimeout(done, 5))"
+    waited = f"(async () => {{ {filled}; return {first}; }})()"
+    assert silent.run(waited).startswith("fast: ")
+    chosen = "const goal = document.forms.controls.goal; goal.value = 'memory'"
+    silent.run(f"(() => {{ {chosen}; goal.dispatchEvent(new Event('input', {{bubbles: true}})); }})()")
+    assert silent.run(first).startswith("slow: ")
+    assert "--goal memory" in silent.run("document.getElementById('command').textContent")

@@ -19,6 +19,7 @@ from suite.record.placed import CountPlace
 from suite.record.schema import Line as Record
 from suite.show.pages.board import leaning, reads_as_one
 from suite.show.pages.cells import lean
+from suite.topics.board import which_page
 from suite.topics.board.goals import GoalLine, change, tables, tally
 from suite.topics.board.report import Report
 from suite.topics.board.standing import Standing
@@ -220,3 +221,29 @@ def test_modelled_times_are_kept_whole_and_a_damaged_file_says_what_to_do(tmp_pa
     (tmp_path / gpu_times.NAME).write_text("{")
     with pytest.raises(ValueError, match="leantrain count --keep --gpu"):
         gpu_times.read(tmp_path)
+
+
+def test_the_page_of_which_to_take_has_bytes_a_parameter_steps_and_trials() -> None:
+    counts = [
+        counted(LARGE, "baseline", state_bytes=1600),
+        counted(LARGE, "x", state_bytes=400, saved_activation_bytes=25),
+    ]
+    counts = [each.model_copy(update={"quantities": each.quantities | {"parameter_count": 100}}) for each in counts]
+    tried = ModelsMatrix(
+        models={"llama": Model(baseline="gpt", kind="llama")}, cells={"x": {"llama": Cell(verdict="works")}}
+    )
+    own = report(
+        shown(evidence("x")),
+        paper_scale=CountsAtScale(PaperScale(counts=counts)),
+        gpu_times=time(0.8, 0.25),
+        models=ShownModels(tried),
+    )
+    standing = Standing.of(own)
+    said = which_page.content(standing)
+    assert said["models"] == ["llama"] and said["gpus"] == [["A100-80", 80]]
+    ((goal, stack, _, verdict, _, quality, plain, left, activations, steps, trials),) = said["rows"]  # type: ignore[misc]
+    assert (goal, stack, verdict) == ("memory", "x", lines(own)["x"].verdict.word)
+    assert quality.startswith("×") and quality.endswith("]")
+    assert (plain, left, activations, trials) == (16, 4, 0.25, [0])
+    assert steps == {"A100-80": pytest.approx([0.8, 0.64, 1.0])}
+    assert "Which should I take?" in which_page.render(standing)

@@ -208,7 +208,7 @@ def test_claims_are_a_table_with_a_link_to_it():
 def test_a_point_of_the_plot_leads_to_its_technique_s_section():
     page = Page(evil_page())
     names = {each["data-name"]: each["id"] for each in page.having("details") if "data-name" in each}
-    points = {each["href"][1:] for each in page.having("a") if each.get("aria-label", "").startswith("slow: time")}
+    points = set(re.findall(r'<a href="#([^"]*)"><g><title>slow: time', evil_page()))
     assert points == {names["slow"]}
 
 

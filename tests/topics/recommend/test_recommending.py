@@ -10,13 +10,16 @@ import pytest
 from suite.entries.catalogue import Entry, catalogue
 from suite.measure.at_scale.full_size import Scale, counted
 from suite.record.job import Setting
+from suite.record.paper_scale import PaperScale, SizeCount, write
+from suite.record.placed import CountPlace
 from suite.topics.recommend import members
-from suite.topics.recommend.choice import Estimate, Trial
+from suite.topics.recommend.choice import Estimate, StepCost, Trial
 from suite.topics.recommend.costs import Counting
 from suite.topics.recommend.finalists import Halving, Pace, Rung, TooLittleTime, Unmeasurable
 from tests.factories import row
 
 SCALE = Scale(Setting(baseline="gpt", size="pico"))
+PLAIN = StepCost(stack="baseline", peak_bytes=1000, peak_by_kind={"parameters": 900, "activations": 100})
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,7 @@ def test_a_technique_that_dies_as_it_is_loaded_is_left_out_with_the_reason(
     lion = catalogue()["lion"]
     known = {"dies": Entry("dies", lion.folder, "dies_as_it_loads"), "lion": lion}
     monkeypatch.setattr(members, "catalogue", lambda: known)
-    dies, other = members.members_for(SCALE.setting, tmp_path / "none", None)
+    dies, other = members.members_for(SCALE.setting, tmp_path / "none", None, PLAIN)
     assert dies.why_not and not dies.changes
     assert not other.why_not and "optimizer" in other.changes
 
@@ -115,3 +118,23 @@ def test_where_no_time_is_left_for_a_rung_the_best_of_the_one_before_is_the_answ
     assert (done.rungs, done.best, done.cut_short) == ((first,), "sam", "no time is left")
     with pytest.raises(TooLittleTime):
         halving.measure(["lion", "sam"], lambda _: [])
+
+
+def test_a_saving_is_of_what_the_users_peak_is_made_of(tmp_path: Path) -> None:
+    """At the paper's size activations are most of the peak; here they are a tenth."""
+    place = CountPlace("gpt", "large", "modern", "cuda", "pretrain")
+
+    def count(stack: str, parameters: int, activations: int, why: str = "") -> SizeCount:
+        quantities = {"peak.parameters": parameters, "peak.activations": activations} if not why else {}
+        return SizeCount(
+            place=place, stack=stack, reference="baseline", code="", quantities=quantities, unavailable=why
+        )
+
+    counts = [count("baseline", 10, 90), count("rotor", 10, 9), count("l2l", 1, 90), count("snip", 0, 0, "values")]
+    write(PaperScale(counts=counts), tmp_path)
+    setting = Setting(baseline="gpt", size="pico", recipe="modern")
+    everyone = {member.id: member for member in members.members_for(setting, tmp_path, None, PLAIN)}
+    rotor, l2l = (everyone[name].peak for name in ("rotor", "l2l"))
+    assert rotor and l2l
+    assert [math.exp(peak.log) for peak in (rotor, l2l)] == pytest.approx([0.91, 0.19])
+    assert everyone["snip"].why_not == "no size is counted of it: values"
