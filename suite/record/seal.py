@@ -1,5 +1,8 @@
 """Each line of evidence ends with the SHA-256 of what stands before it, so that no byte of it changes unseen.
 
+It shows damage and says no more: who measured a line is said by a signature alone
+(:mod:`suite.topics.publish.signing`).
+
 ``{...}`` is written as ``{...,"sha256":"<64 digits>"}``. ``python -m suite.record.seal FILE...`` adds it to the lines
 of a file that have none, e.g. of an older version: it vouches for them as they stand, so look at them first.
 """
@@ -61,6 +64,6 @@ def seal_file(path: Path) -> int:
 if __name__ == "__main__":
     try:
         for name in sys.argv[1:]:
-            print(f"{name}: {seal_file(Path(name))} lines got a checksum")
+            print(f"{name}: {seal_file(Path(name))} lines got a checksum, which shows damage, not who measured")
     except (OSError, ValueError) as error:
         sys.exit(str(error))

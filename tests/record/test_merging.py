@@ -208,9 +208,7 @@ def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path
     merged = merge([file], ours)
     assert [line.id for line in merged.added] == [good.id]
     reasons = {
-        2: "damaged",
-        3: "damaged",
-        4: "damaged",
+        2: "damaged; it is left out, as are 2 more of its lines",
         5: "version 1 is older",
         6: "version 3 is newer",
         7: f"it has the id of another one here, {here.id}",
@@ -223,6 +221,16 @@ def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path
     for sentence, (row, reason) in zip(merged.refused, reasons.items()):
         assert sentence.startswith(f"{file}:{row}: ") and reason in sentence
     assert kept(ours)[here.id] == here
+
+
+def test_a_file_of_another_schema_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    newer = [
+        learned("x", seed).model_dump_json().replace('"schema_version":2', '"schema_version":3') for seed in range(3)
+    ]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(sealed(line.encode()) for line in newer))
+    (sentence,) = merge([tmp_path / "x.jsonl"], tmp_path / "ours").refused
+    assert sentence.startswith(f"{tmp_path / 'x.jsonl'}:1: ") and "version 3 is newer" in sentence
+    assert sentence.endswith("it is left out, as are 2 more of its lines")
 
 
 def test_a_file_that_is_none_stops_all(tmp_path: Path) -> None:
@@ -269,9 +277,9 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     ours, sent, theirs = put(tmp_path / "ours", every_kind()), tmp_path / "sent", tmp_path / "theirs"
     code, said, error = called("publish", "--to", sent, "--results", ours)
     count = len(every_kind())
-    assert (code, said, error) == (Exit.FINE, f"{count} records of 1 machine: {sent}\n", "")
+    assert (code, said, error) == (Exit.FINE, f"{count} records of 1 machine, unsigned: {sent}\n", "")
     code, said, error = called("merge", sent, "--results", theirs)
-    assert (code, said, error) == (Exit.FINE, f"{count} records added to {theirs}, 0 known already\n", "")
+    assert (code, said, error) == (Exit.FINE, f"{count} records added to {theirs}, 0 known already, unsigned\n", "")
     damaged = tmp_path / "damaged.jsonl"
     damaged.write_text("{\n" + text(learned("z")) + "\n")
     code, said, error = called("merge", damaged, "--results", theirs, "--json")

@@ -1,8 +1,9 @@
-"""Describes a published data set to other tools: Croissant, CodeMeta, and the Hub's ``eval.yaml`` of a benchmark.
+"""Describes a published data set to other tools: Croissant, RO-Crate, CodeMeta, and the Hub's ``eval.yaml``.
 
 Croissant (MLCommons, 1.1) says which files there are, by hash, and what each column of each table is, so that a loader
-needs nothing else. CodeMeta (3.0) says which software measured it. ``eval.yaml`` names what a model may be measured at,
-one task for each metric under equal conditions: what ``leaderboard --format eval-results`` writes refers to them.
+needs nothing else. RO-Crate (1.1) lists every file of the folder, for archives such as Zenodo. CodeMeta (3.0) says
+which software measured it. ``eval.yaml`` names what a model may be measured at, one task for each metric under
+equal conditions: what ``leaderboard --format eval-results`` writes refers to them.
 """
 
 from __future__ import annotations
@@ -75,6 +76,13 @@ WHAT = (
     "Measurements of what published techniques for training Transformers cost and bring, against fixed BERT, GPT, ViT "
     "and MAE baselines: exact counts, learning curves, paired timings. Every row has the whole record."
 )
+FORMATS = {
+    "json": "application/json",
+    "md": "text/markdown",
+    "parquet": "application/x-parquet",
+    "yaml": "application/yaml",
+}
+"""The type of a file by its suffix."""
 Tables = Mapping[str, tuple[str, Mapping[str, tuple[ColumnType, str]]]]
 """Name of a table -> what it is, and its columns with their types and meanings."""
 
@@ -161,6 +169,49 @@ def codemeta() -> bytes:
             "softwareRequirements": needed,
         }
     )
+
+
+def ro_crate(name: str, files: Mapping[str, bytes], lines: Sequence[Line]) -> bytes:
+    """Writes the RO-Crate description of all ``files``, by their paths; arguments as :func:`croissant` has them."""
+    known = metadata("leantrain")
+    newest = max(lines, key=lambda line: line.started).started[:10]
+    authors = [
+        {"@id": f"#source-{at}", "@type": "Organization", "name": source}
+        for at, source in enumerate(sorted({line.source for line in lines}))
+    ]
+    by = [{"@id": each["@id"]} for each in authors]
+    about = {
+        "@id": "ro-crate-metadata.json",
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+        "about": {"@id": "./"},
+    }
+    root = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": name,
+        "description": WHAT,
+        "datePublished": newest,
+        "license": {"@id": LICENCE},
+        "author": by[0] if len(by) == 1 else by,
+        "hasPart": [{"@id": path} for path in files],
+        "mentions": {"@id": "#leantrain"},
+    }
+    parts = [
+        {
+            "@id": path,
+            "@type": "File",
+            "name": path.rpartition("/")[2],
+            "contentSize": str(len(content)),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "encodingFormat": FORMATS[path.rpartition(".")[2]],
+        }
+        for path, content in files.items()
+    ]
+    licence = {"@id": LICENCE, "@type": "CreativeWork", "name": "Apache License 2.0", "url": LICENCE}
+    software = {"@id": "#leantrain", "@type": "SoftwareApplication", "name": known["Name"], "version": known["Version"]}
+    described = [about, root, *parts, licence, software, *authors]
+    return as_json({"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": described})
 
 
 def as_json(value: object) -> bytes:

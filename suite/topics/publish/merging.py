@@ -8,7 +8,7 @@ from. All that is good of one merge is added in one step or not at all; what is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from suite.record.schema import Line, unattached
 from suite.record.seal import sealed
 from suite.record.store import MERGED, Store, lines_of, parse_sealed, same
 from suite.record.text import printable
+from suite.topics.publish.signing import Signed
 
 RECORD = "record"
 """The column of a published table that has the whole record, as JSON."""
@@ -26,41 +27,64 @@ PATTERNS = ("*.parquet", "*/*.parquet", "*.jsonl", "*/*.jsonl")
 @dataclass(frozen=True)
 class Merged:
     """Says what became of the lines: ``added``; ``known`` is how many were here; ``refused`` has a sentence for
-    each."""
+    each file and reason."""
 
     added: Sequence[Line]
     known: int
     refused: Sequence[str]
 
 
-def merge(paths: Sequence[Path], folder: Path) -> Merged:
+def merge(paths: Sequence[Path], folder: Path, verify: Callable[[Path], Signed] | None = None) -> Merged:
     """Adds the records of published collections, results folders or single files to the results ``folder``.
 
-    A line is refused that is damaged, of another schema, no evidence, or other than the one here with its id.
+    A line is refused that is damaged, of another schema, no evidence, or other than the one here with its id. With
+    ``verify``, which says what is signed of a path, so are files of other bytes, with all else, and lines of others.
 
-    Raises ValueError for a path that has no records, StoreError if the folder cannot be written or a run holds it.
+    Raises ValueError for a path that has no records or is not signed so, StoreError if the folder cannot be written or
+    a run holds it.
     """
-    files = [file for path in paths for file in files_of(path, folder)]
+    files = [(*file, signed) for path in paths for signed, file in _signed_files(path, folder, verify)]
     store = Store(folder)
     with store.writing(MERGED):
         here = {line.id: line for line in store.read()[0].lines}
         added: dict[str, Line] = {}
-        known, refused = 0, []
-        for file, name in files:
+        known, refused = 0, dict[tuple[Path, str], list[int]]()
+        for file, name, signed in files:
             for place, text, source in _texts(file):
                 try:
                     line = _line(text, source or name)
+                    if signed and line.source != signed.source:
+                        raise ValueError(f"{signed.identity} signs what it ran, not what {printable(line.source)} did")
                     old = here.get(line.id) or added.get(line.id)
                     if old and not same(old, line):
                         raise ValueError(f"it has the id of another one here, {printable(line.id)}")
                 except ValueError as error:
-                    refused.append(f"{printable(str(file))}:{place}: {error}; it is left out")
+                    refused.setdefault((file, str(error)), []).append(place)
                     continue
                 known += old is not None
                 added |= {} if old else {line.id: line}
         if added:
             _append(store.merged, list(added.values()))
-    return Merged(list(added.values()), known, refused)
+    return Merged(list(added.values()), known, [_refusal(*each, places) for each, places in refused.items()])
+
+
+def _refusal(file: Path, why: str, places: Sequence[int]) -> str:
+    others = f", as are {len(places) - 1} more of its lines" if len(places) > 1 else ""
+    return f"{printable(str(file))}:{places[0]}: {why}; it is left out{others}"
+
+
+def _signed_files(
+    path: Path, folder: Path, verify: Callable[[Path], Signed] | None
+) -> Iterator[tuple[Signed | None, tuple[Path, str]]]:
+    """Yields each file at a path with what is signed of it, where that is asked for."""
+    files = files_of(path, folder)
+    if verify and not path.is_dir():
+        raise ValueError(f"{path}: what is signed is a publication as a whole; name its folder")
+    signed = verify(path) if verify else None
+    for file, name in files:
+        if signed:
+            signed.require(file)
+        yield signed, (file, name)
 
 
 def files_of(path: Path, folder: Path) -> list[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""Records for others: a data set of Parquet tables with its card, Croissant and CodeMeta, in a folder or on the Hub.
+"""Records for others: a data set of Parquet tables with its card and metadata, in a folder or on the Hub.
 
 There is a table for each kind of evidence, a row for each record: columns to look at and to choose by, where it came
 from, and the whole record as JSON in the last one. :mod:`suite.topics.publish.merging` reads that back, so nothing is
@@ -22,6 +22,7 @@ from suite.record.text import in_markdown, printable
 from suite.topics.publish import data_set_metadata
 from suite.topics.publish.export import ColumnType, TidyTable, as_parquet
 from suite.topics.publish.merging import RECORD, read_parquet
+from suite.topics.publish.signing import STATEMENT, Signer, signer_of
 
 HUB = "hf://datasets/"
 CARD = "README.md"
@@ -151,11 +152,11 @@ def published(records: Records, source: str) -> list[Line]:
     return lines
 
 
-def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
-    """Returns the files of the data set by their path: a table for each kind that there is, and what describes them to
-    people and to other tools.
+def files(lines: Sequence[Line], name: str, signer: Signer | None = None) -> dict[str, bytes]:
+    """Returns the files of the data set by their path: a table for each kind that there is, what describes them to
+    people and to other tools, and what ``signer`` signs of them.
 
-    Raises ValueError, with the way out, where pyarrow is missing.
+    Raises ValueError, with the way out, where pyarrow is missing or nothing is signed.
     """
     kinds = Counter[str](line.kind for line in lines)
     tables = {f"data/{kind}.parquet": as_parquet(table(lines, kind)) for kind in KINDS if kinds[kind]}
@@ -163,19 +164,25 @@ def files(lines: Sequence[Line], name: str) -> dict[str, bytes]:
         kind: (what, {key: (column.type, column.meaning) for key, column in columns.items()})
         for kind, (what, columns) in KINDS.items()
     }
-    return tables | {
-        CARD: card(lines, name).encode(),
+    statement = signer.sign(tables, name) if signer else b""
+    whole = tables | {
+        CARD: card(lines, name, signer_of(statement) if statement else "").encode(),
         "croissant.json": data_set_metadata.croissant(name, tables, meanings, lines),
         "codemeta.json": data_set_metadata.codemeta(),
         "eval.yaml": data_set_metadata.benchmark(name, lines),
+        **({STATEMENT: statement} if statement else {}),
     }
+    return whole | {"ro-crate-metadata.json": data_set_metadata.ro_crate(name, whole, lines)}
 
 
 # the card -------------------------------------------------------------------------------------------------------------
 
 
-def card(lines: Sequence[Line], name: str) -> str:
-    """Writes the card of a data set: what is in it, how to read it, where it came from, under which licence."""
+def card(lines: Sequence[Line], name: str, signed_by: str = "") -> str:
+    """Writes the card of a data set: what is in it, how to read it, where it came from, under which licence.
+
+    ``signed_by``: who signed it; empty: nobody.
+    """
     from huggingface_hub import DatasetCardData
 
     kinds = [kind for kind in KINDS if any(line.kind == kind for line in lines)]
@@ -189,8 +196,9 @@ def card(lines: Sequence[Line], name: str) -> str:
             for at, kind in enumerate(kinds)
         ],
     )
-    sections = [_head(name, lines, kinds), _use(name, kinds[0]), *(_schema(kind) for kind in kinds), _provenance(lines)]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join([*sections, LICENCE]) + "\n"
+    sections = [_head(name, lines, kinds), _use(name, kinds[0]), *(_schema(kind) for kind in kinds)]
+    whole = [*sections, f"{_provenance(lines)}\n\n{_who_ran_them(name, signed_by)}", LICENCE]
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(whole) + "\n"
 
 
 LICENCE = """## Licence
@@ -263,6 +271,16 @@ def _provenance(lines: Sequence[Line]) -> str:
     )
 
 
+def _who_ran_them(name: str, signed_by: str) -> str:
+    if not signed_by:
+        return "**Unsigned**: the checksum of each record shows damage; nobody vouches for who ran it."
+    return f"""`{STATEMENT}` is a signed statement of who ran the records of {in_markdown(name)}; it is verified by
+
+```console
+$ leantrain merge FOLDER --require-signed {signed_by}
+```"""
+
+
 def machine_of(line: Line) -> str:
     """Returns the name of the machine that measured it; empty where an old line does not say."""
     return line.machine if isinstance(line, Renewal) else line.machine.name
@@ -271,14 +289,16 @@ def machine_of(line: Line) -> str:
 # where it goes --------------------------------------------------------------------------------------------------------
 
 
-def write(records: Records, folder: Path) -> list[Line]:
+def write(records: Records, folder: Path, signer: Signer | None = None) -> list[Line]:
     """Writes the records as a data set into ``folder``; returns them as published. Each file is replaced whole.
 
     Raises ValueError where the folder holds anything but an earlier, smaller publication.
     """
     lines = published(records, folder.resolve().name)
     _check(folder, {line.id for line in lines})
-    for name, content in files(lines, folder.resolve().name).items():
+    content_of = files(lines, folder.resolve().name, signer)
+    (folder / STATEMENT).unlink(missing_ok=True)  # it is of what was here before
+    for name, content in content_of.items():
         with replacing(folder / name) as partial:
             partial.write_bytes(content)
     return lines
@@ -302,7 +322,7 @@ def _check(folder: Path, ids: set[str]) -> None:
         )
 
 
-def upload(records: Records, repository: str) -> tuple[str, list[Line]]:
+def upload(records: Records, repository: str, signer: Signer | None = None) -> tuple[str, list[Line]]:
     """Publishes the records as a data set of the Hugging Face Hub, ``owner/name``; returns its address and them.
 
     The data set is made where there is none; each publication is a commit, so earlier ones stay in its history. Raises
@@ -312,7 +332,7 @@ def upload(records: Records, repository: str) -> tuple[str, list[Line]]:
     from huggingface_hub.errors import HFValidationError, HTTPError, LocalTokenNotFoundError
 
     lines = published(records, repository)
-    content = files(lines, repository)
+    content = files(lines, repository, signer)
     hub = HfApi()
     try:
         with tempfile.TemporaryDirectory() as temporary:
@@ -326,6 +346,7 @@ def upload(records: Records, repository: str) -> tuple[str, list[Line]]:
                 repo_type="dataset",
                 folder_path=temporary,
                 commit_message=f"Publish {len(lines)} records",
+                delete_patterns=STATEMENT,  # of what was there before; what is uploaded stays
             )
     except HFValidationError as error:
         raise ValueError(f"{repository!r} names no data set: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import threading
@@ -18,6 +19,7 @@ from huggingface_hub import DatasetCard
 from suite.record.store import Records, Store
 from suite.topics.publish import publishing
 from suite.topics.publish.merging import merge
+from suite.topics.publish.signing import STATEMENT
 from tests.factories import MACHINE, every_kind, evidence, learned, put
 from tests.plugin import called, kept
 
@@ -82,6 +84,24 @@ def test_codemeta_says_which_software_measured(tmp_path: Path) -> None:
     assert {"torch", "transformers"} <= names and not {"pytest", "wandb"} & names
 
 
+def test_the_ro_crate_names_every_file_by_its_hash_and_describes_all_that_it_refers_to(tmp_path: Path) -> None:
+    """As its library and validator have it, of which neither is needed: pip install rocrate roc-validator."""
+    publishing.write(Records.of([*every_kind(), learned("z", source="bob")]), tmp_path / "sent")
+    crate = json.loads((tmp_path / "sent" / "ro-crate-metadata.json").read_bytes())
+    known = {each["@id"]: each for each in crate["@graph"]}
+    named = re.findall(r'\{"@id": "([^"]+)"\}', json.dumps(crate["@graph"]))
+    assert crate["@context"] == f"{known['ro-crate-metadata.json']['conformsTo']['@id']}/context"
+    assert {*named} - {"https://w3id.org/ro/crate/1.1"} <= known.keys() and len(known) == len(crate["@graph"])
+    present = {path.relative_to(tmp_path / "sent").as_posix() for path in (tmp_path / "sent").rglob("*.*")}
+    assert {part["@id"] for part in known["./"]["hasPart"]} == present - {"ro-crate-metadata.json"}
+    for part in known["./"]["hasPart"]:
+        content = (tmp_path / "sent" / part["@id"]).read_bytes()
+        described = known[part["@id"]]
+        assert (described["@type"], described["contentSize"]) == ("File", str(len(content)))
+        assert described["sha256"] == hashlib.sha256(content).hexdigest()
+    assert {known[each["@id"]]["name"] for each in known["./"]["author"]} == {"sent", "bob"}
+
+
 def test_text_of_a_record_is_no_markup_in_the_card(tmp_path: Path) -> None:
     evil = learned().machine.model_copy(update={"name": "a|b](http://x)<script>\n# c"})
     publishing.write(Records.of([learned(machine=evil, source="![x](y)")]), tmp_path)
@@ -133,11 +153,17 @@ class Hub(BaseHTTPRequestHandler):
                 if line["key"] == "file":
                     content = base64.b64decode(line["value"]["content"])
                     self.server.files[line["value"]["path"]] = content  # type: ignore[attr-defined]
+                if line["key"] == "deletedFile":
+                    del self.server.files[line["value"]["path"]]  # type: ignore[attr-defined]
             url = f"http://{self.headers['Host']}/datasets/alice/records/commit/{'0' * 40}"
             return self._answer({"success": True, "commitOid": "0" * 40, "commitUrl": url})
         return self._answer({"error": f"not here: {self.path}"}, 404)
 
     def do_GET(self) -> None:
+        if "/tree/" in self.path:
+            files = self.server.files.items()  # type: ignore[attr-defined]
+            tree = [{"type": "file", "path": path, "size": len(data), "oid": "0" * 40} for path, data in files]
+            return self._answer(tree)
         self._answer({"sha": "0" * 40, "id": "alice/records", "siblings": []})
 
     def _answer(self, values: object, status: int = 200) -> None:
@@ -171,7 +197,7 @@ def test_the_hub_gets_what_a_folder_would_and_merges_to_the_same(
     ours = put(tmp_path / "ours", every_kind())
     code, said, error = called("publish", "--to", "hf://datasets/alice/records", "--results", ours)
     assert (code, error) == (0, "")
-    assert said.startswith(f"{len(every_kind())} records of 1 machine: ") and "alice/records" in said
+    assert said.startswith(f"{len(every_kind())} records of 1 machine, unsigned: ") and "alice/records" in said
     assert [each["type"] for each in hub.created] == ["dataset"]  # type: ignore[attr-defined]
     fetched = tmp_path / "fetched"
     for name, content in hub.files.items():  # type: ignore[attr-defined]
@@ -181,6 +207,15 @@ def test_the_hub_gets_what_a_folder_would_and_merges_to_the_same(
     merged = merge([fetched], tmp_path / "theirs")
     assert {line.source for line in merged.added} == {"alice/records"}
     assert kept(tmp_path / "theirs").keys() == {line.id for line in Store(ours).read()[0].lines}
+
+
+def test_the_hub_keeps_no_signature_of_what_was_there_before(
+    hub: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    hub.files |= {STATEMENT: b"{}"}  # type: ignore[attr-defined]
+    publishing.upload(Records.of([learned()]), "alice/records")
+    assert hub.files.keys() == publishing.files([learned()], "alice/records").keys()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("token", ["", "hf_wrong"])
