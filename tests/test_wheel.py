@@ -11,7 +11,9 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from suite.entries.sources import code_of
@@ -64,10 +66,13 @@ STACKS = ("baseline", "lion", "flashattention", "int8_mixed", "zero3_fsdp", "ckp
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
-def ran(command: Sequence[object], cwd: Path, **environment: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def ran(command: Sequence[object], cwd: Path) -> str:
     done = subprocess.run(
-        [str(each) for each in command], cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=300
+        [str(each) for each in command], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -135,6 +140,28 @@ def test_the_installed_package_works_from_anywhere(installed: Installed) -> None
 
 def test_every_module_and_command_loads_without_the_studies(installed: Installed) -> None:
     ran([installed.python, "-c", LOADED], installed.work)
+
+
+def test_an_agent_is_answered_by_the_installed_package(installed: Installed) -> None:
+    """As a client of the protocol starts it, from a folder that is no checkout."""
+    mcp = pytest.importorskip("mcp", reason="the protocol's SDK is not installed: pip install 'leantrain[mcp]'")
+    for name, scale in (("reference", 1.0), ("contender", 0.9)):
+        lines = [f"{step},{scale * (2 + 1 / step)}" for step in range(1, 40)]
+        (installed.work / f"{name}.csv").write_text("\n".join(["step,loss", *lines]))
+    server = mcp.StdioServerParameters(
+        command=str(installed.python), args=["-m", "leantrain", "mcp"], env=environment(), cwd=installed.work
+    )
+
+    async def conversation() -> tuple[Any, Any, Any]:
+        async with mcp.Client(server) as client:
+            offered = (await client.list_tools()).tools
+            logs = {"reference": ["reference.csv"], "contender": ["contender.csv"]}
+            return offered, await client.call_tool("list", {"what": "lion"}), await client.call_tool("judge", logs)
+
+    offered, listed, judged = anyio.run(conversation)
+    assert {tool.name for tool in offered} == {"list", "count", "recommend", "judge", "check"}
+    assert (listed.is_error, judged.is_error) == (False, False)
+    assert judged.structured_content["meaning"] == "inconclusive"  # one run a side
 
 
 @pytest.fixture(scope="module")
