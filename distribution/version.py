@@ -17,9 +17,11 @@ def versions() -> dict[str, str]:
     """Returns the version of each file that has one; of the changelog its newest release's."""
     changes = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    conda = re.search(r'^  version: "(\S+)"$', (ROOT / "distribution/recipe.yaml").read_text("utf-8"), re.MULTILINE)
     return {
         "pyproject.toml": tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"],
         "CITATION.cff": cited[1] if cited else "none",
+        "distribution/recipe.yaml": conda[1] if conda else "none",
         "CHANGELOG.md": changes[0] if changes else "none",
     }
 

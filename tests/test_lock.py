@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -48,6 +50,24 @@ def test_every_package_that_is_needed_is_locked_by_hash() -> None:
 
 def test_the_versions_are_those_of_the_constraints() -> None:
     assert pins(LOCK).items() <= pins(ROOT / "constraints.txt").items()
+
+
+AT_CONDA_FORGE = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+
+
+def test_the_conda_package_needs_what_the_wheel_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    recipe = yaml.safe_load((ROOT / "distribution" / "recipe.yaml").read_text("utf-8"))
+    needs = [Requirement(line) for line in project["project"]["dependencies"]]
+    python = f"python {project['project']['requires-python']}"
+    run = [f"{AT_CONDA_FORGE.get(each.name, each.name)} {each.specifier}".strip() for each in needs]
+    assert recipe["requirements"]["run"] == [python, *run]
+    build = [Requirement(line) for line in project["build-system"]["requires"]]
+    assert recipe["requirements"]["host"] == [python, "pip", *(f"{each.name} {each.specifier}" for each in build)]
+    known = project["project"]
+    assert (recipe["about"]["summary"], recipe["about"]["license"]) == (known["description"], known["license"])
+    command, _, at = recipe["build"]["python"]["entry_points"][0].partition(" = ")
+    assert {command: at.removeprefix("leantrain.")} == known["scripts"]
 
 
 def test_all_that_names_the_version_names_one() -> None:
