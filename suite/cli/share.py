@@ -118,6 +118,6 @@ def merge(
         print(json.dumps({"added": added} | known))
     else:
         parts = [f"{many(len(merged.added), 'record')} added to {folder}", f"{merged.known} known already", signed]
-        out.print(escape(", ".join([*parts, *([f"{len(merged.refused)} refused"] if merged.refused else [])])))
+        out.print(escape(", ".join([*parts, *([f"{merged.left_out} refused"] if merged.refused else [])])))
     if merged.refused:
         raise typer.Exit(int(Exit.USAGE))

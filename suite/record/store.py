@@ -12,7 +12,7 @@ import gc
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,7 +152,8 @@ class Store:
             os.close(handle)
 
     def read(self) -> tuple[Records, list[str]]:
-        """Reads all evidence of all machines, and gives one sentence for each line that cannot be read."""
+        """Reads all evidence of all machines, and gives a sentence for each reason for which lines of a file cannot be
+        read."""
         with collection_paused():
             return self._read()
 
@@ -166,6 +167,7 @@ class Store:
         places: dict[str, str] = {}
         texts: dict[str, int] = {}  # what a line was, without keeping it
         problems: list[str] = []
+        left: dict[tuple[Path, str], list[int]] = {}
         older: dict[Path, list[str]] = {}
         unsealed: dict[Path, int] = {}
         resaved: dict[tuple[Path, str], int] = {}
@@ -186,11 +188,14 @@ class Store:
                 except Resaved as error:
                     resaved[path, str(error)] = resaved.get((path, str(error)), 0) + 1
                 except ValueError as error:
-                    problems.append(f"{path}:{number}: {error}; the line is left out and left in place")
+                    left.setdefault((path, str(error)), []).append(number)
                 else:
                     if parsed.id not in lines_by_id or not parsed.source:  # rather ours than a copy of it
                         lines_by_id[parsed.id] = parsed
                         places[parsed.id] = f"{path}:{number}"
+        for (path, why), numbers in left.items():
+            others_too = and_others(numbers)
+            problems.append(f"{path}:{numbers[0]}: {why}; the line is left out and left in place{others_too}")
         for first, *others in older.values():
             lines = f", nor can {len(others)} more of its lines; delete them" if others else "; delete the line"
             problems.append(f"{first}{lines} and measure again with: leantrain run")
@@ -202,6 +207,19 @@ class Store:
                 f"python -m suite.record.seal {shlex.quote(str(path))}"
             )
         return Records.of(lines_by_id.values(), places), problems
+
+
+MOST_NUMBERS = 5
+
+
+def and_others(numbers: Sequence[int]) -> str:
+    """Ends a sentence about the first of these lines of a file with the others: of another schema there are
+    thousands."""
+    _, *others = numbers
+    if len(others) > MOST_NUMBERS:
+        return f", with {len(others)} more of its lines"
+    named = ", ".join(str(number) for number in others)
+    return f", with line{'s' * (len(others) > 1)} {named}" if others else ""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:

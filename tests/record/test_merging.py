@@ -208,7 +208,7 @@ def test_damaged_lines_are_named_and_refused_and_the_others_taken(tmp_path: Path
     merged = merge([file], ours)
     assert [line.id for line in merged.added] == [good.id]
     reasons = {
-        2: "damaged; it is left out, as are 2 more of its lines",
+        2: "damaged; it is left out, with lines 3, 4",
         5: "version 1 is older",
         6: "version 3 is newer",
         7: f"it has the id of another one here, {here.id}",
@@ -228,9 +228,11 @@ def test_a_file_of_another_schema_is_refused_in_one_sentence(tmp_path: Path) -> 
         learned("x", seed).model_dump_json().replace('"schema_version":2', '"schema_version":3') for seed in range(3)
     ]
     (tmp_path / "x.jsonl").write_bytes(b"\n".join(sealed(line.encode()) for line in newer))
-    (sentence,) = merge([tmp_path / "x.jsonl"], tmp_path / "ours").refused
+    merged = merge([tmp_path / "x.jsonl"], tmp_path / "ours")
+    (sentence,) = merged.refused
+    assert merged.left_out == 3
     assert sentence.startswith(f"{tmp_path / 'x.jsonl'}:1: ") and "version 3 is newer" in sentence
-    assert sentence.endswith("it is left out, as are 2 more of its lines")
+    assert sentence.endswith("it is left out, with lines 2, 3")
 
 
 def test_a_file_that_is_none_stops_all(tmp_path: Path) -> None:

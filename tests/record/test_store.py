@@ -89,7 +89,9 @@ def test_damaged_lines_are_named_left_out_and_left_in_place(store):
     before = path.read_bytes()
     records, problems = store.read()
     assert records.learned == made[:1]
-    assert [problem.split(":")[1] for problem in problems] == ["1", "2", "3", "4", "5"]
+    damaged, nameless = problems
+    assert damaged.startswith(f"{path}:1: ") and damaged.endswith("left in place, with lines 2, 3, 4")
+    assert nameless.startswith(f"{path}:5: ")
     put(store, made[1])
     assert path.read_bytes().startswith(before)
     assert store.read()[0].learned == made
@@ -110,6 +112,15 @@ def test_a_newer_schema_asks_for_an_update():
     newer = json.loads(learned("x").model_dump_json()) | {"schema_version": SCHEMA_VERSION + 1, "new": 1}
     with pytest.raises(ValueError, match=f"{SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}; update leantrain"):
         parse(json.dumps(newer))
+
+
+def test_a_file_of_tomorrow_s_schema_gets_one_sentence(store):
+    path = path_of(store).with_name("records.jsonl")
+    newer = json.loads(learned("x").model_dump_json()) | {"schema_version": SCHEMA_VERSION + 1}
+    path.write_bytes((sealed(json.dumps(newer).encode()) + b"\n") * 9)
+    records, (problem,) = store.read()
+    assert not records.lines and problem.startswith(f"{path}:1: ")
+    assert "update leantrain to read it" in problem and problem.endswith("with 8 more of its lines")
 
 
 def test_a_file_of_an_older_schema_is_refused_once_and_says_what_to_do(store):
@@ -428,7 +439,7 @@ def test_lines_without_a_checksum_are_left_out_until_somebody_vouches_for_them(s
     command = [sys.executable, "-m", "suite.record.seal", str(path)]
     for added in (2, 0):
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{path}: {added} lines got a checksum\n"
+        assert done.stdout == f"{path}: {added} lines got a checksum, which shows damage, not who measured\n"
         assert store.read() == (Records.of(GOOD), [])
     path.write_bytes(damaged := path.read_bytes() + CONTENTS[0][:40] + b"\n")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

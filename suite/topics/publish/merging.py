@@ -15,7 +15,7 @@ from pathlib import Path
 from suite.record.files import open_plain, replacing
 from suite.record.schema import Line, unattached
 from suite.record.seal import sealed
-from suite.record.store import MERGED, Store, lines_of, parse_sealed, same
+from suite.record.store import MERGED, Store, and_others, lines_of, parse_sealed, same
 from suite.record.text import printable
 from suite.topics.publish.signing import Signed
 
@@ -26,12 +26,13 @@ PATTERNS = ("*.parquet", "*/*.parquet", "*.jsonl", "*/*.jsonl")
 
 @dataclass(frozen=True)
 class Merged:
-    """Says what became of the lines: ``added``; ``known`` is how many were here; ``refused`` has a sentence for
-    each file and reason."""
+    """Says what became of the lines: ``added``; ``known`` is how many were here, ``left_out`` how many were refused;
+    ``refused`` has a sentence for each file and reason."""
 
     added: Sequence[Line]
     known: int
     refused: Sequence[str]
+    left_out: int
 
 
 def merge(paths: Sequence[Path], folder: Path, verify: Callable[[Path], Signed] | None = None) -> Merged:
@@ -65,12 +66,11 @@ def merge(paths: Sequence[Path], folder: Path, verify: Callable[[Path], Signed] 
                 added |= {} if old else {line.id: line}
         if added:
             _append(store.merged, list(added.values()))
-    return Merged(list(added.values()), known, [_refusal(*each, places) for each, places in refused.items()])
-
-
-def _refusal(file: Path, why: str, places: Sequence[int]) -> str:
-    others = f", as are {len(places) - 1} more of its lines" if len(places) > 1 else ""
-    return f"{printable(str(file))}:{places[0]}: {why}; it is left out{others}"
+    sentences = [
+        f"{printable(str(file))}:{places[0]}: {why}; it is left out{and_others(places)}"
+        for (file, why), places in refused.items()
+    ]
+    return Merged(list(added.values()), known, sentences, sum(map(len, refused.values())))
 
 
 def _signed_files(

@@ -352,7 +352,11 @@ def upload(records: Records, repository: str, signer: Signer | None = None) -> t
         raise ValueError(f"{repository!r} names no data set: {error}") from None
     except (HTTPError, LocalTokenNotFoundError, OSError) as error:
         why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+        if isinstance(error, LocalTokenNotFoundError) or getattr(error, "response", None) is not None:
+            raise ValueError(
+                f"the Hub did not take it: {why}; log in with: hf auth login, or publish to a folder"
+            ) from None
         raise ValueError(
-            f"the Hub did not take it: {why}; log in with: hf auth login, or publish to a folder"
+            f"the Hub cannot be reached: {why}; publish to a folder, or do it where there is a network"
         ) from None
     return str(address), lines

@@ -229,3 +229,12 @@ def test_a_hub_that_refuses_is_quoted_with_the_way_out(
     assert "the Hub did not take it: " in error and "hf auth login" in error
     code, _, error = called("publish", "--to", "hf://datasets/a/b/c", "--results", ours)
     assert code == 2 and "names no data set" in error
+
+
+def test_a_hub_out_of_reach_is_no_matter_of_logging_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    ours = put(tmp_path / "ours", [learned()])
+    code, _, error = called("publish", "--to", "hf://datasets/alice/records", "--results", ours)
+    assert (code, error.count("\n")) == (2, 1) and "the Hub cannot be reached: " in error and "log in" not in error

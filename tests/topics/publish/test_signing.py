@@ -121,7 +121,7 @@ def test_a_signer_vouches_for_what_it_ran_alone(local: tuple[Path, Path], tmp_pa
     publishing.write(Store(ours).read()[0], tmp_path / "sent", Signer(local[0]))
     code, said, error = merged(local, tmp_path / "sent", WORKFLOW)
     assert code == Exit.USAGE and said.startswith("1 record added") and error.count("\n") == 1
-    assert f"{WORKFLOW} signs what it ran, not what bob did; it is left out, as are 1 more of its lines" in error
+    assert f"{WORKFLOW} signs what it ran, not what bob did; it is left out, with line 3" in error
 
 
 def test_publishing_without_a_signature_takes_the_old_one_away(local: tuple[Path, Path], sent: Path) -> None:
