@@ -3,11 +3,13 @@
 Every row of :mod:`research.published_steps.published_rows` that this suite can express is predicted from its trace.
 The constants are those of the table of GPUs, and multipliers that are fitted to rows:
 
-    product  of a rate in half precision and in float32: of all GPUs, of a generation, of a GPU
+    product  of a rate in half precision, in float32 and in FP8: of all GPUs, of a generation, of a GPU
     attention  of a rate: of all kernels, and by the generation of the kernel and of the GPU
     moving   of the bandwidth that memory-bound operators reach, by generation
     link     of the bandwidth that collectives reach, inside nodes and across; of how fast ranks meet for one
     step     a time a step that no operator explains, by source
+
+Rows with products in FP8 come second, and say what FP8 does (:func:`multipliers_of`).
 
 A source is predicted by multipliers that were fitted to the *other* sources alone: its residuals are those of a source
 that the fit never saw; and once more by those of rows that are neither of its source nor of its GPU, which is what a
@@ -30,8 +32,8 @@ from scipy.optimize import least_squares
 
 from research.published_steps.published_rows import Case, PublishedRow, rows, traces
 from suite.record.operator_counts import PHASES, Operator, TracedStep
-from suite.topics.modelled_time.devices import Gpu, devices
-from suite.topics.modelled_time.gpu_links import FABRICS, NODE, NODES, REACHED_ACROSS, REACHED_INSIDE, Sent, sent
+from suite.topics.modelled_time.devices import Gpu, devices, width_of
+from suite.topics.modelled_time.gpu_links import FABRICS, NODES, REACHED_ACROSS, REACHED_INSIDE, Sent, sent
 from suite.topics.modelled_time.modelled import (
     RANKS,
     RANKS_ACROSS,
@@ -44,7 +46,7 @@ from suite.topics.modelled_time.modelled import (
     Change,
     time_on,
 )
-from suite.topics.modelled_time.roofline import Parts, Software, beside, change_between, parts_of
+from suite.topics.modelled_time.roofline import Parts, Software, beside, change_between, parts_of, widest
 
 SOFTWARE: Mapping[str, Software] = {
     "timm_vit_train": Software("torch 1.12, CUDA 11.3, eager", synchronised=True),
@@ -53,6 +55,8 @@ SOFTWARE: Mapping[str, Software] = {
     "llm_foundry_mpt": Software("torch 1.13 to 2.1, FSDP, flash 1 in Triton", "flash 1"),
     "nanotron_ultrascale": Software("nanotron, torch version not stated, flash 2"),
     "simumax_b200": Software("torch 2.10, Megatron-LM, Transformer Engine 2.11", "flash 3"),
+    "megatron_bridge": Software("NeMo containers 25.09 to 26.06, Megatron-LM, Transformer Engine", "flash 3"),
+    "mlperf_llama31_8b": Software("NeMo of MLPerf v5.1, Megatron-LM, Transformer Engine", "flash 3"),
     "peft_methods": Software("torch 2.13, transformers 5, peft 0.19", synchronised=True),
 }
 """What each source's rows ran under."""
@@ -232,27 +236,46 @@ class Fit:
         times: Floats = timeline_s + np.maximum(0.0, multipliers[self._step])
         return times[self._alike]
 
-    def solved(self) -> dict[tuple[str, ...], float]:
-        """Returns the multipliers' logarithms by name (of a step's own time: s). Each source weighs as much as 30 rows
-        do at most."""
+    def solved(self, known: Mapping[tuple[str, ...], float] | None = None) -> dict[tuple[str, ...], float]:
+        """Returns the multipliers' logarithms by name (of a step's own time: s), those of ``known`` as they are. Each
+        source weighs as much as 30 rows do at most."""
         tables = Counter(point.row.table for point in self.rows)
         weight = np.array([math.sqrt(min(1.0, 30 / tables[point.row.table])) for point in self.rows])
         measured = np.array([point.measured_s for point in self.rows])
         spread = np.array([MEETING_SPREAD if name == MEETING else SPREAD[name[0]] for name in self.names])
+        begin = np.array([(known or {}).get(name, 0.0) for name in self.names])
+        free = np.array([name not in (known or {}) for name in self.names])
+
+        def all_of(values: Floats) -> Floats:
+            every = begin.copy()
+            every[free] = values
+            return every
 
         def residuals(values: Floats) -> Floats:
-            off = weight * np.log(self.seconds(values) / measured) / NOISE
-            return np.concatenate([off, values / spread])
+            off = weight * np.log(self.seconds(all_of(values)) / measured) / NOISE
+            return np.concatenate([off, values / spread[free]])
 
-        if not self.rows:
+        if not self.rows or not free.any():
             return {}
-        fit = least_squares(residuals, np.zeros(len(self.names)), loss="soft_l1", max_nfev=40)
-        return dict(zip(self.names, map(float, np.minimum(fit.x, self._most))))
+        fit = least_squares(residuals, np.zeros(int(free.sum())), loss="soft_l1", max_nfev=40)
+        return dict(zip(self.names, map(float, np.minimum(all_of(fit.x), self._most))))
 
     def predicted(self, solved: Mapping[tuple[str, ...], float]) -> Floats:
         """Returns modelled times, s, by multipliers that may be of other rows; what they lack is as the table has
         it."""
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
+
+
+def multipliers_of(seen: Sequence[Predictable]) -> dict[tuple[str, ...], float]:
+    """Fits the rows without products in FP8 first. What rows with such products say comes after, of FP8 and of what no
+    other row shows: of what both share they say nothing apart from FP8."""
+    worth = worth_fitting(seen)
+    wide = Fit([point for point in worth if not _in_fp8(point)]).solved()
+    return wide | Fit([point for point in worth if _in_fp8(point)]).solved(wide)
+
+
+def _in_fp8(point: Predictable) -> bool:
+    return point.row.case is not None and point.row.case.eight_bits is not None
 
 
 _KNOWN_PARTS: dict[object, Parts] = {}
@@ -278,10 +301,6 @@ def sent_by(row: PublishedRow) -> Sent:
     return sent(row.collectives, FABRICS[row.fabric] if row.fabric else FABRICS["PCIe"])
 
 
-def _width(dtype: str) -> str:
-    return "half" if dtype in ("float16", "bfloat16") else "float32"
-
-
 def _attention(operator: Operator, software: Software) -> str:
     return software.attention if "flash" in operator.name or "cudnn" in operator.name else "efficient"
 
@@ -290,7 +309,7 @@ def _of(operator: Operator, point: Predictable) -> tuple[tuple[str, ...], ...]:
     """Returns the multipliers of an operator's rate."""
     generation, name = point.device.generation, point.device.name
     if operator.kind == "product":
-        width = _width(operator.dtype)
+        width = width_of(operator.dtype)
         return ("product", width), ("product", generation, width), ("product", generation, width, name)
     if operator.kind == "attention":
         kernel = _attention(operator, SOFTWARE[point.row.table])
@@ -328,7 +347,7 @@ def worth_fitting(of: Iterable[Predictable]) -> list[Predictable]:
 
 def is_judged(row: PublishedRow) -> bool:
     """Tells whether a row's time is one of those that the model speaks of."""
-    return not row.set_apart and row.stages == 1 and row.gpus <= NODE * NODES
+    return not row.set_apart and row.stages == 1 and row.gpus <= row.node * NODES
 
 
 def held_out() -> list[Residual]:
@@ -374,7 +393,7 @@ def _split(table: str) -> tuple[list[Predictable], list[Predictable]]:
 
 
 def _residuals(seen: Sequence[Predictable], predicted: Sequence[Predictable]) -> list[Residual]:
-    times = Fit(predicted).predicted(Fit(worth_fitting(seen)).solved())
+    times = Fit(predicted).predicted(multipliers_of(seen))
     return [
         Residual(point, None, None, math.log(time / point.measured_s), float(time), point.measured_s)
         for point, time in zip(predicted, times)
@@ -401,7 +420,7 @@ def ratios(of: Iterable[Residual]) -> list[Residual]:
 
 
 def _ratio(a: Residual, b: Residual) -> Residual:
-    ranks = RANKS if b.of.row.gpus <= NODE else RANKS_ACROSS
+    ranks = RANKS if b.of.row.gpus <= b.of.row.node else RANKS_ACROSS
     change = ranks if a.of.row.collectives != b.of.row.collectives else change_between(a.of.step, b.of.step)
     return Residual(b.of, a.of, change, b.log_error - a.log_error, b.modelled / a.modelled, b.measured / a.measured)
 
@@ -490,7 +509,7 @@ def _by_band(of: Iterable[Residual]) -> dict[str, list[Residual]]:
     kinds: dict[str, list[Residual]] = {}
     for residual in of:
         row = residual.of.row
-        if residual.change is not None or (not row.host_bound and (is_judged(row) or row.gpus > NODE * NODES)):
+        if residual.change is not None or (not row.host_bound and (is_judged(row) or row.gpus > row.node * NODES)):
             kinds.setdefault(band_name(residual), []).append(residual)
     return kinds
 
@@ -499,7 +518,8 @@ def band_name(of: Residual) -> str:
     """Names the band that a residual belongs to."""
     if of.change is not None:
         return of.change
-    return time_on(of.of.row.gpus) + UNSEEN * of.unseen
+    row = of.of.row
+    return time_on(row.gpus, row.node, widest(of.of.step, products_alone=True)) + UNSEEN * of.unseen
 
 
 def _sources(of: Iterable[Residual]) -> set[str]:
@@ -545,7 +565,11 @@ def kind_of(row: PublishedRow) -> str:
     """Says of a row how many GPUs it is of, and what sets it apart."""
     if row.gpus == 1:
         return "one, bound by the host" if row.host_bound else "one"
-    where = "a node" if row.gpus <= NODE else f"2 to {NODES} nodes" if row.gpus <= NODE * NODES else "more nodes"
+    where = (
+        "a node" if row.gpus <= row.node else f"2 to {NODES} nodes" if row.gpus <= row.node * NODES else "more nodes"
+    )
+    if row.case is not None and row.case.eight_bits is not None:
+        where += ", FP8"
     if row.set_apart:
         return f"{where}, set apart: {row.set_apart.partition(':')[0]}"
     return f"{where}, stages" if row.stages > 1 else where
@@ -568,7 +592,7 @@ class Comparison:
 
     def believed(self) -> Believed:
         """Returns what ships with the model: bands, and the multipliers of all rows."""
-        solved = Fit(worth_fitting(known_rows())).solved()
+        solved = multipliers_of(known_rows())
         return Believed(
             bands=dict(self.bands),
             no_bands=dict(self.no_bands),

@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,27 @@ from typing import Any
 from research.published_steps.nanotron_stages import stages_of
 from research.published_steps.stalls import set_apart
 from suite.record.operator_counts import Phase, TracedStep
-from suite.topics.modelled_time.gpu_links import Collective
+from suite.topics.modelled_time.gpu_links import FABRICS, NODE, Collective
 
 FOLDER = Path(__file__).parent
 TRACES = "traces.json.gz"
 PREDICTED = "predicted.csv"
 Line = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class EightBits:
+    """Describes how operands of products become eight floating bits.
+
+    Attributes:
+        scaling: delayed, tensor, block or mx: what a scale is of, and when it is known.
+        transposed: whether a cast writes the transpose, too, as products read operands by rows alone.
+        weights_kept: whether weights are kept in eight bits, and cast by the update.
+    """
+
+    scaling: str
+    transposed: bool
+    weights_kept: bool
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,8 @@ class Case:
         method: a name of peft's adapters, with their own settings; empty for low-rank ones and for none.
         answers: outputs a token, of a model that has no language model's head.
         tensor_ranks: ranks that share each layer (Megatron's split, sequences split between layers); one is traced.
+        context_ranks: ranks that share each sequence, of which one has ``length`` tokens.
+        eight_bits: how the blocks' linear layers multiply in FP8; None where they do not.
     """
 
     library: str
@@ -86,6 +103,8 @@ class Case:
     to_its_end: bool = False
     logits_held: bool = False
     repeated: bool = False
+    context_ranks: int = 1
+    eight_bits: EightBits | None = None
 
     @property
     def tied(self) -> bool:
@@ -99,6 +118,7 @@ class Case:
         attribute changes no known key."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = {name: value for name, (value, default) in values.items() if value != default}
+        said |= {name: asdict(value) for name, value in said.items() if isinstance(value, EightBits)}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -196,6 +216,11 @@ class PublishedRow:
     set_apart: str = ""
     case: Case | None = None
     why_not: str = ""
+
+    @property
+    def node(self) -> int:
+        """Counts the GPUs that links inside join, where it ran."""
+        return FABRICS[self.fabric].node if self.fabric else NODE
 
     def but(self, why_not: str) -> PublishedRow:
         return replace(self, case=None, why_not=why_not)
@@ -411,11 +436,9 @@ def _mpt(line: Line) -> PublishedRow:
         gpus=gpus,
         set_up=" ".join(line[column] for column in alike),
     )
-    if fp8:
-        return row.but("its FP8 products and casts have kernels of their own, which have no declared cost")
     if line["activation_cpu_offload"] == "yes":
         return row.but("it moves activations to the host's memory, by rules that it does not state")
-    amp = line["precision"] == "amp_bf16"
+    amp = line["precision"] in ("amp_bf16", "amp_fp8")
     case = Case(
         "transformers",
         "gpt2",
@@ -431,6 +454,7 @@ def _mpt(line: Line) -> PublishedRow:
         autocast="bfloat16" if amp else "",
         recomputed=recomputed,
         clipped=True,
+        eight_bits=EightBits("delayed", True, False) if fp8 else None,
     )
     parameters = float(line["parameters"])
     sent = sharded(2 * parameters, (4 if amp else 2) * parameters, gpus, passes, line["sharding"] == "FULL_SHARD")
@@ -598,6 +622,117 @@ def _simumax(line: Line) -> PublishedRow:
         deeper=replace(case, layers=layers + 1) if pp > 1 else None,
         case=case,
     )
+
+
+BRIDGE_DEVICES = {"H100": "H100-SXM", "B200": "B200", "GB200": "GB200", "GB300": "GB300"}
+BRIDGE_WHY_NOT = {
+    "LoRA": "its adapters are on layers that ranks share, which is not traced",
+    "fine-tuning": "its sequences are packed, of lengths that it does not state",
+    "nvfp4": "products in four bits have no declared cost",
+}
+
+
+def _bridge(line: Line) -> PublishedRow:
+    """Reads the row as one rank of the last stage. Where embedding and head each take a layer's place (126 layers over
+    8 or 16 stages) the last stage has a layer less than the others."""
+    dp, pp, tp, cp, chunks, passes = (int(line[name]) for name in ("dp", "pp", "tp", "cp", "vpp", "grad_accumulation"))
+    sizes, hopper, sharded_whole = _sizes(line), line["hardware"] == "H100", line["fsdp"] == "1"
+    spare = -sizes["layers"] % pp
+    layers, wide = (sizes["layers"] + spare) // pp - bool(spare), (sizes["layers"] + spare) // pp
+    scaling = line["precision"].partition(", ")[2].partition(" ")[0]
+    hidden, tokens = sizes["hidden"], int(line["sequence"]) // cp
+    case = Case(
+        "rank",
+        "llama",
+        int(line["micro_batch"]),
+        tokens,
+        **{**sizes, "layers": layers},
+        parameters="bfloat16",
+        tensor_ranks=tp,
+        context_ranks=cp,
+        fused=True,
+        eight_bits=EightBits(scaling, hopper or scaling == "mx", True),
+    )
+    a_layer = hidden**2 * (2 + 2 * sizes["kv_heads"] / sizes["heads"]) + 3 * hidden * sizes["ffn"]
+    embedded = sizes["vocabulary"] * hidden
+    own, traced = (layers * a_layer + (1 + (pp == 1)) * embedded) / tp, (layers * a_layer + embedded) / tp
+    shards = dp * cp
+    ways = {
+        "sharded": sharded_whole,
+        "zero 1": not sharded_whole,
+        "tensor": tp > 1,
+        "pipeline": pp > 1,
+        "context": cp > 1,
+    }
+    layer_runs = layers * passes + round((pp - 1) * wide / chunks)
+    row = PublishedRow(
+        "megatron_bridge",
+        0,
+        line["source"],
+        BRIDGE_DEVICES[line["hardware"]],
+        line["model"].lower(),
+        line["precision"],
+        "flash",
+        " ".join(name for name, taken in ways.items() if taken),
+        _ms(line),
+        accumulated=passes,
+        shards=shards,
+        gpus=int(line["gpus"]),
+        fabric=line["hardware"],
+        stages=pp,
+        layer_runs=layer_runs,
+        head_runs=passes,
+        update_share=own / traced / shards,
+        deeper=replace(case, layers=layers + 1) if pp > 1 else None,
+        collectives=tuple(_sent_by_bridge(line, own, layer_runs)),
+        case=case,
+    )
+    why_not = BRIDGE_WHY_NOT.get(line["task"]) or BRIDGE_WHY_NOT.get(line["precision"])
+    return replace(row.but(why_not), deeper=None) if why_not else row
+
+
+MLPERF_DEVICES = {"(B200": "B200", "(GB200": "GB200", "(GB300": "GB300"}
+
+
+def _mlperf_llama(line: Line) -> PublishedRow:
+    """Reads the row as Megatron-Bridge's are: the same libraries, by a scale a tensor (``FP8_RECIPE`` of its common
+    configuration), gradients and weights sent beside operators."""
+    device = next((short for name, short in MLPERF_DEVICES.items() if name in line["hardware"]), "")
+    ranks = {name: int(line[name] or 0) for name in ("tp", "pp", "cp", "micro_batch")}
+    row = PublishedRow(
+        "mlperf_llama31_8b", 0, line["source"], "", "llama 3.1 8b", line["precision"], "fused", "zero 1", _ms(line)
+    )
+    if not device:
+        return row.but("its GPU is not in the table of GPUs")
+    if line["precision"] != "fp8" or not all(ranks.values()):
+        return row.but("its precision or its layout is not stated, or it is of four bits")
+    of_model = int(line["gpus"]) // (ranks["tp"] * ranks["pp"] * ranks["cp"])
+    stated = {"hardware": device, "dp": str(of_model), "vpp": "1", "fsdp": "0", "precision": "fp8, tensor scaling"}
+    return replace(_bridge({**line, **stated, "model": row.kind, "task": "pre-training"}), table=row.table)
+
+
+def _sent_by_bridge(line: Line, own: float, layer_runs: int) -> Iterator[Collective]:
+    """Yields what ranks send that count along tensors, then sequences, data and stages, all of it beside operators
+    (user buffers, buckets, interleaved stages): gathered weights and products' inputs in eight bits, gradients and sums
+    in 16."""
+    dp, pp, tp, cp, chunks, passes = (int(line[name]) for name in ("dp", "pp", "tp", "cp", "vpp", "grad_accumulation"))
+    tokens = float(line["micro_batch"]) * int(line["sequence"]) / cp
+    hidden, narrow = tokens * int(line["hidden"]), int(line["kv_heads"]) / int(line["heads"])
+    phases: tuple[Phase, Phase] = ("forward", "backward")
+    for phase in phases if tp > 1 else ():
+        yield Collective("all-gather", phase, hidden, tp, 1, 2 * layer_runs)
+        yield Collective("reduce-scatter", phase, 2 * hidden, tp, 1, 2 * layer_runs)
+    for phase in phases if cp > 1 else ():  # keys and values of the others
+        yield Collective("send", phase, 4 * narrow * hidden / tp * (cp - 1), cp, tp, layer_runs)
+    for phase in phases if pp > 1 else ():
+        yield Collective("send", phase, 2 * hidden / tp, pp, tp * cp * dp, passes * chunks, chunks > 1)
+    shards = dp * cp
+    if line["fsdp"] == "1":
+        yield from (Collective("all-gather", phase, own, shards, tp, passes) for phase in phases)
+        yield Collective("reduce-scatter", "backward", 2 * own, shards, tp, passes)
+    elif shards > 1:
+        yield Collective("all-gather", "forward", own, shards, tp)
+        yield Collective("reduce-scatter", "backward", 2 * own, shards, tp)
 
 
 def _peft(line: Line) -> PublishedRow:
@@ -778,6 +913,8 @@ READERS: Mapping[str, Callable[[Line], PublishedRow]] = {
     "peft_methods": _peft,
     "nanotron_ultrascale": _nanotron,
     "simumax_b200": _simumax,
+    "megatron_bridge": _bridge,
+    "mlperf_llama31_8b": _mlperf_llama,
     "liger_kernels": _liger,
     "zeus_bert_power": _zeus,
     "torchtitan_llama3": _torchtitan,

@@ -35,7 +35,7 @@ from suite.topics.by_others import by_others
 from suite.topics.modelled_time.modelled import believed, write
 
 COLUMNS = ("of", "by", "group", "rows", "median absolute error", "median signed error", "inside others' bands")
-SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond", "bar")
+SHAPES = ("dot", "open", "triangle", "square", "cross", "diamond", "bar", "dash", "slash")
 
 
 def table(comparison: Comparison) -> str:
@@ -200,6 +200,10 @@ def _mark(shape: str, x: float, y: float) -> Mark:
         return Dot(f"{shape} same", x, y, 3)
     if shape == "bar":
         return Line("mean same", [(x, y - 4), (x, y + 4)])
+    if shape == "dash":
+        return Line("mean same", [(x - 4, y), (x + 4, y)])
+    if shape == "slash":
+        return Line("mean same", [(x - 3, y + 3), (x + 3, y - 3)])
     if shape == "cross":
         return Line("mean same", [(x - 3, y - 3), (x + 3, y + 3)])
     corners: Sequence[tuple[float, float]] = [(x, y - 4), (x + 4, y + 3), (x - 4, y + 3)]

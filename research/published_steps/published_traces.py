@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from research.published_steps.published_rows import Case, Traced, cases, rows, traces, write_traces
-from research.published_steps.tensor_rank import FusedNorm, Rotated, rank_parts
+from research.published_steps.eight_bits import EightBitLinear
+from research.published_steps.published_rows import Case, EightBits, Traced, cases, rows, traces, write_traces
+from research.published_steps.tensor_rank import FusedLoss, FusedNorm, Rotated, rank_parts
 from suite.measure.at_scale import weightless as values_of_sizes
 from suite.measure.at_scale.weightless import replaced, weightless
 from suite.measure.contenders.compiled_graphs import partitioned_graphs
@@ -156,6 +157,8 @@ def _prepared(case: Case) -> tuple[nn.Module, list[Callable[[], None]], tuple[An
     model = model.to(getattr(torch, case.parameters)).train(not case.forward_only or case.dropout)
     if case.quantised:
         _quantise(model, case)
+    if case.eight_bits is not None:
+        _multiply_eight_bits(model, case.eight_bits)
     if case.method:
         model = _with_method(model, case)
     elif case.adapters:
@@ -299,7 +302,7 @@ def _loss_of_logits(case: Case, model: Any, inputs: Tensor, targets: Tensor) -> 
     shifted = wide[:, :-1].contiguous()
     flat = shifted.view(-1, shifted.shape[-1])
     if case.fused:
-        loss = _FusedLoss.apply(flat)
+        loss = FusedLoss.apply(flat)
         return loss
     return F.cross_entropy(flat, targets[:, 1:].reshape(-1))
 
@@ -379,6 +382,17 @@ def _quantise(model: nn.Module, case: Case) -> None:
                 module.float()
 
 
+def _multiply_eight_bits(model: nn.Module, how: EightBits) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    for block in _blocks(model):
+        for parent in list(block.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, Conv1D):  # which keeps its weight [in, out]
+                    weight = nn.Parameter(child.weight.new_empty(child.weight.shape[::-1]))
+                    setattr(parent, name, EightBitLinear(weight, child.bias, how))
+
+
 class _Adapted(nn.Module):
     """Stands for a frozen linear layer with a low-rank update beside it, as torch's operators make it."""
 
@@ -404,22 +418,6 @@ def _adapt(model: nn.Module, case: Case) -> None:
 
 
 # kernels that fuse: an operator of the same bytes stands for each ----------------------------------------------------
-
-
-class _FusedLoss(torch.autograd.Function):
-    """Reads the logits once for the loss; once more, and writes the gradient over them."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        ctx.save_for_backward(logits)
-        return logits.sum(-1, dtype=torch.float32).mean()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (logits,) = ctx.saved_tensors
-        logits.neg_()
-        return logits
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -9,7 +9,6 @@ from dataclasses import replace
 from research.published_steps.published_fit import step_of_row, why_not
 from research.published_steps.published_rows import PublishedRow, rows, traces
 from suite.topics.by_others.by_others import RatioByOthers
-from suite.topics.modelled_time.gpu_links import NODE
 from suite.topics.modelled_time.modelled import RUNS, TIME_ACROSS_NODES, Believed
 from suite.topics.modelled_time.roofline import change_between
 
@@ -46,7 +45,7 @@ def ratio_of(row: PublishedRow, partner: PublishedRow, predicted: Times, believe
         measured=row.measured_s / partner.measured_s,
     )
     across = believed.no_bands.get(TIME_ACROSS_NODES, "")
-    if across and row.gpus > NODE:
+    if across and row.gpus > row.node:
         return replace(ratio, why_not=across)
     ours, theirs = (predicted.get((side.table, side.line)) for side in (row, partner))
     after, before = step_of_row(row), step_of_row(partner)

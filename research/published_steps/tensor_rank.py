@@ -3,7 +3,8 @@
 Megatron's split (Shoeybi et al., 1909.08053, section 3): queries, keys, values and the MLP's first products by
 columns, the products after them by rows, the vocabulary by rows. Between the layers' halves each rank has its part of
 the sequences (Korthikanti et al., 2205.05198, section 4.2.2). What is gathered is written here, and sent elsewhere
-(:mod:`suite.topics.modelled_time.gpu_links`). Gradients add up in float32; the update is AdamW on float32 copies.
+(:mod:`suite.topics.modelled_time.gpu_links`). Gradients add up in float32, in a pass of
+their own but where kernels are fused: there in the product that makes them. The update is AdamW on float32 copies.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from research.published_steps.eight_bits import EightBitLinear
 from research.published_steps.published_rows import Case
 
 
@@ -95,6 +97,38 @@ class _Loss(torch.autograd.Function):
         return exponentials.mul_(gradient), None
 
 
+class FusedLoss(torch.autograd.Function):
+    """Reads the logits once for the loss; once more, and writes the gradient over them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        return logits.sum(-1, dtype=torch.float32).mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (logits,) = ctx.saved_tensors
+        logits.neg_()
+        return logits
+
+
+class _FusedGate(torch.autograd.Function):
+    """Stands for SwiGLU in one kernel: reads both halves [tokens, 2, ffn] and writes their product; backward once more,
+    and the gradient of both."""
+
+    @staticmethod
+    def forward(ctx: Any, halves: Tensor) -> Tensor:
+        ctx.save_for_backward(halves)
+        return halves[:, 0] * halves[:, 1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (halves,) = ctx.saved_tensors
+        return torch.mul(halves, gradient[:, None])
+
+
 class _Weights(nn.Module):
     """Holds a norm's weights."""
 
@@ -113,14 +147,15 @@ class RankBlock(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.ranks, self.batch = case.tensor_ranks, case.batch
+        self.context_ranks, self.fused = case.context_ranks, case.fused
         self.width = case.hidden // case.heads
         self.heads, self.kv_heads = case.heads // self.ranks, max(1, case.kv_heads // self.ranks)
         ffn = case.ffn // self.ranks
         self.norms = nn.ModuleList([_Weights(case.hidden), _Weights(case.hidden)])
-        self.qkv = nn.Linear(case.hidden, (self.heads + 2 * self.kv_heads) * self.width, bias=False)
-        self.out = nn.Linear(self.heads * self.width, case.hidden, bias=False)
-        self.gate_up = nn.Linear(case.hidden, 2 * ffn, bias=False)
-        self.down = nn.Linear(ffn, case.hidden, bias=False)
+        self.qkv = _linear(case, case.hidden, (self.heads + 2 * self.kv_heads) * self.width)
+        self.out = _linear(case, self.heads * self.width, case.hidden)
+        self.gate_up = _linear(case, case.hidden, 2 * ffn)
+        self.down = _linear(case, ffn, case.hidden)
 
     def gathered(self, x: Tensor) -> Tensor:
         whole: Tensor = _Gathered.apply(x, self.ranks) if self.ranks > 1 else x
@@ -132,9 +167,11 @@ class RankBlock(nn.Module):
 
     def attention(self, x: Tensor) -> Tensor:
         heads = [count * self.width for count in (self.heads, self.kv_heads, self.kv_heads)]
+        parts = self.qkv(x).split(heads, dim=-1)
+        if self.context_ranks > 1:  # keys and values of the whole sequence
+            parts = parts[0], *(_Gathered.apply(part, self.context_ranks) for part in parts[1:])
         q, k, v = (
-            part.view(self.batch, -1, part.shape[-1] // self.width, self.width).transpose(1, 2)
-            for part in self.qkv(x).split(heads, dim=-1)
+            part.view(self.batch, -1, part.shape[-1] // self.width, self.width).transpose(1, 2) for part in parts
         )
         q, k = Rotated.apply(q), Rotated.apply(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
@@ -143,8 +180,16 @@ class RankBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.scattered(self.attention(self.gathered(self.norms[0](x))))
-        gate, up = self.gate_up(self.gathered(self.norms[1](x))).chunk(2, dim=-1)
+        halves = self.gate_up(self.gathered(self.norms[1](x)))
+        if self.fused:
+            return x + self.scattered(self.down(_FusedGate.apply(halves.view(halves.shape[0], 2, -1))))
+        gate, up = halves.chunk(2, dim=-1)
         return x + self.scattered(self.down(F.silu(gate) * up))
+
+
+def _linear(case: Case, inputs: int, outputs: int) -> nn.Module:
+    linear = nn.Linear(inputs, outputs, bias=False)
+    return linear if case.eight_bits is None else EightBitLinear(linear.weight, None, case.eight_bits)
 
 
 class RankOfLlama(nn.Module):
@@ -153,7 +198,7 @@ class RankOfLlama(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         vocabulary = case.vocabulary // case.tensor_ranks
-        self.ranks = case.tensor_ranks
+        self.ranks, self.fused = case.tensor_ranks, case.fused
         self.embedding = nn.Embedding(vocabulary, case.hidden)
         self.layers = nn.ModuleList([RankBlock(case) for _ in range(case.layers)])
         self.norm = _Weights(case.hidden)
@@ -165,7 +210,7 @@ class RankOfLlama(nn.Module):
         x = self.norm(x)
         whole: Tensor = _Gathered.apply(x, self.ranks) if self.ranks > 1 else x
         logits = F.linear(whole, self.embedding.weight)
-        loss: Tensor = _Loss.apply(logits.float(), targets.view(-1))
+        loss: Tensor = FusedLoss.apply(logits) if self.fused else _Loss.apply(logits.float(), targets.view(-1))
         return loss
 
 
@@ -185,7 +230,8 @@ def rank_parts(case: Case) -> tuple[nn.Module, list[Any], tuple[Any, Any]]:
     def added_to(sum_of: Tensor) -> Any:
         def add(weight: Tensor) -> None:
             assert weight.grad is not None
-            sum_of.add_(weight.grad)
+            if not case.fused:
+                sum_of.add_(weight.grad)
             weight.grad = None
 
         return add

@@ -40,6 +40,7 @@ from research.published_steps.stalls import ALONE, FIXED, STALLED, set_apart
 from suite.topics.by_others.by_others import PATH, published_ratios, written
 from suite.topics.modelled_time.devices import devices
 from suite.topics.modelled_time.modelled import (
+    IN_FP8,
     RUNS,
     TIME,
     TIME_ACROSS_NODES,
@@ -241,7 +242,8 @@ def test_the_page_of_commands_says_what_the_study_says() -> None:
     """Its committed figures, which are whatever processor made them."""
     page = " ".join((Path(__file__).parents[2] / "docs/commands.md").read_text("utf-8").split())
     of_gpus = {line[2]: line for line in committed() if line[:2] == ["time", "GPUs"]}
-    one, node, nodes = ([*map(float, filter(None, of_gpus[name][4:]))] for name in ("one", "a node", "2 to 32 nodes"))
+    kinds = ("one", "a node", "2 to 32 nodes", "a node, FP8")
+    one, node, nodes, fp8 = ([*map(float, filter(None, of_gpus[name][4:]))] for name in kinds)
     expressed, measured = expressible(made())
     fits = confusion(shared_peaks())
     errors = sorted(abs(peak.log_error) for peak in peaks())
@@ -252,6 +254,8 @@ def test_the_page_of_commands_says_what_the_study_says() -> None:
         f"±{100 * believed().bands[TIME].half_width:.0f} % on one GPU",
         f"with a band of ±{100 * believed().bands[TIME_ACROSS_NODES].half_width:.0f} %, and beyond there is no time",
         f"on several GPUs of a node the median error is {100 * node[0]:.0f} %, on 2 to 32 nodes {100 * nodes[0]:.0f} %",
+        f"on several GPUs of a node a median error of {100 * fp8[0]:.0f} % and a band of "
+        f"±{100 * believed().bands[TIME_IN_A_NODE + IN_FP8].half_width:.0f} %, over more nodes no band",
         f"right for {100 * fits.right:.0f} % of {fits.all:,} configurations",
         f"Allocated peaks of {len(errors)} published fine-tuning runs are counted with a median error of "
         f"{100 * median(errors):.2f} %, "

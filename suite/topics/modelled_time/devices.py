@@ -16,19 +16,30 @@ from typing import Any, Literal
 
 TABLE = Path(__file__).with_name("devices.toml")
 HALF = frozenset({"float16", "bfloat16"})
+NARROW_SHARE = 0.9
+"""Of half precision's share of the peak, what eight bits reach where nobody measured it: five GPUs, 0.88 to 0.98."""
 Kind = Literal["prior", "calibrated"]
 
 
 @dataclass(frozen=True)
 class Reached:
     """Holds the share of a peak that large operators reach: of tensor cores in half precision, of the float32 units, of
-    the memory's bandwidth. ``kind`` says whether it was measured on that GPU, ``source`` by whom."""
+    the memory's bandwidth, of tensor cores in FP8 (0: nobody measured it). ``kind`` says whether it was measured on
+    that GPU, ``source`` by whom."""
 
     half: float
     float32: float
     copy: float
     kind: Kind
     source: str
+    float8: float = 0.0
+
+
+def width_of(dtype: str) -> str:
+    """Names the units of a type's products: half, float32, float8, or the type itself."""
+    if dtype in HALF:
+        return "half"
+    return next((width for width in ("float32", "float8") if dtype.startswith(width)), dtype)
 
 
 LANES: Mapping[str, int] = {
@@ -84,10 +95,11 @@ class Gpu:
         shares = self.reached
         if dtype in HALF:
             return 1e12 * self.half_tflops * shares.half
-        narrow = self.int8_tflops if dtype == "int8" else self.float8_tflops if dtype.startswith("float8") else 0.0
+        narrow = self._narrow_tflops(dtype)
         if narrow:
-            return 1e12 * narrow * 0.9 * shares.half  # achievable_matmul: 0.71 to 0.77 of FP8, where BF16 has 0.78
-        if dtype == "int8" or dtype.startswith("float8"):
+            measured = shares.float8 if width_of(dtype) == "float8" else 0.0
+            return 1e12 * narrow * (measured or NARROW_SHARE * shares.half)
+        if width_of(dtype) in ("int8", "float8"):
             return 1e12 * self.half_tflops * shares.half
         if tf32 and self.tf32_tflops:
             return 1e12 * self.tf32_tflops * 0.92 * shares.half
@@ -95,9 +107,15 @@ class Gpu:
 
     def peak_flops_per_s(self, dtype: str, tf32: bool = False) -> float:
         """Returns the datasheet's rate: what MFU is a share of."""
-        if dtype in HALF:
-            return 1e12 * self.half_tflops
+        narrow = self._narrow_tflops(dtype)
+        if dtype in HALF or narrow:
+            return 1e12 * (narrow or self.half_tflops)
         return 1e12 * (self.tf32_tflops if tf32 and self.tf32_tflops else self.float32_tflops)
+
+    def _narrow_tflops(self, dtype: str) -> float:
+        """Returns the datasheet's rate of eight bits; 0 for wider types, and without units of that type."""
+        width = width_of(dtype)
+        return self.float8_tflops if width == "float8" else self.int8_tflops if width == "int8" else 0.0
 
     @property
     def cycles_per_s(self) -> float:

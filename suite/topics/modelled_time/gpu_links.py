@@ -23,7 +23,7 @@ from suite.topics.modelled_time.devices import Gpu
 
 Name = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send"]
 NODE = 8
-"""GPUs of a node."""
+"""GPUs of a node, of most machines: those that NVLink or a host's links join."""
 NODES = 32
 """Nodes that published steps say something of: beyond, links stall for reasons that no row states."""
 REACHED_INSIDE, REACHED_ACROSS = 0.78, 0.70
@@ -39,6 +39,7 @@ class Fabric:
     """Describes the links of a cluster's GPUs. Bandwidths are the datasheets', GB/s one way, of each GPU; times in us.
 
     Attributes:
+        node: GPUs that the links inside join.
         inside_us, across_us: of a hop.
         meet_us: until the ranks of a node have come to a collective that their steps wait for; as much for each node.
     """
@@ -46,6 +47,7 @@ class Fabric:
     inside_gb_s: float
     across_gb_s: float
     source: str
+    node: int = NODE
     inside_us: float = 4.0
     across_us: float = 15.0
     meet_us: float = 100.0
@@ -55,6 +57,8 @@ FABRICS: Mapping[str, Fabric] = {
     "A100": Fabric(300, 25, "NVIDIA A100 datasheet: NVLink 3; a node of 1600 Gbit/s (llm-foundry's README)"),
     "H100": Fabric(450, 50, "NVIDIA H100 datasheet: NVLink 4; a node of 3200 Gbit/s"),
     "B200": Fabric(900, 50, "NVIDIA DGX B200 datasheet: NVLink 5; a node of 3200 Gbit/s"),
+    "GB200": Fabric(900, 50, "NVIDIA GB200 NVL72 datasheet: NVLink 5 among 72 GPUs; a card of 400 Gbit/s each", 72),
+    "GB300": Fabric(900, 100, "NVIDIA GB300 NVL72 datasheet: NVLink 5 among 72 GPUs; a card of 800 Gbit/s each", 72),
     "V100": Fabric(150, 6, "NVIDIA DGX-1 datasheet: NVLink 2; a node of 400 Gbit/s"),
     "MI300X": Fabric(448, 50, "AMD MI300X datasheet: 7 Infinity Fabric links of 64 GB/s; a node of 3200 Gbit/s"),
     "PCIe": Fabric(24, 12, "PCIe 4.0, 16 lanes; a card of 100 Gbit/s"),
@@ -66,6 +70,8 @@ OF_GPU: Mapping[str, str] = {
     "H100-SXM": "H100",
     "H200": "H100",
     "B200": "B200",
+    "GB200": "GB200",
+    "GB300": "GB300",
     "MI300X": "MI300X",
 }
 """GPUs whose nodes have links of their own; all others' share the host's."""
@@ -97,14 +103,12 @@ class Collective:
     times: float = 1
     hidden: bool = True
 
-    @property
-    def nodes(self) -> int:
+    def nodes(self, fabric: Fabric) -> int:
         """Counts the nodes that its group spans, if ranks fill one after the other."""
-        return min(self.ranks, ceil(self.ranks * self.stride / NODE))
+        return min(self.ranks, ceil(self.ranks * self.stride / fabric.node))
 
-    @property
-    def crosses_nodes(self) -> bool:
-        return self.ranks * self.stride > NODE
+    def crosses_nodes(self, fabric: Fabric) -> bool:
+        return self.ranks * self.stride > fabric.node
 
 
 def collectives_of(step: TracedStep) -> list[Collective]:
@@ -129,10 +133,10 @@ def seconds(collective: Collective, fabric: Fabric) -> float:
     ranks = collective.ranks
     if ranks < 2:
         return 0.0
-    here = max(1, min(ranks, NODE // collective.stride))  # ranks of the group in a node
+    here = max(1, min(ranks, fabric.node // collective.stride))  # ranks of the group in a node
     bandwidth, hop_us = 1e9 * fabric.inside_gb_s * REACHED_INSIDE, fabric.inside_us
     hops: float = ranks - 1
-    if collective.crosses_nodes:
+    if collective.crosses_nodes(fabric):
         cards = 1 if collective.name in ("all-to-all", "send") else here
         bandwidth = min(bandwidth, 1e9 * fabric.across_gb_s * cards * REACHED_ACROSS)
         hop_us = fabric.across_us
@@ -146,7 +150,7 @@ def seconds(collective: Collective, fabric: Fabric) -> float:
 def meeting_s(collective: Collective, fabric: Fabric) -> float:
     """Returns what a step waits for before one of them begins, in s: until its ranks are there. What is hidden does not
     keep it waiting."""
-    return 0.0 if collective.hidden or collective.ranks < 2 else 1e-6 * fabric.meet_us * collective.nodes
+    return 0.0 if collective.hidden or collective.ranks < 2 else 1e-6 * fabric.meet_us * collective.nodes(fabric)
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def sent(collectives: Iterable[Collective], fabric: Fabric) -> Sent:
     for collective in collectives:
         asked[collective.phase] += collective.times * 1e-6 * HOST_US
         met[collective.phase] += collective.times * meeting_s(collective, fabric)
-        (hidden if collective.hidden else waited)[collective.phase, collective.crosses_nodes] += (
+        (hidden if collective.hidden else waited)[collective.phase, collective.crosses_nodes(fabric)] += (
             collective.times * seconds(collective, fabric)
         )
     return Sent(hidden, waited, met, asked)

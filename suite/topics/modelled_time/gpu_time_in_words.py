@@ -7,7 +7,7 @@ from math import ceil
 
 from suite.measure.at_scale.full_size import SideBySide, StepCount
 from suite.topics.modelled_time.devices import Gpu
-from suite.topics.modelled_time.gpu_links import NODE, collectives_of, fabric_of
+from suite.topics.modelled_time.gpu_links import collectives_of, fabric_of
 from suite.topics.modelled_time.modelled import PROVENANCE, believed
 from suite.topics.modelled_time.roofline import ModelledStep
 from suite.topics.modelled_time.traced import StepTime, TimesBeside
@@ -36,6 +36,9 @@ def lines(times: TimesBeside, counts: SideBySide) -> list[tuple[str, ...]]:
         return []
     own = [_ms(step.step_s if step else None) for step in steps]
     rows: list[tuple[str, ...]] = [("step, ms", *own, *[f"{times.ratio:.3g}" if times.ratio else ""] * _two(steps))]
+    batches = [_examples(count) for count in (counts.reference, counts.stack) if count is not None]
+    if len(set(batches)) > 1:  # a step is not of as much work
+        rows.append(_line("examples a step", steps, list(map(float, batches))))
     kinds = dict.fromkeys(kind for step in reversed(steps) if step for kind in step.by_kind)
     for kind in kinds:
         shares = [step.by_kind.get(kind, 0.0) / step.step_s for step in steps if step]
@@ -100,8 +103,9 @@ def notes(times: TimesBeside) -> list[str]:
 def traffic(side: StepTime, device: Gpu) -> str:
     """Says what a step on several GPUs spends on links, and how that lies beside what they compute."""
     assert side.step is not None and side.trace is not None
-    fabric, nodes = fabric_of(device), ceil(side.ranks / NODE)
-    where = f"{nodes} nodes of {NODE}" if nodes > 1 else "one node"
+    fabric = fabric_of(device)
+    nodes = ceil(side.ranks / fabric.node)
+    where = f"{nodes} nodes of {fabric.node}" if nodes > 1 else "one node"
     rates = f"{fabric.inside_gb_s:g} GB/s a GPU inside" + (f", {fabric.across_gb_s:g} across" if nodes > 1 else "")
     calls = collectives_of(side.trace)
     count = sum(call.times for call in calls)
@@ -157,6 +161,10 @@ def _line(
 
 def _two(steps: list[ModelledStep | None]) -> bool:
     return len(steps) > 1
+
+
+def _examples(side: StepCount) -> int:
+    return next((shape[0] for shape in side.batch.values() if shape), 0)
 
 
 def _peak(side: StepCount) -> int | None:

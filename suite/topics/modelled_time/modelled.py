@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from suite.record.files import Stored, parse_versioned, read_plain, write_json
-from suite.topics.modelled_time.devices import HALF, Gpu
+from suite.topics.modelled_time.devices import Gpu, width_of
 from suite.topics.modelled_time.gpu_links import NODE, NODES, Fabric
 
 PATH = Path(__file__).with_name("modelled.json")
@@ -41,6 +41,8 @@ TIME_ACROSS_NODES = f"time of 2 to {NODES} nodes"
 TIME_FAR = f"time of more than {NODES} nodes"
 UNSEEN = " on a GPU without rows"
 """Of a band's name: of a GPU of which no published step is known, in the type of the step's products."""
+IN_FP8 = " with products in FP8"
+"""Of a band's name: where most FLOPs of products have operands of eight floating bits."""
 PROVENANCE = "modelled"
 UNKNOWN_HALF_WIDTH = 0.35
 """Where no study gives a band."""
@@ -48,11 +50,12 @@ WIDEST = 1.0
 """A band beyond a factor of two either way says nothing of a step: there is none."""
 
 
-def time_on(ranks: int) -> str:
-    """Names the band of a step's time on so many GPUs."""
-    if ranks <= 1:
-        return TIME
-    return TIME_IN_A_NODE if ranks <= NODE else TIME_ACROSS_NODES if ranks <= NODE * NODES else TIME_FAR
+def time_on(ranks: int, node: int = NODE, dtype: str = "") -> str:
+    """Names the band of a step's time on so many GPUs, ``node`` of which links join, with products of that type."""
+    if ranks > node * NODES:
+        return TIME_FAR
+    where = TIME if ranks <= 1 else TIME_IN_A_NODE if ranks <= node else TIME_ACROSS_NODES
+    return where + IN_FP8 * (width_of(dtype) == "float8")
 
 
 class Band(NamedTuple):
@@ -86,8 +89,7 @@ class Believed(Stored):
 
     def has_rows(self, device: Gpu, dtype: str) -> bool:
         """Tells whether published steps were on that GPU, with products as wide."""
-        width = "half" if dtype in HALF else "float32" if dtype.startswith("float32") else dtype
-        return f"product {device.generation} {width} {device.name}" in self.multipliers
+        return f"product {device.generation} {width_of(dtype)} {device.name}" in self.multipliers
 
     def calibrated(self, device: Gpu) -> Gpu:
         """Returns the GPU with what published steps say of it, or of its generation."""
@@ -104,6 +106,7 @@ class Believed(Stored):
                 reached,
                 half=min(1.0, reached.half * product("half")),
                 float32=min(1.0, reached.float32 * product("float32")),
+                float8=min(1.0, reached.float8 * product("float8")),
                 copy=min(1.0, reached.copy * exp(self.multipliers.get(f"moving {generation}", 0.0))),
                 kind="calibrated" if own else reached.kind,
                 source="published steps" if own else reached.source,

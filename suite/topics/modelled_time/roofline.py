@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suite.record.operator_counts import COLLECTIVE, HOST_ONLY, IN, NO_KERNEL, OUT, PHASES, Operator, Phase, TracedStep
-from suite.topics.modelled_time.devices import HALF, Gpu
+from suite.topics.modelled_time.devices import HALF, Gpu, width_of
 from suite.topics.modelled_time.gpu_links import CONTENDED, NODE, Sent
 from suite.topics.modelled_time.modelled import KERNELS, PRECISION, RANKS, RANKS_ACROSS, RUNS, SHAPES, Change
 
@@ -279,9 +279,12 @@ class ModelledStep:
 
 def modelled(step: TracedStep, device: Gpu, software: Software = DEFAULT, between: Sent | None = None) -> ModelledStep:
     """Models the step on that device under that software, with what it sends between ranks. Raises ValueError where
-    something in it has no declared cost, and for one of several ranks without what they send."""
+    something in it has no declared cost, for one of several ranks without what they send, and for products in FP8 on a
+    GPU that has no units for them."""
     if step.undeclared:
         raise ValueError("; ".join(step.undeclared))
+    if not device.float8_tflops and width_of(widest(step, products_alone=True)) == "float8":
+        raise ValueError(f"{device.title} has no units for products in FP8: take a GPU from Ada or Hopper on")
     if step.ranks > 1 and between is None:
         raise ValueError(f"it trains on {step.ranks} ranks, and what they send one another is not given")
     kinds: dict[str, float] = defaultdict(float)
@@ -354,11 +357,12 @@ def timeline(host: Mapping[Phase, float], device: Mapping[Phase, float], synchro
     return max(ways)
 
 
-def widest(step: TracedStep) -> str:
-    """Returns the type of operands that most FLOPs have."""
+def widest(step: TracedStep, products_alone: bool = False) -> str:
+    """Returns the type of operands that most FLOPs have, or most FLOPs of products."""
     flops: dict[str, float] = defaultdict(float)
     for operator, count in step:
-        flops[operator.dtype] += count * operator.flops
+        if operator.kind == "product" or not products_alone:
+            flops[operator.dtype] += count * operator.flops
     return max(flops, key=lambda dtype: flops[dtype], default="float32")
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -56,9 +57,13 @@ from suite.topics.modelled_time.reserved import AllocationOrder
 from suite.topics.modelled_time.roofline import DEFAULT, ModelledStep, Software, change_between, modelled, widest
 from suite.topics.modelled_time.step_traces import KeptTrace
 
+COSTS = "COSTS_OF_OPERATORS"
+"""What a kernel's module calls the costs of the operators by which torch's dispatcher sees its kernels: a function by
+an operator's name that completes the traced one. Where it has them a step goes the way of a GPU."""
 AS_MUCH = "OPERATORS_MOVE_AS_MUCH"
 """What a kernel's module sets to True where torch's operators, taken elsewhere, move as many bytes as the kernel."""
 Tracing = Callable[[str, Scale], TracedStep]
+Costs = Mapping[str, Callable[[Operator], Operator]]
 OWN_UPDATE = "update by the optimizer's own kernel"
 
 
@@ -80,7 +85,7 @@ def trace_step(run: Run, trace: OperatorTrace) -> TracedStep:
     order = AllocationOrder().seed(run.model, run.optimizer, batch)
     with order if not run.recipe.compile else nullcontext(), trace, beside_the_dispatcher(trace), asked.noted():
         run.train_step(*batch)
-    step = replace(trace.step(), ranks=run.world_size, reserved_bytes=order.reserved_bytes)
+    step = replace(_costed(trace.step(), asked.costs), ranks=run.world_size, reserved_bytes=order.reserved_bytes)
     return _with_own_update(step, run.job.stack, run) if asked.optimizers else step
 
 
@@ -144,16 +149,17 @@ def _host_threads(trace: OperatorTrace) -> Iterator[None]:
 
 @dataclass
 class _Asked:
-    """Notes who asked whether a tensor is on a GPU: there another path is taken, which is seen nowhere else."""
+    """Notes who asked whether a tensor is on a GPU: there another path is taken, which is seen nowhere else unless the
+    dispatcher sees its kernels, of known ``costs``."""
 
     trace: OperatorTrace
     optimizers: list[Any] = field(default_factory=list)
+    costs: dict[str, Callable[[Operator], Operator]] = field(default_factory=dict)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
         def is_cuda(_: FakeTensor) -> bool:
-            self._note(sys._getframe(1))
-            return False
+            return self._takes_its_kernel(sys._getframe(1))
 
         FakeTensor.is_cuda = property(is_cuda)  # type: ignore[assignment]
         try:
@@ -161,28 +167,53 @@ class _Asked:
         finally:
             del FakeTensor.is_cuda
 
-    def _note(self, frame: FrameType | None) -> None:
+    def _takes_its_kernel(self, frame: FrameType | None) -> bool:
+        """Notes who asks, and tells whether the step goes on by the kernel."""
         while frame is not None and frame.f_code.co_name in ("launchable", "<genexpr>", "<listcomp>"):
             frame = frame.f_back
         module = frame.f_globals.get("__name__", "") if frame is not None else ""
         if frame is None or module.partition(".")[0] in ("torch", "transformers", "timm"):
-            return
+            return False
         asking = frame.f_locals.get("self")
         if isinstance(asking, torch.optim.Optimizer):
             self.optimizers.append(asking)
-        elif not _moves_as_much(module):
+        elif costs := _costs_beside(module):
+            self.costs.update(costs)
+            return True
+        elif not any(f"\n{AS_MUCH} = True\n" in text for _, text in _kernels_beside(module)):
             where = module.removesuffix(".technique").replace(".", "/")
             self.trace.undeclared(f"on a GPU {where} takes a kernel of its own, which has no declared cost")
+        return False
 
 
-def _moves_as_much(module: str) -> bool:
-    """Tells whether the kernel beside a module says that torch's operators move as many bytes."""
+def _kernels_beside(module: str) -> Iterator[tuple[str, str]]:
+    """Yields the modules of kernels beside a module, each with its text: importing one would load Triton."""
     for name in (f"{module}_kernel", f"{module.rpartition('.')[0]}.kernel"):
         spec = importlib.util.find_spec(name) if module.count(".") else None
         if spec is not None and spec.origin is not None:
-            with open(spec.origin, encoding="utf-8") as source:  # importing it would load Triton
-                return f"\n{AS_MUCH} = True\n" in source.read()
-    return False
+            yield name, Path(spec.origin).read_text("utf-8")
+
+
+def _costs_beside(module: str) -> Costs:
+    """Returns the costs of the operators that the kernels beside a module are seen as; none where Triton is not
+    installed, with which they are made."""
+    if importlib.util.find_spec("triton") is None:
+        return {}
+    known: dict[str, Callable[[Operator], Operator]] = {}
+    for name, text in _kernels_beside(module):
+        if f"\n{COSTS} = " in text:
+            known |= getattr(import_module(name), COSTS)
+    return known
+
+
+def _costed(step: TracedStep, costs: Costs) -> TracedStep:
+    """Returns the step with what is known of its operators in place of what the dispatcher saw of them."""
+    counts: Counter[Operator] = Counter()
+    for operator, count in step:
+        counts[costs[operator.name](operator) if operator.name in costs else operator] += count
+    others = {name: calls for name, calls in step.uncosted.items() if name not in costs}
+    reasons = tuple(why for why in step.undeclared if not any(f"::{name} " in why for name in costs))
+    return replace(step, counts=counts, uncosted=others, undeclared=reasons)
 
 
 def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
@@ -195,7 +226,7 @@ def _with_own_update(step: TracedStep, stack: str, run: Run) -> TracedStep:
         return replace(step, undeclared=(*step.undeclared, why))
     others = {operator: count for operator, count in step if operator.phase != "optimizer"}
     update = Operator(OWN_UPDATE, "optimizer", "optimizer", read_bytes=round(declared * elements), kernels=1, tensors=1)
-    return replace(step, counts=type(step.counts)({**others, update: 1}))
+    return replace(step, counts=Counter({**others, update: 1}))
 
 
 def _declared_bytes(stack: str, dtype: str) -> float | None:
@@ -351,14 +382,15 @@ def _time(name: str, trace: KeptTrace, device: Gpu, software: Software) -> StepT
         return StepTime(name, unavailable=trace.unavailable)
     if _of_one_process(trace, name):
         return StepTime(name, unavailable=TRACE_AGAIN)
-    kind = time_on(step.ranks)
+    fabric, dtype = fabric_of(device), widest(step, products_alone=True)
+    kind = time_on(step.ranks, fabric.node, dtype)
     if kind == TIME_FAR:
         why = f"{step.ranks} GPUs are more than {NODES} nodes, where published steps stall and none says what one takes"
         return StepTime(name, unavailable=why)
-    between = sent(collectives_of(step), known.linked(fabric_of(device))) if step.ranks > 1 else None
+    between = sent(collectives_of(step), known.linked(fabric)) if step.ranks > 1 else None
     try:
         time = modelled(step, device, software, between)
-        seen = known.has_rows(device, widest(step))
+        seen = known.has_rows(device, dtype)
         return StepTime(name, time, step, band=known.band(kind if seen else kind + UNSEEN), seen=seen)
     except ValueError as undeclared:
         return StepTime(name, unavailable=str(undeclared))

@@ -15,6 +15,9 @@ compared as the integers that their bits are: NaN is more than infinity, that mo
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 import torch
 import triton
 import triton.language as tl
@@ -22,6 +25,7 @@ from torch import Tensor
 
 from suite.kernels.manifest import LANE_INSTRUCTIONS_PER_BYTE, Budget, Manifest
 from suite.kernels.portable import narrow
+from suite.record.operator_counts import Operator
 
 ROWS, COLUMNS = 64, 128  # of a tile
 BLOCK = 8192
@@ -151,6 +155,18 @@ def cast_both(
     wide = x if x.dtype in (torch.float32, torch.bfloat16) else x.float()
     rows, columns, inverse = _cast(wide.contiguous(), dtype, known, margin, seen)
     return rows, columns, inverse
+
+
+def cost_of_cast(operator: Operator) -> Operator:
+    """Completes a traced cast: one that is told no magnitudes to remember looks for its own, by a pass before; of
+    float32 operands the transpose is another pass, which reads what the first has written."""
+    elements, wide = prod(operator.shapes[0]), operator.dtype == "float32"
+    looks = len(operator.shapes) < 3  # the operand, its scale, what it has seen
+    read = operator.read_bytes + looks * elements * (4 if wide else 2) + wide * elements
+    return replace(operator, kind="cast", read_bytes=read, kernels=2 + wide)
+
+
+COSTS_OF_OPERATORS = {"cast_to_eight_bits": cost_of_cast}
 
 
 def _cast_manifest(read: torch.dtype, written: torch.dtype) -> Manifest:

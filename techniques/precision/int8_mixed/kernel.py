@@ -13,6 +13,7 @@ operators: two products of float32.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from suite.kernels.manifest import Budget, Manifest
 from suite.kernels.portable import narrow
+from suite.record.operator_counts import Operator
 
 ROWS, COLUMNS, DEPTH = 128, 128, 128  # of a tile, of its operands' inner dimension
 NEIGHBOURS = 8  # tiles of one column that run one after the other and share q in the L2 cache
@@ -112,6 +114,15 @@ def scaled_product(p: Tensor, q: Tensor, s: Tensor, t: Tensor, dtype: torch.dtyp
     written = dtype if dtype in POINTERS else torch.float32
     y: Tensor = _scaled_product(p.contiguous(), q.contiguous(), s.contiguous(), t.contiguous(), written)
     return y.to(dtype)
+
+
+def cost_of_product(operator: Operator) -> Operator:
+    """Completes a traced product of int8 operands."""
+    (m, k), (n, _) = operator.shapes[:2]
+    return replace(operator, kind="product", dtype="int8", product=(1, m, n, k), flops=2 * m * n * k)
+
+
+COSTS_OF_OPERATORS = {"scaled_int8_product": cost_of_product}
 
 
 def _manifest(dtype: torch.dtype) -> Manifest:

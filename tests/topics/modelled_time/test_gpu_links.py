@@ -35,7 +35,7 @@ def test_a_ring_in_a_node_by_hand() -> None:
 def test_a_ring_across_nodes_has_the_cards_of_its_ranks_in_a_node() -> None:
     whole_nodes = replace(GATHER, ranks=16)
     one_a_node = replace(GATHER, ranks=2, stride=8)
-    assert whole_nodes.crosses_nodes and one_a_node.crosses_nodes and not GATHER.crosses_nodes
+    assert whole_nodes.crosses_nodes(A100) and one_a_node.crosses_nodes(A100) and not GATHER.crosses_nodes(A100)
     assert seconds(whole_nodes, A100) == pytest.approx(4 * 15e-6 + 7.5e9 / (8 * 25e9 * REACHED_ACROSS))
     assert seconds(one_a_node, A100) == pytest.approx(15e-6 + 4e9 / (25e9 * REACHED_ACROSS))
 
@@ -66,6 +66,13 @@ def test_what_is_waited_for_meets_first_once_for_each_node() -> None:
     assert meeting_s(replace(waited, ranks=64), A100) == pytest.approx(8e-6 * A100.meet_us)
     assert meeting_s(replace(waited, ranks=4, stride=8), A100) == pytest.approx(4e-6 * A100.meet_us)
     assert sent([replace(waited, times=3)], A100).met["forward"] == pytest.approx(3e-6 * A100.meet_us)
+
+
+def test_a_rack_of_72_gpus_is_one_node() -> None:
+    rack, gather = FABRICS["GB200"], replace(GATHER, ranks=64)
+    assert not gather.crosses_nodes(rack) and gather.nodes(rack) == 1
+    assert seconds(gather, rack) == pytest.approx(63 * 4e-6 + 8e9 * 63 / 64 / (900e9 * REACHED_INSIDE))
+    assert replace(gather, ranks=128).crosses_nodes(rack) and replace(gather, ranks=128).nodes(rack) == 2
 
 
 def test_every_gpu_has_links() -> None:

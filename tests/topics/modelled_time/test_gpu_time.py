@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from suite.cli import app
-from suite.measure.at_scale.full_size import Scale, side_by_side
+from suite.measure.at_scale.full_size import Scale, SideBySide, side_by_side
 from suite.process.child import ContenderFailed
 from suite.record.job import Setting
 from suite.record.operator_counts import COLLECTIVE, IN, OUT, TracedStep
@@ -22,7 +22,15 @@ from suite.topics.modelled_time import step_traces
 from suite.topics.modelled_time import traced as at_scale
 from suite.topics.modelled_time.aside import aside
 from suite.topics.modelled_time.devices import by_any_name
-from suite.topics.modelled_time.modelled import RANKS, TIME_ACROSS_NODES, TIME_IN_A_NODE, believed
+from suite.topics.modelled_time.modelled import (
+    IN_FP8,
+    RANKS,
+    TIME,
+    TIME_ACROSS_NODES,
+    TIME_IN_A_NODE,
+    UNSEEN,
+    believed,
+)
 from suite.topics.modelled_time.roofline import modelled
 from suite.topics.modelled_time.traced import OWN_UPDATE, TimesBeside, step_time, survey_times, times_beside, traced
 
@@ -51,6 +59,24 @@ def test_a_kernel_that_nobody_declared_leaves_no_time_and_says_so() -> None:
     assert time.step is None and "/shared/ascent takes a kernel of its own" in time.unavailable
 
 
+def test_casts_to_eight_bits_and_their_products_are_those_of_a_gpu() -> None:
+    """By hand: a weight [out, in] in float32 is read, written in eight bits by rows, read again and turned."""
+    step = traced("fp8_hybrid", AT)
+    casts = [each for each, _ in step if each.name == "cast_to_eight_bits"]
+    products = [each for each, _ in step if each.name == "_scaled_mm"]
+    assert not step.undeclared and {each.kind for each in casts} == {"cast"}
+    assert {each.dtype for each in products} == {"float8_e4m3fn", "float8_e5m2"}
+    weight, elements = next(each for each in casts if each.shapes[0] == (96, 32)), 96 * 32
+    assert (weight.kernels, weight.read_bytes, weight.written_bytes) == (3, 5 * elements + 8, 2 * elements + 8)
+    others = [each for each, _ in traced("fp8_hybrid:scaling=dynamic", AT) if each.name == weight.name]
+    own = next(each for each in others if each.shapes[0] == (96, 32))
+    assert own.read_bytes == 9 * elements + 4  # its magnitude is looked for by a pass before
+    hopper, ampere = (step_time("fp8_hybrid", AT, device) for device in (by_any_name()["H100"], A100))
+    assert hopper.step is not None and hopper.band == believed().band(TIME + IN_FP8 + UNSEEN)
+    assert ampere.step is None and "has no units for products in FP8" in ampere.unavailable
+    assert step_time("int8_mixed", AT, A100).step is not None
+
+
 def test_transfers_are_seen() -> None:
     kinds = {each.kind for each, _ in traced("offload_dp", AT)}
     assert {OUT, IN} <= kinds
@@ -66,6 +92,20 @@ def test_equal_operators_have_a_ratio_of_one_and_no_band() -> None:
     assert times.ratio == 1 and times.change is None and times.ratio_band is None
     assert any(each.startswith("the ratio: 1, from 1 to 1, as both run equal operators") for each in shown.notes(times))
     assert times.as_dict()["ratio_band"]["half_width"] == 0
+
+
+def test_a_step_of_more_examples_says_so() -> None:
+    times, pair = both_of("linear_scaling_warmup")
+    assert pair.reference is not None and times.reference is not None
+    ours, theirs = (next(iter(side.batch.values()))[0] for side in (pair.stack, pair.reference))
+    assert ours > theirs
+    assert ("examples a step", str(theirs), str(ours), f"{ours / theirs:.3g}") in shown.lines(times, pair)
+    assert not any(line[0] == "examples a step" for line in shown.lines(*both_of("lora")))
+
+
+def both_of(stack: str) -> tuple[TimesBeside, SideBySide]:
+    pair = side_by_side([stack], AT)[0]
+    return times_beside(pair, A100), pair
 
 
 @cache
