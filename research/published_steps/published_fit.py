@@ -266,12 +266,20 @@ class Fit:
         return self.seconds(np.array([solved.get(name, 0.0) for name in self.names]))
 
 
+_KNOWN_WIDE: dict[object, dict[tuple[str, ...], float]] = {}
+
+
 def multipliers_of(seen: Sequence[Predictable]) -> dict[tuple[str, ...], float]:
-    """Fits the rows without products in FP8 first. What rows with such products say comes after, of FP8 and of what no
-    other row shows: of what both share they say nothing apart from FP8."""
+    """Fits the rows without products in FP8 first: whatever rows in FP8 are left out, that fit is the same. What rows
+    with such products say comes after, of FP8 and of what no other row shows: of what both share they say nothing apart
+    from FP8."""
     worth = worth_fitting(seen)
-    wide = Fit([point for point in worth if not _in_fp8(point)]).solved()
-    return wide | Fit([point for point in worth if _in_fp8(point)]).solved(wide)
+    wide = [point for point in worth if not _in_fp8(point)]
+    key = tuple((point.row.table, point.row.line, point.measured_s) for point in wide)
+    if key not in _KNOWN_WIDE:
+        _KNOWN_WIDE[key] = Fit(wide).solved()
+    known = _KNOWN_WIDE[key]
+    return known | Fit([point for point in worth if _in_fp8(point)]).solved(known)
 
 
 def _in_fp8(point: Predictable) -> bool:

@@ -51,8 +51,9 @@ from suite.topics.modelled_time.modelled import (
     Band,
     Believed,
     believed,
+    time_on,
 )
-from suite.topics.modelled_time.roofline import modelled
+from suite.topics.modelled_time.roofline import modelled, widest
 
 
 @cache
@@ -196,7 +197,7 @@ def test_a_gpu_that_no_fit_saw_is_predicted_by_rows_of_others() -> None:
     assert {each.of.device.name for each in made().times if is_judged(each.of.row)} == {
         each.of.device.name for each in unseen.values()
     }
-    alone = [key for key, each in unseen.items() if each.of.device.name in ("RTX-3090", "B200")]
+    alone = [key for key, each in unseen.items() if each.of.device.name == "RTX-3090"]
     assert alone and all(unseen[key].modelled == by_source[key] for key in alone)
     shared = [key for key, each in unseen.items() if each.of.device.name == "H100-SXM"]
     assert any(unseen[key].modelled != pytest.approx(by_source[key], rel=1e-3) for key in shared)
@@ -310,6 +311,40 @@ def test_stages_run_their_dearest_one_again_and_all_others_once() -> None:
     )
     passes = row.head_runs
     assert (row.layer_runs, row.accumulated) == (row.case.layers * (passes + 1), passes + 1)
+
+
+def in_eight_bits() -> list[Predictable]:
+    return [each for each in known_rows() if each.row.case is not None and each.row.case.eight_bits is not None]
+
+
+def test_rows_in_eight_bits_are_judged_as_a_kind_of_their_own() -> None:
+    by_source = {name: [each.row for each in in_eight_bits() if each.row.table == name] for name in SOURCES}
+    assert {name: len(own) for name, own in by_source.items()} == SOURCES
+    stated = [each for each in rows() if each.table == "megatron_bridge" and each.precision.startswith("fp8")]
+    assert len(stated) == 71 + 10 and all(
+        "packed" in each.why_not or "adapters" in each.why_not for each in stated if not each.case
+    )
+    for each in in_eight_bits():
+        kind = time_on(each.row.gpus, each.row.node, widest(each.step, products_alone=True))
+        assert kind.endswith(IN_FP8) or kind == TIME_FAR
+    band = believed().bands[TIME_IN_A_NODE + IN_FP8]
+    assert band.sources == 3 and band.residuals > 25
+    assert believed().has_rows(devices()["GB300"], "float8_e5m2") and not believed().has_rows(
+        devices()["L4"], "float8_e4m3fn"
+    )
+    assert TIME_IN_A_NODE + IN_FP8 + UNSEEN in believed().bands
+
+
+SOURCES = {"megatron_bridge": 71, "mlperf_llama31_8b": 13, "llm_foundry_mpt": 5}
+
+
+def test_interleaved_stages_leave_a_part_of_the_pipeline_s_ends() -> None:
+    """Of 405 billion parameters over 8 stages in 4 chunks each: 16 places of which embedding and head take two."""
+    row = next(
+        each for each in rows() if (each.table, each.kind, each.stages) == ("megatron_bridge", "llama 3.1 405b", 8)
+    )
+    assert row.case is not None and row.case.layers == 15 and row.deeper is not None and row.deeper.layers == 16
+    assert row.layer_runs == 15 * row.accumulated + round(7 * 16 / 4) and row.head_runs == row.accumulated
 
 
 def test_sharded_ranks_gather_twice_and_scatter_once() -> None:
