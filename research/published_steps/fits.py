@@ -3,9 +3,10 @@ not.
 
 A rank of a pipeline holds its weights, what its optimizer keeps of them, and the activations of as many micro batches
 as there are stages from its own on. The stage that makes the logits is the traced one, but for the number of its
-layers; the others are such layers. Whether it *fits* is whether the fullest stage is within the memory that a GPU
-gives. Nothing is fitted to the rows. A configuration with no result need not have lacked memory: crashes and time
-limits look the same. Imports no torch.
+layers; the others are such layers. What torch's allocator reserves is more, by as much as for the fine-tuning steps
+whose allocations are followed one by one (``reserved.csv``), which are none of these rows. Whether it *fits* is whether
+what the fullest stage reserves is within the memory that a GPU gives. Nothing is fitted to the rows. A configuration
+with no result need not have lacked memory: crashes and time limits look the same. Imports no torch.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 
 from research.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced, rows, traces
+from research.published_steps.reserved_peaks import reserved_peaks
 from suite.topics.modelled_time.devices import Gpu, devices
 
 GIVEN = 79.1 / 80 * 2**30 / 1e9
@@ -27,17 +31,25 @@ WEIGHT_BYTES = 2
 
 @dataclass(frozen=True)
 class SharedPeak:
-    """Holds a rank's bytes, of the fullest stage, beside the published peak. Whose peak a table has it does not say:
-    where stages differ, it is near the fullest one's, and far from the last one's."""
+    """Holds a rank's bytes, of the fullest stage, beside the published peak: allocated, and ``reserved_bytes``. Whose
+    peak a table has it does not say, nor which of both: where stages differ, it is near the fullest one's, and far from
+    the last one's; and near what is reserved."""
 
     row: PublishedRow
     fullest_bytes: float
+    reserved_bytes: float
     fits: bool
 
     @property
     def log_error(self) -> float | None:
         published = self.row.memory.reported_bytes if self.row.memory else None
-        return math.log(self.fullest_bytes / published) if published else None
+        return math.log(self.reserved_bytes / published) if published else None
+
+
+@cache
+def reserved_over_allocated() -> float:
+    """Returns what torch's allocator reserves over what is allocated: the median of the steps that are followed."""
+    return median(peak.reserved_bytes / peak.counted_bytes for peak in reserved_peaks())
 
 
 def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
@@ -46,7 +58,8 @@ def shared_peak(row: PublishedRow, known: Traced, device: Gpu) -> SharedPeak:
     assert memory is not None
     fullest = max(_stage_bytes(stage, memory, known) for stage in memory.stages)
     available_bytes = 1e9 * device.memory_gb * GIVEN - WORKSPACE_BYTES
-    return SharedPeak(row, fullest, fullest <= available_bytes)
+    reserved = fullest * reserved_over_allocated()
+    return SharedPeak(row, fullest, reserved, reserved <= available_bytes)
 
 
 def _stage_bytes(stage: StageMemory, memory: SharedMemory, known: Traced) -> float:
@@ -98,5 +111,5 @@ def confusion(peaks: Iterable[SharedPeak]) -> Confusion:
 
 
 def peak_errors(peaks: Iterable[SharedPeak]) -> list[float]:
-    """Returns the logarithms of counted over published peaks."""
+    """Returns the logarithms of reserved over published peaks."""
     return [peak.log_error for peak in peaks if peak.log_error is not None]

@@ -25,12 +25,13 @@ CONTEXT_BYTES = 0.55 * GIB
 
 @dataclass(frozen=True)
 class ReservedPeak:
-    """Holds a row's reserved bytes beside those that nvidia-smi showed; ``counted_right`` says that its allocated peak
-    is counted within 1 %, without which the allocator's says nothing."""
+    """Holds a row's reserved bytes beside those that nvidia-smi showed, and the bytes allocated at its peak as they are
+    counted; ``counted_right`` says that those are right within 1 %, without which the allocator's say nothing."""
 
     line: int
     reserved_bytes: int
     shown_bytes: float
+    counted_bytes: int
     counted_right: bool
 
     @property
@@ -47,6 +48,7 @@ def reserved_peaks() -> list[ReservedPeak]:
                 int(line["line"]),
                 int(line["reserved_bytes"]),
                 float(line["shown_bytes"]),
+                int(line["counted_bytes"]),
                 abs(int(line["counted_bytes"]) / (known[int(line["line"])].peak_bytes or math.inf) - 1) < 0.01,
             )
             for line in csv.DictReader(file)

@@ -34,6 +34,26 @@ class _Gathered(torch.autograd.Function):
         return gradient.new_empty(ctx.rows, gradient.shape[1]), None
 
 
+class _GatheredProduct(torch.autograd.Function):
+    """Computes x W^T of all ranks' parts of x, of which this rank keeps its own alone: for the weight's gradient the
+    others' are gathered again (Korthikanti et al., section 4.2.2; nanotron's ``tp_recompute_allgather``)."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, weight: Tensor, ranks: int) -> Tensor:
+        ctx.save_for_backward(part, weight)
+        ctx.ranks = ranks
+        whole = part.new_empty(ranks * part.shape[0], part.shape[1])
+        return whole @ weight.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        part, weight = ctx.saved_tensors
+        whole = part.new_empty(ctx.ranks * part.shape[0], part.shape[1])
+        of_whole = gradient @ weight
+        return of_whole.new_empty(part.shape), gradient.T @ whole, None
+
+
 class _Scattered(torch.autograd.Function):
     """Returns the rank's part of the sum over ranks; backward all parts."""
 
@@ -157,9 +177,8 @@ class RankBlock(nn.Module):
         self.gate_up = _linear(case, case.hidden, 2 * ffn)
         self.down = _linear(case, ffn, case.hidden)
 
-    def gathered(self, x: Tensor) -> Tensor:
-        whole: Tensor = _Gathered.apply(x, self.ranks) if self.ranks > 1 else x
-        return whole
+    def by_columns(self, linear: nn.Module, x: Tensor) -> Tensor:
+        return _by_columns(linear, x, self.ranks)
 
     def scattered(self, x: Tensor) -> Tensor:
         part: Tensor = _Scattered.apply(x, self.ranks) if self.ranks > 1 else x
@@ -167,7 +186,7 @@ class RankBlock(nn.Module):
 
     def attention(self, x: Tensor) -> Tensor:
         heads = [count * self.width for count in (self.heads, self.kv_heads, self.kv_heads)]
-        parts = self.qkv(x).split(heads, dim=-1)
+        parts = self.by_columns(self.qkv, x).split(heads, dim=-1)
         if self.context_ranks > 1:  # keys and values of the whole sequence
             parts = parts[0], *(_Gathered.apply(part, self.context_ranks) for part in parts[1:])
         q, k, v = (
@@ -175,16 +194,27 @@ class RankBlock(nn.Module):
         )
         q, k = Rotated.apply(q), Rotated.apply(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
-        done: Tensor = self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1))
+        done: Tensor = self.out(mixed.transpose(1, 2).reshape(self.ranks * x.shape[0], -1))
         return done
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.scattered(self.attention(self.gathered(self.norms[0](x))))
-        halves = self.gate_up(self.gathered(self.norms[1](x)))
+        x = x + self.scattered(self.attention(self.norms[0](x)))
+        halves = self.by_columns(self.gate_up, self.norms[1](x))
         if self.fused:
             return x + self.scattered(self.down(_FusedGate.apply(halves.view(halves.shape[0], 2, -1))))
         gate, up = halves.chunk(2, dim=-1)
         return x + self.scattered(self.down(F.silu(gate) * up))
+
+
+def _by_columns(linear: nn.Module, x: Tensor, ranks: int) -> Tensor:
+    """Multiplies what all ranks have of ``x``."""
+    if ranks == 1:
+        y: Tensor = linear(x)
+    elif isinstance(linear, EightBitLinear):  # keeps the whole, in eight bits
+        y = linear(_Gathered.apply(x, ranks))
+    else:
+        y = _GatheredProduct.apply(x, linear.weight, ranks)
+    return y
 
 
 def _linear(case: Case, inputs: int, outputs: int) -> nn.Module:
@@ -207,9 +237,8 @@ class RankOfLlama(nn.Module):
         x = self.embedding(tokens.view(-1)[: tokens.numel() // self.ranks])
         for layer in self.layers:
             x = layer(x)
-        x = self.norm(x)
-        whole: Tensor = _Gathered.apply(x, self.ranks) if self.ranks > 1 else x
-        logits = F.linear(whole, self.embedding.weight)
+        weight, x = self.embedding.weight, self.norm(x)
+        logits = F.linear(x, weight) if self.ranks == 1 else _GatheredProduct.apply(x, weight, self.ranks)
         loss: Tensor = FusedLoss.apply(logits) if self.fused else _Loss.apply(logits.float(), targets.view(-1))
         return loss
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from research.published_steps.board_power import Drawn, drawn, power_ratios
-from research.published_steps.fits import Confusion, confusion, peak_errors, shared_peak, shared_peaks
+from research.published_steps.fits import (
+    Confusion,
+    confusion,
+    peak_errors,
+    reserved_over_allocated,
+    shared_peak,
+    shared_peaks,
+)
 from research.published_steps.nanotron_stages import stages_of
-from research.published_steps.published_rows import PublishedRow, SharedMemory, StageMemory, Traced
+from research.published_steps.published_rows import FOLDER, PublishedRow, SharedMemory, StageMemory, Traced
 from suite.topics.modelled_time.devices import devices
 
 H100 = devices()["H100-SXM"]
@@ -40,7 +48,14 @@ def test_each_stage_keeps_what_it_has_in_flight_and_the_fullest_decides() -> Non
     assert found.fullest_bytes == first > last
     assert shared_peak(ROW, Traced(peak_bytes=30 * GIB, layer_bytes=GIB), H100).fullest_bytes == last + 20 * GIB
     assert found.fits and not shared_peak(ROW, Traced(peak_bytes=90 * GIB), H100).fits
-    assert found.log_error == pytest.approx(math.log(found.fullest_bytes / (40 * GIB)))
+    assert found.reserved_bytes == first * reserved_over_allocated()
+    assert found.log_error == pytest.approx(math.log(found.reserved_bytes / (40 * GIB)))
+
+
+def test_more_is_reserved_than_allocated_by_the_median_of_the_steps_that_are_followed() -> None:
+    lines = (FOLDER / "reserved.csv").read_text("utf-8").splitlines()[1:]
+    both = [list(map(float, line.split(",")[3:5])) for line in lines]
+    assert reserved_over_allocated() == median(reserved / allocated for allocated, reserved in both) > 1.05
 
 
 @given(
