@@ -73,8 +73,8 @@ def _key(residual: Residual) -> tuple[str, int]:
 
 
 def memory_lines() -> list[StudySummary]:
-    """Compares counted peaks with published ones, by technique: of allocated bytes, and of reserved ones where a line says
-    so and of ranks. Nothing is fitted."""
+    """Compares counted peaks with published ones, by technique: allocated bytes; of ranks, and where a line says so,
+    reserved ones. Nothing is fitted."""
     counted_peaks = peaks()
     names = ["all", *sorted({peak.row.technique for peak in counted_peaks})]
     lines = []
