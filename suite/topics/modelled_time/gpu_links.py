@@ -7,7 +7,7 @@
     what a step waits for        its ranks come together first: a time for each node that the group spans
 
 (Thakur et al., *Optimization of Collective Communication Operations in MPICH*, 2005, section 4; hops of a long ring go
-up a tree, so their number grows with the logarithm above a node.) A group inside a node uses its links; one that
+up a tree, so their number grows with the logarithm above 8 ranks.) A group inside a node uses its links; one that
 crosses nodes is as slow as the network cards that it has: a node's cards are shared by the groups that cross there.
 """
 
@@ -135,7 +135,7 @@ def seconds(collective: Collective, fabric: Fabric) -> float:
         return 0.0
     here = max(1, min(ranks, fabric.node // collective.stride))  # ranks of the group in a node
     bandwidth, hop_us = 1e9 * fabric.inside_gb_s * REACHED_INSIDE, fabric.inside_us
-    hops: float = ranks - 1
+    hops = min(ranks - 1, (NODE - 1) * log2(ranks) / log2(NODE))
     if collective.crosses_nodes(fabric):
         cards = 1 if collective.name in ("all-to-all", "send") else here
         bandwidth = min(bandwidth, 1e9 * fabric.across_gb_s * cards * REACHED_ACROSS)
