@@ -94,7 +94,7 @@ def test_what_fits_a_7b_model_on_24_gb() -> None:
 
 
 def test_who_measured_it_on_a_real_gpu() -> None:
-    assert lines()["zero1"].step.words == "" and "quality by others" in words(page().partition("</table>")[0])
+    assert lines()["gpipe"].step.words == "" and "quality by others" in words(page().partition("</table>")[0])
     name = next(name for name, card in committed().cards.items() if lines_by_others(card.by_others))
     by_others = re.search(rf'id="technique-{name}".*?</article>', page(), re.DOTALL)
     assert by_others and "<summary>Measured by others</summary>" in by_others[0] and "GPU" in by_others[0]
