@@ -42,7 +42,7 @@ function show(data, form) {
   document.getElementById("count").textContent = `${rows.length} techniques, ${helping} help`;
   const goal = { memory: "memory", robustness: "quality" }[wanted.goal] || "time";
   const task = wanted.goal === "trained" ? " --task adapt" : "";
-  document.getElementById("command").textContent = `leantrain recommend --model MY_FOLDER --memory ${wanted.memory}GB --goal ${goal} --gpu ${wanted.gpu}${task}`;
+  document.getElementById("command").textContent = `leantrain recommend --model MY_FOLDER --memory ${wanted.memory}GB --goal ${goal}${wanted.gpu && ` --gpu ${wanted.gpu}`}${task}`;
 }
 
 async function begin() {

@@ -42,22 +42,17 @@ def content(standing: Standing) -> dict[str, object]:
     quality, and how its trials on models ended."""
     models = standing.report.models
     names = list(models.matrix.models) if models else []
-    steps: dict[str, dict[str, list[float]]] = {}
-    for time in standing.report.gpu_times.times:
-        if time.ratio is not None:
-            ends = [1.0, 1.0] if time.half_width is None else [*time.band]
-            steps.setdefault(time.stack, {}).setdefault(time.gpu, [time.ratio, *ends])
 
     def trials(stack: str) -> list[int | None]:
         row = models.matrix.cells.get(stack, {}) if models else {}
         return [[*WORDS].index(row[name].verdict) if name in row else None for name in names]
 
     rows = [
-        [table.goal.id, *_words(line), *_bytes(line.at), steps.get(line.stack, {}), trials(line.stack)]
+        [table.goal.id, *_words(line), *_bytes(line.at), _steps(line, standing), trials(line.stack)]
         for table in tables(standing)
         for line in table.lines
     ]
-    gpus = list(dict.fromkeys(gpu for of in steps.values() for gpu in of))
+    gpus = list(dict.fromkeys(time.gpu for time in standing.report.gpu_times.times if time.ratio is not None))
     return {
         "rows": rows,
         "models": names,
@@ -66,10 +61,26 @@ def content(standing: Standing) -> dict[str, object]:
     }
 
 
+def _shown(line: GoalLine) -> str:
+    """Returns the stack that was counted, which may name its ranks."""
+    return line.at.stack.stack if line.at else line.stack
+
+
+def _steps(line: GoalLine, standing: Standing) -> dict[str, list[float]]:
+    """Returns the ratio of the counted stack's step, and the ends of its band, by GPU; of no other model or ranks."""
+    return {
+        time.gpu: [time.ratio, *([1.0, 1.0] if time.half_width is None else time.band)]
+        for time in standing.report.gpu_times.times
+        if time.ratio is not None
+        and time.stack == _shown(line)
+        and (line.at is None or time.place.baseline == line.at.stack.place.baseline)
+    }
+
+
 def _words(line: GoalLine) -> list[str]:
     """Returns what it is called and does, the verdict with its reason, and the quality with its interval."""
     quality = " ".join(filter(None, (line.quality.words, line.quality.ends)))
-    return [line.at.stack.stack if line.at else line.stack, line.does, line.verdict.word, line.verdict.detail, quality]
+    return [_shown(line), line.does, line.verdict.word, line.verdict.detail, quality]
 
 
 def _bytes(pair: Beside | None) -> list[float | None]:

@@ -104,7 +104,7 @@ def _at_scale(
                 of_stack["flops"] = Estimate(math.log(flops), source=source)
             if peak := _peak_ratio(pair, plain):
                 of_stack["peak_tensor_bytes"] = Estimate(math.log(peak), source=source)
-    return estimates, uncountable
+    return estimates, {stack: why for stack, why in uncountable.items() if not estimates[stack]}
 
 
 def _peak_ratio(pair: Beside, plain: StepCost) -> float | None:

@@ -131,10 +131,12 @@ def test_a_saving_is_of_what_the_users_peak_is_made_of(tmp_path: Path) -> None:
         )
 
     counts = [count("baseline", 10, 90), count("rotor", 10, 9), count("l2l", 1, 90), count("snip", 0, 0, "values")]
+    elsewhere = [counts[0], count("rotor", 0, 0, "values")]
+    counts += [each.model_copy(update={"place": place._replace(size="mini")}) for each in elsewhere]
     write(PaperScale(counts=counts), tmp_path)
     setting = Setting(baseline="gpt", size="pico", recipe="modern")
     everyone = {member.id: member for member in members.members_for(setting, tmp_path, None, PLAIN)}
     rotor, l2l = (everyone[name].peak for name in ("rotor", "l2l"))
     assert rotor and l2l
     assert [math.exp(peak.log) for peak in (rotor, l2l)] == pytest.approx([0.91, 0.19])
-    assert everyone["snip"].why_not == "no size is counted of it: values"
+    assert everyone["snip"].why_not == "no size is counted of it: values" and not everyone["rotor"].why_not
