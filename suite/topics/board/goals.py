@@ -97,7 +97,8 @@ NOTHING = GoalCell()
 
 @dataclass(frozen=True)
 class GoalLine:
-    """A technique's line: ``does`` says what it does; ``saved`` and ``quality_gain`` are what the verdict is of."""
+    """A technique's line: ``does`` says what it does; ``saved`` and ``quality_gain`` are what the verdict is of;
+    ``has_more_hardware``: than its reference, so that its step's time says nothing beside that one's."""
 
     stack: str
     does: str
@@ -112,6 +113,7 @@ class GoalLine:
     time_gain: Gain
     at: Beside | None = None
     time: ModelledTime | None = None
+    has_more_hardware: bool = False
 
     @property
     def place(self) -> tuple[int, float, str]:
@@ -248,6 +250,7 @@ class _Known:
             self._gains(rows, "time_to_quality"),
             pair,
             time,
+            any(row.split_over > 1 for row in rows.values()),
         )
 
     def _at_scale(self, stack: str, goal: Goal) -> Beside | None:

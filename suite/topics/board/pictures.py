@@ -46,6 +46,8 @@ def costs(tables: Sequence[GoalTable]) -> tuple[str, list[SizedCost]]:
     for line in (line for table in tables for line in table.lines):
         if line.at is None or line.time is None or not line.time.ratio or line.at.stack.place != line.time.place:
             continue
+        if line.has_more_hardware:
+            continue
         memory = line.at.ratio("peak_tensor_bytes")
         if memory and TIMES_WORTH_DRAWING[0] < line.time.ratio < TIMES_WORTH_DRAWING[1]:
             place = line.time.place

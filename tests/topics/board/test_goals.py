@@ -21,6 +21,7 @@ from suite.show.pages.board import leaning, reads_as_one
 from suite.show.pages.cells import lean
 from suite.topics.board import which_page
 from suite.topics.board.goals import GoalLine, change, tables, tally
+from suite.topics.board.pictures import costs
 from suite.topics.board.report import Report
 from suite.topics.board.standing import Standing
 from suite.topics.modelled_time import gpu_times
@@ -247,3 +248,13 @@ def test_the_page_of_which_to_take_has_bytes_a_parameter_steps_and_trials() -> N
     assert (plain, left, activations, trials) == (16, 4, 0.25, [0])
     assert steps == {"A100-80": pytest.approx([0.8, 0.64, 1.0])}
     assert "Which should I take?" in which_page.render(standing)
+
+
+def test_what_has_more_hardware_than_its_reference_is_no_point_of_the_picture() -> None:
+    counts = [counted(LARGE, "baseline"), counted(LARGE, "x", peak_tensor_bytes=50)]
+    own = report(shown(evidence("x")), paper_scale=CountsAtScale(PaperScale(counts=counts)), gpu_times=time(0.8, 0.25))
+    (table,) = tables(Standing.of(own))
+    assert [point.name for point in costs([table])[1]] == ["x"]
+    (line,) = table.lines
+    assert not line.has_more_hardware
+    assert costs([replace(table, lines=[replace(line, has_more_hardware=True)])]) == ("", [])
